@@ -113,11 +113,11 @@ def test_the_parallelism_of_a_checkpoint_is_taken_where_it_was_read(monkeypatch:
     """A start makes no request to the store for the doctor."""
     spark: Any = None  # whoever asked it would fail
     checkpoint = Checkpoint(spark, "/checkpoints/counts")
-    assert checkpoint.known_parallelism is None
+    assert checkpoint.cached_parallelism is None
     monkeypatch.setitem(vars(checkpoint), "last_committed", 7)
-    assert checkpoint.known_parallelism is None
+    assert checkpoint.cached_parallelism is None
     monkeypatch.setitem(vars(checkpoint), "_last_partitions", {7: 40})
-    assert checkpoint.known_parallelism == 40
+    assert checkpoint.cached_parallelism == 40
 
 
 def test_the_workers_are_looked_at_in_the_first_epoch_that_has_tasks(

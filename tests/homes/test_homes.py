@@ -187,7 +187,7 @@ def test_reports_tell_what_happened_to_homes(executor: Executor, notes: Path) ->
     query.run_batch([1])
     assert told(query) == [(0, 1, 0)]
     os.kill(executor.starter, signal.SIGKILL)
-    relay._kept.clear()  # another worker has its turn
+    relay._idle.clear()  # another worker has its turn
     query.run_batch([1])
     assert told(query) == [(0, 0, 1)]
     query.run_batch([1])

@@ -104,11 +104,11 @@ def test_a_home_ends_when_its_partition_has_been_elsewhere_for_long() -> None:
     starter.home("moves", epoch=7)
     stays = starter.pid("stays", epoch=7)
     starter.home("stays", epoch=18)
-    starter.table.end_those_away()
+    starter.table.end_moved_homes()
     assert len(starter.alive()) == 2, "eleven epochs may be a second"
     starter.now = 601.0
     starter.home("stays", epoch=17)
-    starter.table.end_those_away()
+    starter.table.end_moved_homes()
     assert starter.alive() == {stays}
 
 
@@ -117,12 +117,12 @@ def test_visits_that_the_starter_does_not_see_keep_a_home() -> None:
     home, _ = starter.home("seldom", epoch=7)
     other, _ = starter.home("often", epoch=7)
     starter.now = 1000.0
-    starter.table.has_said(other, 1000, 1.0)
-    starter.table.has_said(home, 7, 500.0)
-    starter.table.end_those_away()
+    starter.table.record_visits(other, 1000, 1.0)
+    starter.table.record_visits(home, 7, 500.0)
+    starter.table.end_moved_homes()
     assert home.kill_at is None
     starter.now = 1200.0
-    starter.table.end_those_away()
+    starter.table.end_moved_homes()
     assert starter.ended == [home]
 
 
@@ -198,8 +198,11 @@ class Machine(RuleBasedStateMachine):
         if is_late:
             with pytest.raises(RefusedError):
                 self.starter.home(f"{run}{place}", run, **told)
+            self.over.add(run)
             return
-        self.newest[query] = max(number, self.newest.get(query, -1))
+        if query in self.newest and self.newest[query] < number:
+            self.over.add(f"{query}{self.newest[query]}")
+        self.newest[query] = number
         home, _ = self.starter.home(f"{run}{place}", run, **told)
         assert home.run == run and home.kill_at is None and f"{run}{place}" in home.places
 
@@ -219,7 +222,7 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 700.0]))
     def wait(self, seconds: float) -> None:
         self.starter.now += seconds
-        self.starter.table.end_those_away()
+        self.starter.table.end_moved_homes()
 
     @invariant()
     def homes_that_live_are_of_runs_that_live(self) -> None:

@@ -7,8 +7,8 @@ import threading
 from pillarbox._runtime.spark.homes.guest import Turn
 
 
-def in_line(turn: Turn, count: int) -> None:
-    while len(turn.in_line) < count:
+def waiting(turn: Turn, count: int) -> None:
+    while len(turn.waiting) < count:
         threading.Event().wait(0.001)
 
 
@@ -16,34 +16,34 @@ def test_one_thread_at_a_time_has_the_turn() -> None:
     turn, seen, inside = Turn(), [], []
 
     def run(number: int) -> None:
-        with turn.taken():
+        with turn.held():
             inside.append(number)
             seen.append(len(inside))
             inside.remove(number)
 
-    with turn.taken():
+    with turn.held():
         threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
-        in_line(turn, 4)
+        waiting(turn, 4)
         assert seen == []
     for thread in threads:
         thread.join()
-    assert seen == [1, 1, 1, 1] and turn.in_line == set()
+    assert seen == [1, 1, 1, 1] and turn.waiting == set()
 
 
 def test_who_rests_lets_others_have_it_and_gets_it_back() -> None:
     turn, order = Turn(), []
 
     def run() -> None:
-        with turn.taken():
+        with turn.held():
             order.append("other")
 
-    with turn.taken():
+    with turn.held():
         thread = threading.Thread(target=run)
         thread.start()
-        in_line(turn, 1)
-        with turn.resting():
+        waiting(turn, 1)
+        with turn.released():
             thread.join()
         order.append("first")
     assert order == ["other", "first"]
@@ -53,10 +53,10 @@ def test_a_thread_without_the_turn_rests_without_giving_it_away() -> None:
     turn, order = Turn(), []
 
     def read() -> None:
-        with turn.resting():
+        with turn.released():
             order.append("read")
 
-    with turn.taken():
+    with turn.held():
         thread = threading.Thread(target=read)
         thread.start()
         thread.join()

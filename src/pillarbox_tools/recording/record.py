@@ -237,7 +237,7 @@ def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
 def _clocks(files: CheckpointState, target: Target) -> dict[tuple[int, int], bytes]:
     """Return what the clocks of tasks showed in the epoch, by vertex and subtask."""
     found: dict[tuple[int, int], bytes] = {}
-    for head in files.every_head():
+    for head in files.all_heads():
         if target.vertex.uid not in [uid for uid, *_ in head.program] and target.vertex.level:
             continue  # it is of another program
         number = next((number for uid, number, _ in head.program if uid == head.operator), None)

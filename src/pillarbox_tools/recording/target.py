@@ -12,7 +12,7 @@ from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, s
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.plan import Plan, PlanVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.checkpoint.look import look_at
+from pillarbox._runtime.spark.checkpoint.look import read_epoch
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, vertex_with
 from pillarbox._runtime.spark.reading.key_life import key_in_state
@@ -153,7 +153,7 @@ def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, u
         raise ProgramError(f"record(): {uid!r} has no keys, so say which subtask to record: subtask=...")
     keys = possible_keys(text, [operator["key"]])
     try:
-        return look_at(spark, checkpoint, None, partial(_subtask_in_state, uid, text, keys))
+        return read_epoch(spark, checkpoint, None, partial(_subtask_in_state, uid, text, keys))
     except CheckpointMismatchError:  # no epoch with state of the operator was committed
         subtasks = {subtask_of_key(key, layout["max_parallelism"], operator["parallelism"]) for key in keys}
     if len(subtasks) > 1:

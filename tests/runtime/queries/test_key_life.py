@@ -1,4 +1,4 @@
-"""A key's life, without Spark: what the log of its subtask has of it, and what is told of several epochs."""
+"""A key's life, without Spark: what the log of its subtask has of it, and its history over several epochs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from pillarbox import KeyedProcessFunction, ProgramError, ValueStateDescriptor
 from pillarbox._runtime.spark.reading import key_life as module
-from pillarbox._runtime.spark.reading.key_life import key_life, told
+from pillarbox._runtime.spark.reading.key_life import describe_key, key_life
 from pillarbox._runtime.spark.reading.key_text import keys_of_text, possible_keys
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._time.timestamps import MIN_TIMESTAMP
@@ -77,7 +77,7 @@ def looks(build: Any, text: str, *records: Any) -> list[dict[str, Any]]:
         ANSWERING.set()
     keys = keys_of_text(text)
     return [
-        json.loads(batch.to_pylist()[0]["facts"]) for store in stores for batch in module._of_log(3, keys, 0, store)
+        json.loads(batch.to_pylist()[0]["facts"]) for store in stores for batch in module._log_facts(3, keys, 0, store)
     ]
 
 
@@ -107,8 +107,8 @@ def test_pending_calls_of_a_key_are_those_with_the_key_in_their_record(form: Any
     [of_key] = [look for look in found if look["rows"]]
     assert of_key["rows"][0]["states"] == {"seen": "2"}
     assert of_key["rows"][0]["timers"] == [["event", 5_000]]
-    # They are told as calls of the subtask of the key.
-    said = told("ann", 3, [3], found)
+    # They are listed as calls of the subtask of the key.
+    said = describe_key("ann", 3, [3], found)
     assert said["calls"] == calls
     count = of_key["carried"]["ask"]
     assert f"{count} requests of 'ask' in this subtask are carried into the next epoch" in said["messages"]
@@ -130,12 +130,12 @@ def test_records_that_cannot_be_compared_with_a_key_have_none() -> None:
 
         __hash__ = None  # type: ignore[assignment]
 
-    assert not module._has((Odd(), 1), "ann")
-    assert module._has((Odd(), "ann"), "ann")
+    assert not module._contains_key((Odd(), 1), "ann")
+    assert module._contains_key((Odd(), "ann"), "ann")
     # (True equals 1, and they are two keys.)
-    assert not module._has((True,), 1)
-    assert not module._has(("ann", 5), ("ann", 6))
-    assert not module._has(object(), "ann")
+    assert not module._contains_key((True,), 1)
+    assert not module._contains_key(("ann", 5), ("ann", 6))
+    assert not module._contains_key(object(), "ann")
 
 
 def _look(epoch: int, **values: Any) -> dict[str, Any]:
@@ -148,10 +148,12 @@ def _row(seen: str, **values: Any) -> dict[str, Any]:
 
 
 def test_the_epoch_that_changed_a_state_last() -> None:
-    found = told("ann", 5, [2, 3, 4, 5], [_look(each, rows=[_row(value)]) for each, value in zip((2, 3, 4, 5), "1223")])
+    found = describe_key(
+        "ann", 5, [2, 3, 4, 5], [_look(each, rows=[_row(value)]) for each, value in zip((2, 3, 4, 5), "1223")]
+    )
     assert (found["key"], found["subtask"], found["epochs"]) == ("'ann'", 1, [2, 3, 4, 5])
     assert found["state"] == [{"name": "seen", "value": "3", "changed": 5, "values": ["1", "2", "2", "3"]}]
-    found = told("ann", 5, [4, 5], [_look(each, rows=[_row("2")]) for each in (4, 5)])
+    found = describe_key("ann", 5, [4, 5], [_look(each, rows=[_row("2")]) for each in (4, 5)])
     assert found["state"] == [{"name": "seen", "value": "2", "changed": None, "values": ["2", "2"]}]
 
 
@@ -160,7 +162,7 @@ def test_what_timers_wait_for() -> None:
 
     def waits(watermark: int | None) -> list[str]:
         rows = [_row("1", timers=timers, namespace="(0, 60000)")]
-        found = told("ann", 5, [5], [_look(5, watermark=watermark, rows=rows)])
+        found = describe_key("ann", 5, [5], [_look(5, watermark=watermark, rows=rows)])
         assert [each["name"] for each in found["state"]] == ["seen of (0, 60000)"]
         return [each["waits"] for each in found["timers"]]
 
@@ -172,9 +174,9 @@ def test_what_timers_wait_for() -> None:
 
 
 def test_a_key_without_state() -> None:
-    found = told("ann", 5, [4, 5], [_look(4, rows=[_row("1")]), _look(5)])
+    found = describe_key("ann", 5, [4, 5], [_look(4, rows=[_row("1")]), _look(5)])
     assert found["messages"] == ["epoch 5 has no state and no timers of this key", "it had some in epoch 4"]
-    assert told("ann", 5, [5], [])["subtask"] is None
+    assert describe_key("ann", 5, [5], [])["subtask"] is None
 
 
 def test_one_key_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import ConfigurationError, ProgramError, Row, TypeMismatchError, Types
-from pillarbox._runtime.spark.checkpoint.state import each_log
+from pillarbox._runtime.spark.checkpoint.state import map_logs
 from pillarbox._runtime.spark.reading.state_columns import (
     StateColumn,
     StateEncoder,
@@ -235,7 +235,7 @@ def test_logs_one_after_the_other():
     for size in (1, 2, 5):
         parts = [values[at : at + size] for at in range(0, len(values), size)]
         batches = [pa.RecordBatch.from_arrays(list(map(pa.array, zip(*part))), names=["c", "n", "p"]) for part in parts]
-        found = list(each_log(lambda code, store: iter([(code, store.chunks)]), iter(batches)))
+        found = list(map_logs(lambda code, store: iter([(code, store.chunks)]), iter(batches)))
         assert found == [(7, {0: b"a", 1: b"b"}), (8, {0: b"c", -1: b"d"}), (9, {0: b"e"})]
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
 from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, RemovedError
-from pillarbox._runtime.spark.checkpoint.look import look_at
+from pillarbox._runtime.spark.checkpoint.look import read_epoch
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox_tools.cli import commands as all_of_them
 from pillarbox_tools.cli.all_commands import commands
@@ -62,7 +62,7 @@ def test_a_look_reads_a_copy_if_an_epoch_disappears(spark: SparkSession, running
             raise FileNotFoundError(files.epoch)
         return sum(len(files.heads(operator)) for operator in files.stateful)
 
-    assert look_at(spark, checkpoint, None, read) > 0
+    assert read_epoch(spark, checkpoint, None, read) > 0
     assert seen == [(0, False), (1, True)]
     assert copies(checkpoint) == []
 
@@ -72,7 +72,7 @@ def test_an_error_that_no_newer_epoch_explains_is_raised(spark: SparkSession, ru
         raise FileNotFoundError(files.epoch)
 
     with pytest.raises(FileNotFoundError):
-        look_at(spark, running[2], None, read)
+        read_epoch(spark, running[2], None, read)
 
 
 @pytest.mark.parametrize("is_local", [True, False])

@@ -1,4 +1,4 @@
-"""A query's checkpoint as files: the epochs in Spark's logs, and the notes of the programs that it belongs to."""
+"""A query's checkpoint as files: the epochs in Spark's logs, and pillarbox's notes about its programs."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _log = logging.getLogger("pillarbox")
 
 
 class Checkpoint:
-    """A checkpoint location: which epochs there are, which programs it belongs to, and how their subtasks lie in it.
+    """A checkpoint location: its epochs, its programs, and the layouts of their subtasks.
 
-    It is for one start, or one look: what there is, is read once.
+    Use an instance for one start or one inspection: files are read once and cached.
 
-    Notes are written and read by Spark, so they can be wherever a checkpoint can. Each start with a changed program
-    adds a file, which Spark writes elsewhere and moves to its place: a driver that dies meanwhile leaves what there
-    was. A description of a program says from which batch on it holds: one of a program that never committed a batch,
-    because it failed, or was refused further on, binds nobody.
+    Spark writes and reads the notes, so they work wherever a checkpoint does. Each start with a changed program adds a
+    file, which Spark writes elsewhere and then renames: a driver crash leaves the earlier notes intact. A program's
+    description holds from a batch number on. It has no effect if its program never commits a batch, because it failed
+    or was refused later.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -55,109 +55,108 @@ class Checkpoint:
         return self._checkpoint
 
     @cached_property
-    def _noted(self) -> LayoutsNote | None:
-        """The newest note of the layouts; None: there is none."""
+    def _layouts_note(self) -> LayoutsNote | None:
+        """The newest note of the layouts, or None."""
         return max(filter(None, map(read_layouts, self.lines)), default=None, key=itemgetter(0))
 
     def subtasks(self) -> list[tuple[int, int]] | None:
-        """Return the numbers of subtasks and of key groups of each program, as noted; None: nothing was noted."""
-        if self.last_committed >= 0 and self._noted is not None:
-            return [(subtasks, key_groups) for subtasks, key_groups in self._noted.layouts]
+        """Return each program's noted numbers of subtasks and of key groups, or None without notes."""
+        if self.last_committed >= 0 and self._layouts_note is not None:
+            return [(subtasks, key_groups) for subtasks, key_groups in self._layouts_note.layouts]
         binding = self.binding()
         if binding is None:
             return None
         return [(program["parallelism"], program["max_parallelism"]) for program in binding["programs"]]
 
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
-        """Return how the programs of a query are laid out in the checkpoint; note it where it is not noted.
+        """Return the layouts of a query's programs in the checkpoint. Notes them if they are not noted.
 
-        Only what is known is noted: a note that was guessed would hold for good.
+        Writes only layouts that are certain, since a note is permanent.
 
         Args:
-            compiled: the layouts that the programs were compiled with; a new checkpoint gets these.
-            find: looks for the layout of each program in the state, for a checkpoint whose note is lost; None for
-                a program that has no state there.
+            compiled: the layouts that the programs were compiled with, which a new checkpoint adopts.
+            find: searches the state for each program's layout if the note is lost. None for a program without state.
         """
-        noted, is_known = self._noted, True
+        noted, is_known = self._layouts_note, True
         if self.last_committed < 0:
-            numbers = [[each.subtasks, each.key_groups] for each in compiled]
+            numbers = [[layout.subtasks, layout.key_groups] for layout in compiled]
         else:
-            known = self.subtasks()
-            if known is None:
-                found = find()
-                pairs = [each or own for each, own in zip_longest(found, compiled)]
-                known, is_known = [(each.subtasks, each.key_groups) for each in pairs], None not in found
-            numbers = [[*each] for each in known]
+            counts = self.subtasks()
+            if counts is None:
+                state_layouts = find()
+                pairs = [layout or own for layout, own in zip_longest(state_layouts, compiled)]
+                counts, is_known = [(layout.subtasks, layout.key_groups) for layout in pairs], None not in state_layouts
+            numbers = [[*pair] for pair in counts]
         if is_known and (noted is None or noted.layouts != numbers):
             self._write(LayoutsNote(1 if noted is None else noted.number + 1, CODES, numbers).to_json())
         return [
-            each._replace(codes=CODES) if pair is None else Layout(pair[0], pair[1], CODES)
-            for each, pair in zip_longest(compiled, numbers[: len(compiled)])
+            layout._replace(codes=CODES) if pair is None else Layout(pair[0], pair[1], CODES)
+            for layout, pair in zip_longest(compiled, numbers[: len(compiled)])
         ]
 
     def check(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Compare with the programs that the checkpoint belongs to; note what there is now.
+        """Compare the checkpoint's programs with the new ones, and note the new ones.
 
         Args:
-            layouts: those that the programs are to run with.
+            layouts: the layouts that the programs will run with.
 
         Raises:
-            CheckpointMismatchError: it belongs to programs that these cannot take the place of.
+            CheckpointMismatchError: the new programs cannot continue from the checkpoint.
         """
         now = describe_programs(programs, layouts)
         binding = self.binding()
         if binding is not None:
             self._compare(binding, now)
-        self._note(self._described, now, self.last_committed)
+        self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note what there is now, if anything has been noted before; refuse nothing.
+        """Note the new programs without checking them, if there are notes already.
 
-        Without this, batches that these programs commit would seem to belong to the earlier programs.
+        Otherwise, the batches of the new programs would be attributed to the earlier ones.
         """
-        every = self._described
+        every = self._descriptions
         if every:
-            self._note(every, describe_programs(programs, layouts), self.last_committed)
+            self._write_description(every, describe_programs(programs, layouts), self.last_committed)
 
     @property
     def savepoint(self) -> str | None:
-        """The savepoint that the checkpoint was begun from, or is being; None: none."""
+        """The savepoint that the checkpoint started from, or is starting from, or None."""
         noted = [json_object(line).get("savepoint") for line in self.lines]
-        return next((found for found in noted if isinstance(found, str)), None)
+        return next((directory for directory in noted if isinstance(directory, str)), None)
 
     def note_savepoint(self, directory: str) -> None:
-        """Note that a new checkpoint begins from a savepoint."""
+        """Note that a new checkpoint starts from a savepoint."""
         self._write(json.dumps({"savepoint": directory}))
 
     @property
     def is_begun(self) -> bool:
-        """Whether a batch was begun, be it committed or not."""
+        """Whether a batch has begun, committed or not."""
         return bool(self.epochs_begun)
 
     @property
     def is_new(self) -> bool:
-        """Whether no epoch of the query's own was committed; an epoch that takes a savepoint's state is not its own."""
+        """Whether the query has committed no epoch of its own. An epoch that restores a savepoint does not count."""
         return self.last_committed < (0 if self.savepoint is None else 1)
 
-    def _compare(self, then: dict[str, Any], now: dict[str, Any]) -> None:
-        found = compare(then, now)
-        if found.refused:
-            changes = "".join(f"\n  - {what}" for what in found.refused)
+    def _compare(self, binding: dict[str, Any], now: dict[str, Any]) -> None:
+        comparison = compare(binding, now)
+        if comparison.refused:
+            changes = "".join(f"\n  - {change}" for change in comparison.refused)
             raise CheckpointMismatchError(
                 f"the checkpoint {self._checkpoint} belongs to another program (as noted in {self._folder}):{changes}\n"
-                f"change it back, or start from a new checkpoint{self._from_savepoint(found)}"
+                f"change it back, or start from a new checkpoint{self._from_savepoint(comparison)}"
             )
-        for what in found.doubtful:
-            _log.warning("checkpoint %s: %s", self._checkpoint, what)
+        for change in comparison.doubtful:
+            _log.warning("checkpoint %s: %s", self._checkpoint, change)
 
-    def _from_savepoint(self, found: Comparison) -> str:
-        """Return how the new checkpoint has the state of this one, if all that was refused goes over a savepoint."""
-        if not found.survives_savepoint:
+    def _from_savepoint(self, comparison: Comparison) -> str:
+        """Return advice about a savepoint, if it would carry the state over to a new checkpoint despite the changes."""
+        if not comparison.survives_savepoint:
             return ""
         how = f"'pillarbox savepoint {self._checkpoint} DIRECTORY', and env.from_savepoint(DIRECTORY) in the program"
         return f", which has its state by a savepoint: {how}"
 
-    def _note(self, every: list[dict[str, Any]], now: dict[str, Any], committed: int) -> None:
+    def _write_description(self, every: list[dict[str, Any]], now: dict[str, Any], committed: int) -> None:
         if every and every[-1]["programs"] == now["programs"]:
             return
         number = every[-1]["number"] + 1 if every else 1
@@ -168,66 +167,70 @@ class Checkpoint:
         session_of(self._spark).folder(self._folder).add_line(text)
 
     @cached_property
-    def _described(self) -> list[dict[str, Any]]:
+    def _descriptions(self) -> list[dict[str, Any]]:
         """All descriptions, in the order in which they were written."""
-        found = [read_description(line) for line in self.lines]
-        return sorted((one for one in found if one is not None), key=itemgetter("number"))
+        descriptions = [read_description(line) for line in self.lines]
+        return sorted(
+            (description for description in descriptions if description is not None), key=itemgetter("number")
+        )
 
     def binding(self, batch: int | None = None) -> dict[str, Any] | None:
-        """Return the description of the programs that committed a batch; None: there is none.
+        """Return the description of the programs that committed a batch, or None.
 
         Args:
-            batch: None: the last one that was committed.
+            batch: the batch, or None for the last committed one.
         """
         last = self.last_committed if batch is None else batch
-        noted = [one for one in self._described if one["batch"] <= last]
-        return noted[-1] if noted else None
+        committed = [description for description in self._descriptions if description["batch"] <= last]
+        return committed[-1] if committed else None
 
     def programs_at(self, batch: int) -> list[dict[str, Any]] | None:
-        """Return the descriptions of the programs that committed a batch; None: there are none."""
-        found = self.binding(batch)
-        return None if found is None else found["programs"]
+        """Return the descriptions of the programs that committed a batch, or None."""
+        binding = self.binding(batch)
+        return None if binding is None else binding["programs"]
 
-    def keep(self) -> None:
-        """Keep the description that holds in force when a batch is committed that belongs to no program.
+    def renew_description(self) -> None:
+        """Write the current description again before a batch that belongs to no program is committed.
 
         Otherwise the description of a program that never committed a batch would take effect.
         """
-        binding, every = self.binding(), self._described
+        binding, every = self.binding(), self._descriptions
         if binding is not None and binding is not every[-1]:
-            self._note(every, {"format": binding["format"], "programs": binding["programs"]}, self.last_committed)
+            self._write_description(
+                every, {"format": binding["format"], "programs": binding["programs"]}, self.last_committed
+            )
 
     # -- the last epoch --
 
     def is_drained(self, epoch: int | None = None) -> bool:
-        """Return whether event time has ended in an epoch, or in one before it; None: the last one committed."""
+        """Return whether event time has ended by an epoch. None: the last committed epoch."""
         if not self._last_epochs:
             return False
         return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)
 
     @property
     def last_epoch_begun(self) -> int | None:
-        """The number of an epoch that was begun as the query's last one, and not committed; None: there is none."""
+        """The uncommitted epoch that was begun as the query's last one, or None."""
         if not self._last_epochs:
             return None
         following = self.last_committed + 1
         return following if following in self._last_epochs and self.unfinished is not None else None
 
     def note_last_epoch(self) -> int:
-        """Note that the epoch that follows is the query's last one, whenever it is run; return its number."""
+        """Note that the next epoch, whenever it runs, is the query's last one; return its number."""
         number = self.last_committed + 1
         self._write(json.dumps({"last_epoch": number, "note": uuid.uuid4().hex}))
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Let an epoch be like any other: the following epoch, unless it was begun, or a committed epoch."""
+        """Cancel the note that an epoch is the last one: a committed epoch, or the next one if it has not begun."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
 
     @cached_property
     def _last_epochs(self) -> dict[int, str]:
-        """The epochs that were noted as the last one, each with the mark of its note."""
+        """The epochs that were noted as the last one, each with its note's id."""
         noted = [json_object(line) for line in self.lines]
         forgotten = {note["forgotten"] for note in noted if "forgotten" in note}
         return {note["last_epoch"]: note["note"] for note in noted if note.get("note", "") not in {"", *forgotten}}
@@ -236,54 +239,54 @@ class Checkpoint:
 
     @property
     def parallelism(self) -> int | None:
-        """In how many of Spark's partitions the state lies, as of the last batch that was committed."""
+        """The number of state partitions as of the last committed batch."""
         return self._last_partitions.get(self.last_committed)
 
     @property
-    def known_parallelism(self) -> int | None:
-        """The same, without a request to the store; None: it was not read yet."""
+    def cached_parallelism(self) -> int | None:
+        """`parallelism` without reading from the store, or None if it was not read yet."""
         return self.parallelism if "_last_partitions" in vars(self) else None
 
     @property
     def unfinished(self) -> int | None:
-        """The number of partitions of the batch that was begun, and not committed; None: there is none."""
+        """The number of partitions of the uncommitted batch, or None."""
         return self._last_partitions.get(self.last_committed + 1)
 
     @property
     def interrupted(self) -> int | None:
-        """The number of partitions that the state was to get, where a change of it was interrupted."""
+        """The target of an interrupted change of the number of partitions, or None."""
         return None if self.unfinished == self.parallelism else self.unfinished
 
     @property
-    def half_epoch(self) -> int | None:
-        """An epoch of the query's that was begun and not committed: the next start runs it again; None: there is none.
+    def uncommitted_epoch(self) -> int | None:
+        """The uncommitted epoch, which the next start repeats, or None.
 
-        A change of the partitions is none of the query's.
+        A change of the partitions is not an epoch of the query.
         """
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description, whether its program has committed a batch or not; None: there is none."""
-        return self._described[-1] if self._described else None
+        """Return the newest description, whether its program has committed a batch or not, or None."""
+        return self._descriptions[-1] if self._descriptions else None
 
-    def check_interrupted(self, wanted: int | None = None) -> None:
-        """Refuse a checkpoint where a change of its partitions was interrupted, unless it was to this number.
+    def check_interrupted(self, target: int | None = None) -> None:
+        """Refuse a checkpoint with an interrupted change of its partitions, unless to the number ``target``.
 
         Raises:
-            CheckpointMismatchError: it was.
+            CheckpointMismatchError: there is an interrupted change to another number.
         """
         interrupted = self.interrupted
-        if interrupted not in (None, wanted):
+        if interrupted not in (None, target):
             raise CheckpointMismatchError(
                 f"checkpoint {self}: a change of its parallelism from {self.parallelism} to {interrupted} was"
                 f" interrupted: complete it first, with 'pillarbox rescale {self} --parallelism {interrupted}'"
             )
 
     def check_state_format(self) -> None:
-        """Refuse a checkpoint in which Spark may commit the state of another attempt than the output's.
+        """Refuse a state format in which Spark may commit the state of one task attempt and the output of another.
 
         Raises:
-            CheckpointMismatchError: it is one.
+            CheckpointMismatchError: the checkpoint has this format.
         """
         if self.state_format != "1":
             raise CheckpointMismatchError(
@@ -292,66 +295,66 @@ class Checkpoint:
                 f" savepoint {self} DIRECTORY', and start a new checkpoint from that, with env.from_savepoint()"
             )
 
-    def check_parallelism(self, wanted: int | None, most: int | None) -> None:
-        """Check the parallelism of a program that is about to be started; the log tells if it will have another one.
+    def check_parallelism(self, requested: int | None, most: int | None) -> None:
+        """Check the parallelism of a program before its start. Logs a warning if the query will run with another one.
 
         Args:
-            wanted: the parallelism that the program sets; None: it sets none.
-            most: the number of its subtasks; None: nobody knows.
+            requested: the parallelism that the program sets, or None.
+            most: the number of its subtasks, or None if unknown.
 
         Raises:
-            CheckpointMismatchError: to change it was interrupted.
+            CheckpointMismatchError: a change of the parallelism was interrupted.
         """
         self.check_interrupted()
         present = self.parallelism
-        if present is None or wanted in (None, present):
+        if present is None or requested in (None, present):
             return
-        assert wanted is not None
-        if most is not None and wanted > most:
+        assert requested is not None
+        if most is not None and requested > most:
             _log.warning(
                 "checkpoint %s: its first start fixed the max parallelism at %d, so the query cannot have parallelism"
                 " %d, and runs with %d: more than %d takes a savepoint, and a start from it on a new checkpoint",
-                *(self, most, wanted, present, most),
+                *(self, most, requested, present, most),
             )
         else:
             _log.warning(
                 "checkpoint %s: the query runs with parallelism %d, as the checkpoint does, and not with %d: to change"
                 " that, stop it, and run 'pillarbox rescale %s --parallelism %d', or call env.set_auto_rescale(True)",
-                *(self, present, wanted, self, wanted),
+                *(self, present, requested, self, requested),
             )
 
     @cached_property
     def query_id(self) -> str | None:
-        """Return the id of the query that the checkpoint belongs to; None: no query was ever started there."""
+        """The id of the query that the checkpoint belongs to, or None if no query was ever started there."""
         for _, line in session_of(self._spark).folder(self._checkpoint).lines(["metadata"]):
-            if "id" in (found := json_object(line)):
-                return str(found["id"])
+            if "id" in (metadata := json_object(line)):
+                return str(metadata["id"])
         return None
 
-    def started_query(self, wanted: str) -> str:
+    def started_query(self, expected: str) -> str:
         """Return the id of the query that was started here.
 
         Args:
-            wanted: what to give instead of a place where none was.
+            expected: for the error: whose checkpointLocation to give.
 
         Raises:
-            CheckpointMismatchError: none was.
+            CheckpointMismatchError: no query was started here.
         """
         if self.query_id is None:
             raise CheckpointMismatchError(
-                f"{self} is no checkpoint of a query: give the checkpointLocation of {wanted}"
+                f"{self} is no checkpoint of a query: give the checkpointLocation of {expected}"
             )
         return self.query_id
 
     def offsets(self, batches: Iterable[int]) -> dict[int, OffsetEntry]:
-        """Return the entries of Spark's offset log for some batches: empty ones for those that have none."""
-        found: dict[int, list[str]] = {batch: [] for batch in batches}
-        for name, line in session_of(self._spark).folder(f"{self._checkpoint}/offsets").lines(map(str, found)):
-            found[int(name)].append(line)
-        return {batch: OffsetEntry(tuple(lines)) for batch, lines in found.items()}
+        """Return the entries of Spark's offset log for some batches; missing ones are empty."""
+        entries: dict[int, list[str]] = {batch: [] for batch in batches}
+        for name, line in session_of(self._spark).folder(f"{self._checkpoint}/offsets").lines(map(str, entries)):
+            entries[int(name)].append(line)
+        return {batch: OffsetEntry(tuple(lines)) for batch, lines in entries.items()}
 
     def partitions(self, batches: Iterable[int]) -> dict[int, int]:
-        """Return the number of partitions of the state in some batches: of those that say it."""
+        """Return the number of state partitions in some batches. Leaves out batches whose entry lacks it."""
         settings = {
             batch: conf
             for batch, entry in self.offsets(batches).items()
@@ -361,23 +364,23 @@ class Checkpoint:
 
     @cached_property
     def _last_partitions(self) -> dict[int, int]:
-        """The number of partitions of the last batch that was committed, and of one that was begun then."""
+        """The number of partitions of the last committed batch, and of the uncommitted one after it."""
         last = self.last_committed
         return {} if last < 0 else self.partitions((last, last + 1))
 
     @cached_property
     def lines(self) -> list[str]:
-        """The notes of the programs: lines of JSON."""
+        """The notes, each a line of JSON."""
         return [line for _, line in session_of(self._spark).folder(self._folder).lines()]
 
     @cached_property
     def last_committed(self) -> int:
-        """Return the number of the last micro-batch that was committed; -1 where there is none."""
+        """The number of the last committed micro-batch, or -1."""
         return max(self._numbers("commits"), default=-1)
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a batch was begun, and not committed."""
+        """Whether there is an uncommitted batch."""
         return self.last_committed + 1 in self.epochs_begun
 
     @cached_property
@@ -387,16 +390,16 @@ class Checkpoint:
 
     @cached_property
     def state_format(self) -> str:
-        """The format of the state files, "1" or "2": as the commit log notes it, or else as their names show."""
+        """The format of the state files, "1" or "2", from the commit log, or else from their names."""
         if self.last_committed >= 0:
             lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(self.last_committed)])
             return "2" if any(line == "v2" for _, line in lines[:1]) else "1"
-        # Only in format 2 a name has the mark of its attempt in it.
+        # Only format 2 has an attempt's id in the names.
         names = session_of(self._spark).folder(f"{self._checkpoint}/state/0/0").names()
         return "2" if any("_" in name for name in names) else "1"
 
     def _numbers(self, log: str) -> list[int]:
-        """Return the numbers of the batches in a log of the checkpoint."""
+        """Return the numbers of the batches in one of the checkpoint's logs."""
         return [
             int(name) for name in session_of(self._spark).folder(f"{self._checkpoint}/{log}").names() if name.isdigit()
         ]

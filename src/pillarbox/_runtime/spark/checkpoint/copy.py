@@ -1,8 +1,8 @@
-"""A copy of what one epoch needs of a checkpoint, made in a moment: the query of the checkpoint may run on.
+"""A copy of one epoch's part of a checkpoint, made quickly, so that the query can keep running.
 
-Spark removes the files of old epochs while a query runs. So a look that takes longer than an epoch reads a copy. It has
-the offsets and commits of the epoch, the notes of the programs, the sources' own logs, and of the state the newest
-snapshot before the epoch and the changes since. It has a query id of its own.
+Spark removes the files of old epochs while a query runs. So a reader that takes longer than an epoch uses a copy. It
+has the epoch's offsets and commits, the programs' notes, the sources' own logs, and from the state the newest snapshot
+before the epoch and the changes since. It has its own query id.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from pillarbox._runtime.spark.session.java import file_system, java_session, jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Files of the state store begin with their version; some are complete, and others have the changes since the version
-# before.
+# A state store's file names begin with a version; a file is a snapshot or has the changes since the previous version.
 _VERSION = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|snapshot|changelog|delta)$")
 _SNAPSHOTS = ("zip", "snapshot")
 _GONE = re.compile(r"does not exist|No such file|FileNotFound")
@@ -43,11 +42,11 @@ class CheckpointCopy:
     Args:
         spark: a classic session.
         epoch: the epoch whose end the copy has.
-        before: also have the state at the beginning of the epoch.
+        before: whether to copy the state at the beginning of the epoch, too.
         is_committed: whether there is state at its end.
 
     Attributes:
-        path: where it is.
+        path: the copy's folder.
     """
 
     def __init__(
@@ -61,26 +60,26 @@ class CheckpointCopy:
         self.path: str = f"{self._checkpoint}-copy-{uuid.uuid4().hex[:8]}"
         self._path = path_class(spark)
         self._files = file_system(spark, self._path(checkpoint))
-        local = [self._files.makeQualified(self._path(each)).toUri() for each in (self._checkpoint, self.path)]
-        # The files of this machine are linked, at once; each call of Java takes as long as to copy a small file.
+        local = [self._files.makeQualified(self._path(path)).toUri() for path in (self._checkpoint, self.path)]
+        # Local files are hard-linked, since each call of Java takes as long as copying a small file.
         is_local = str(local[0].getScheme()) == "file" and os.path.isdir(str(local[0].getPath()))
-        self._local = [str(each.getPath()) for each in local] if is_local else None
+        self._local = [str(uri.getPath()) for uri in local] if is_local else None
         self._conf = java_session(spark).sessionState().newHadoopConf()
         self._util = jvm(spark).org.apache.hadoop.fs.FileUtil
         self._spark = spark
 
     def make(self, limit: int | None = None) -> None:
-        """Make the copy.
+        """Create the copy.
 
         Args:
-            limit: how large the state files may be together (bytes).
+            limit: the maximum total size of the state files (bytes).
 
         Raises:
-            ConfigurationError: the state is larger than the limit, or nothing can be written next to the checkpoint.
+            ConfigurationError: the state exceeds the limit, or the folder next to the checkpoint is not writable.
             RemovedError: Spark has removed files of the epoch.
         """
         try:
-            # These are removed first.
+            # Spark removes logs first.
             self._copy_logs()
             state = self._state()
             size = sum(state.values())
@@ -111,7 +110,7 @@ class CheckpointCopy:
         self._copy(needed)
 
     def _state(self) -> dict[str, int]:
-        """Return the state files that the versions need, with their sizes.
+        """Return the state files of the needed versions, with their sizes.
 
         Raises:
             RemovedError: some of them do not exist.
@@ -120,41 +119,41 @@ class CheckpointCopy:
         listed = self._listed("state")
         for path in listed:
             folder, _, name = path.rpartition("/")
-            found = _VERSION.match(name)
-            if found is not None:
-                stores[folder].append((int(found[1]), found[2] in _SNAPSHOTS, path))
+            match = _VERSION.match(name)
+            if match is not None:
+                stores[folder].append((int(match[1]), match[2] in _SNAPSHOTS, path))
         unneeded: set[str] = set()
         for files in stores.values():
             snapshots = [version for version, is_snapshot, _ in files if is_snapshot]
-            begin = max((each for each in snapshots if each <= self._first), default=0)
-            known = {version for version, *_ in files}
-            if not known.issuperset(range(begin + 1, self._last + 1)):
+            begin = max((version for version in snapshots if version <= self._first), default=0)
+            versions = {version for version, *_ in files}
+            if not versions.issuperset(range(begin + 1, self._last + 1)):
                 raise removed(self._checkpoint, self._epoch)
             unneeded.update(path for version, _, path in files if not begin <= version <= self._last)
         return {path: size for path, size in listed.items() if path not in unneeded}
 
     def _listed(self, folder: str, *, recursive: bool = True) -> dict[str, int]:
-        """Return the files in a folder, by their paths in the checkpoint, with their sizes."""
-        found: dict[str, int] = {}
+        """Return the files in a folder: ``{path in the checkpoint: size}``."""
+        sizes: dict[str, int] = {}
         pending = [folder]
         while pending:
-            place = pending.pop()
+            parent = pending.pop()
             if self._local is not None:
-                folders, files = _local_files(f"{self._local[0]}/{place}")
-                found.update({f"{place}/{name}": size for name, size in files.items() if not name.startswith(".")})
-                pending += [f"{place}/{name}" for name in folders if recursive]
+                folders, files = _local_files(f"{self._local[0]}/{parent}")
+                sizes.update({f"{parent}/{name}": size for name, size in files.items() if not name.startswith(".")})
+                pending += [f"{parent}/{name}" for name in folders if recursive]
                 continue
-            root = self._path(f"{self._checkpoint}/{place}")
+            root = self._path(f"{self._checkpoint}/{parent}")
             statuses: Sequence[Any] = unless_missing(lambda root=root: self._files.listStatus(root), ())  # type: ignore[misc]
             for status in statuses:
                 name = str(status.getPath().getName())
                 if not status.isDirectory():
-                    # Hidden files are checksums, and files that are being written.
+                    # Hidden files are checksums or still being written.
                     if not name.startswith("."):
-                        found[f"{place}/{name}"] = int(status.getLen())
+                        sizes[f"{parent}/{name}"] = int(status.getLen())
                 elif recursive:
-                    pending.append(f"{place}/{name}")
-        return found
+                    pending.append(f"{parent}/{name}")
+        return sizes
 
     def _copy(self, paths: Iterable[str]) -> None:
         folders: defaultdict[str, list[str]] = defaultdict(list)
@@ -164,7 +163,7 @@ class CheckpointCopy:
             if self._local is not None:
                 os.makedirs(f"{self._local[1]}/{folder}", exist_ok=True)
                 for name in names:
-                    _link(*(f"{place}/{name}" for place in self._local))
+                    _link(*(f"{root}/{name}" for root in self._local))
                 continue
             target = self._path(f"{self.path}/{folder}")
             self._files.mkdirs(target)
@@ -179,17 +178,17 @@ class CheckpointCopy:
             stream.close()
 
     def rewind(self) -> None:
-        """Undo the epoch in the copy: the query that starts on it runs the epoch again."""
+        """Undo the epoch in the copy, so that a query started on it runs the epoch again."""
         later = [f"commits/{self._epoch}"]
         for path in self._listed("state"):
-            found = _VERSION.match(path.rpartition("/")[2])
-            if found is not None and int(found[1]) > self._epoch:
+            match = _VERSION.match(path.rpartition("/")[2])
+            if match is not None and int(match[1]) > self._epoch:
                 later.append(path)
         for path in later:
             self._files.delete(self._path(f"{self.path}/{path}"), False)
 
     def remove(self) -> None:
-        """Remove the copy; also files that Spark writes at the same time."""
+        """Remove the copy, including files that Spark writes at the same time."""
         for _ in range(_REMOVALS):
             self._files.delete(self._path(self.path), True)
             if not self._files.exists(self._path(self.path)):
@@ -197,7 +196,7 @@ class CheckpointCopy:
 
 
 def _local_files(folder: str) -> tuple[list[str], dict[str, int]]:
-    """Return the folders and the files in a folder of this machine, with their sizes; files may disappear."""
+    """Return the folders and the sizes of the files in a local folder. Tolerates files that disappear."""
     folders, files = [], {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -210,7 +209,7 @@ def _local_files(folder: str) -> tuple[list[str], dict[str, int]]:
 
 
 def _link(source: str, target: str) -> None:
-    """Make a file of the content of another one, which nobody writes into any more."""
+    """Hard-link a finished file, or copy it."""
     try:
         os.link(source, target)
     except FileNotFoundError:
@@ -229,7 +228,7 @@ def copied_checkpoint(
     is_committed: bool = True,
     limit: int | None = None,
 ) -> Iterator[CheckpointCopy]:
-    """Have a copy of a checkpoint until the block ends; see :class:`CheckpointCopy`."""
+    """Provide a copy of a checkpoint within the block; see :class:`CheckpointCopy`."""
     copy = CheckpointCopy(spark, checkpoint, epoch, before=before, is_committed=is_committed)
     try:
         copy.make(limit)
@@ -239,7 +238,7 @@ def copied_checkpoint(
 
 
 def removed(checkpoint: str, epoch: int) -> RemovedError:
-    """Return the error about an epoch whose files Spark has removed."""
+    """Return the error for an epoch whose files Spark has removed."""
     return RemovedError(
         f"checkpoint {checkpoint}: Spark has removed state of epoch {epoch}, because the query runs: ask for a newer"
         " epoch, or let Spark keep more of them (spark.sql.streaming.minBatchesToRetain)"

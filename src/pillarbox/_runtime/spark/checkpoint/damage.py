@@ -1,4 +1,4 @@
-"""Damaged and missing files of a checkpoint: which file it is, and the way out."""
+"""Detects damaged and missing files of a checkpoint, and explains how to recover."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _VERSION = re.compile(r"v\d+")
 def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
     """Check the files that Spark reads when it starts a query.
 
-    Under Spark Connect each file would cost a job, so nothing is checked.
+    Does nothing under Spark Connect, where each file would cost a job.
 
     Raises:
-        CheckpointMismatchError: such a file is damaged or missing.
+        CheckpointMismatchError: a file is damaged or missing.
     """
     if not session_of(spark).has_jvm:
         return
@@ -64,7 +64,7 @@ class _Files:
 
     def wrong_metadata(self) -> str | None:
         lines, unread = self._lines("", "metadata")
-        # (Spark ignores its checksum, which is wrong once somebody has repaired the file.)
+        # Spark ignores this file's checksum, which is wrong after a manual repair.
         if unread is not None or any("id" in json_object(line) for line in lines):
             return None
         return "is damaged: it has no id" if lines else "is missing or empty"
@@ -80,14 +80,14 @@ class _Files:
             return f"is damaged: it begins with {shorten(lines[0])}, not with a version"
         if len(lines) < (3 if log == "offsets" else 2):
             return f"is damaged: it ends after line {len(lines)}"
-        # (Sources write their offsets as they like.)
+        # The format of the offsets is the source's own, so only JSON lines are checked.
         cut = [number for number, line in enumerate(lines, 1) if line.startswith("{") and not _is_json(line)]
         return f"is damaged: line {cut[0]} is no JSON" if cut else None
 
     def _lines(self, folder: str, name: str) -> tuple[list[str], str | None]:
         try:
             return [line for _, line in session_of(self._spark).folder(self._folder + folder).lines([name])], None
-        except Exception as error:  # as with a wrong checksum
+        except Exception as error:  # a wrong checksum, for example
             java = getattr(error, "java_exception", None)
             return [], f"cannot be read: {describe(error) if java is None else java.toString().splitlines()[0]}"
 
@@ -96,7 +96,7 @@ def _is_json(line: str) -> bool:
     return line == "{}" or bool(json_object(line))
 
 
-# A file of the state, or of a source's own log, in Spark's errors.
+# A path of a state file or of an entry of a source's own log, in Spark's errors.
 _STATE_FILE = re.compile(r"\S*(/state/\d+(?:/[\w.-]+)*)")
 _STATE_ERRORS = (
     "CANNOT_LOAD_STATE_STORE",
@@ -107,17 +107,17 @@ _SOURCE_ENTRY = re.compile(r"batch (\d+) doesn't exist")
 
 
 def damage_in(texts: Iterable[str], checkpoint: str | None) -> str | None:
-    """Return a message about the damaged file of a checkpoint that failed a query, or None.
+    """Return a message about the damaged checkpoint file that failed a query, or None.
 
     Args:
         texts: the messages of the error and of its causes.
     """
     where = "the query's checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
     for text in texts:
-        kind = next((each for each in _STATE_ERRORS if each in text), None)
+        kind = next((error for error in _STATE_ERRORS if error in text), None)
         if kind is not None:
-            found = _STATE_FILE.search(text[text.index(kind) :].split("\n", 1)[0])
-            file = f"its file {found[1][1:]}" if found else "a file in its folder state"
+            match = _STATE_FILE.search(text[text.index(kind) :].split("\n", 1)[0])
+            file = f"its file {match[1][1:]}" if match else "a file in its folder state"
             return f"{where}: {file} is damaged or missing: {_COPY}"
         entry = _SOURCE_ENTRY.search(text)
         if entry is not None:

@@ -1,4 +1,4 @@
-"""Looks at the checkpoint of a query that may run: Spark removes files of old epochs at the same time."""
+"""Reads the checkpoint of a query that may be running, while Spark removes files of old epochs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TRIES = 6
-# A query whose last epoch began earlier removes nothing soon (milliseconds).
+# A query whose last epoch began earlier will not remove files soon (milliseconds).
 _RECENT = 60_000
 
 
-def look_at(spark: SparkSession, checkpoint: str, epoch: int | None, read: Callable[[CheckpointState], T]) -> T:
-    """Read state of an epoch. If the query has committed another one meanwhile and it fails, read again, from a copy.
+def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Callable[[CheckpointState], T]) -> T:
+    """Read an epoch's state. If that fails and the query has committed meanwhile, retry from a copy.
 
     Args:
-        epoch: the number of a micro-batch; None: the last one that was committed, each time.
-        read: reads; it may be called several times.
+        epoch: the number of a micro-batch, or None for the last committed one at each try.
+        read: reads the state; may be called several times.
 
     Raises:
         CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read.
@@ -35,31 +35,31 @@ def look_at(spark: SparkSession, checkpoint: str, epoch: int | None, read: Calla
     try:
         return read(files)
     except ProgramError:
-        raise  # a mistake of the caller
+        raise  # a caller's mistake
     except Exception as error:
-        failure, said = error, str(error) if isinstance(error, PillarboxError) else None
+        failure, message = error, str(error) if isinstance(error, PillarboxError) else None
     last = files.checkpoint.last_committed
     for _ in range(_TRIES):
         files = CheckpointState(spark, checkpoint, epoch)
         if files.checkpoint.last_committed == last:
-            raise failure  # nothing was removed: it is as it is
+            raise failure  # nothing was removed, so a retry would fail, too
         last = files.checkpoint.last_committed
         try:
             return _read_copy(files, read)
         except ProgramError:
             raise
         except ConfigurationError:
-            raise failure from None  # there can be no copy
+            raise failure from None  # no copy is possible
         except Exception as error:
             failure = error
-            if isinstance(error, PillarboxError) and str(error) == said:
+            if isinstance(error, PillarboxError) and str(error) == message:
                 raise
-            said = str(error)
+            message = str(error)
     raise removed(str(files), files.epoch) from failure
 
 
 def may_run(files: CheckpointState) -> bool:
-    """Return whether the query may be running: an epoch has begun not long ago."""
+    """Return whether the query may be running: its last epoch is recent."""
     begun = max(files.checkpoint.epochs_begun, default=files.epoch)
     time_of_epoch = files.checkpoint.offsets([begun])[begun].time or 0
     return time.time() * 1000 - time_of_epoch < _RECENT

@@ -1,4 +1,4 @@
-"""An entry of Spark's offset log: what Spark notes of an epoch before it runs."""
+"""An entry of Spark's offset log, which Spark writes before it runs an epoch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from pillarbox._errors import CheckpointMismatchError, shorten
 from pillarbox._graph.description import json_object
 
-# The versions of the log in which this can read the sources: by their places, and by their names.
+# The supported versions of the log: v1 has sources by position, v2 by name.
 _VERSIONS = ("v1", "v2")
 _TIME = "batchTimestampMs"
-# The lines of the sources follow the version and the settings.
+# The sources' lines follow the version and the settings.
 _FIRST = 2
 
 
@@ -20,7 +20,7 @@ class OffsetEntry:
     """An entry of the offset log.
 
     Args:
-        lines: of its file; none: there is no such entry.
+        lines: the lines of its file; empty if there is no such entry.
     """
 
     def __init__(self, lines: tuple[str, ...] = ()) -> None:
@@ -33,29 +33,29 @@ class OffsetEntry:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What Spark notes of the epoch itself; empty: of a log that is not known."""
+        """Spark's metadata of the epoch; empty if the log's format is unknown."""
         return json_object(self.lines[1]) if len(self.lines) > 1 else {}
 
     @property
     def time(self) -> int | None:
-        """The time of the epoch by the driver's clock (epoch milliseconds), if it is known."""
-        found = self.facts.get(_TIME)
-        return found if isinstance(found, int) else None
+        """The time of the epoch by the driver's clock (epoch milliseconds), or None."""
+        timestamp = self.facts.get(_TIME)
+        return timestamp if isinstance(timestamp, int) else None
 
     def at(self, time: int) -> OffsetEntry:
-        """Return an entry of the same input at another time (epoch milliseconds)."""
+        """Return an entry with the same input and another time (epoch milliseconds)."""
         facts = json.dumps({**self.facts, _TIME: time}, separators=(",", ":"))
         return OffsetEntry((self.version, facts, *self.lines[_FIRST:]))
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """How far each source had come, as it writes that itself.
+        """Each source's end offset, in the source's own format.
 
-        By the names of the sources, under which they have folders in ``sources/`` of the checkpoint; where they have
-        no names, by their places, in this order.
+        The keys are the sources' names, which are also their folders in ``sources/`` of the checkpoint, or else their
+        positions. In the log's order.
 
         Raises:
-            CheckpointMismatchError: the log is of a version that is not known.
+            CheckpointMismatchError: the log's version is not supported.
         """
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
@@ -64,18 +64,18 @@ class OffsetEntry:
             )
         texts = self.lines[_FIRST:]
         if self.version == "v1":
-            return {str(place): text for place, text in enumerate(texts)}
-        found = sorted((name, text) for name, _, text in (text.partition(":") for text in texts))
-        if all(name.isdecimal() for name, _ in found):
-            found.sort(key=lambda each: int(each[0]))
-        return dict(found)
+            return {str(index): text for index, text in enumerate(texts)}
+        offsets = sorted((name, text) for name, _, text in (text.partition(":") for text in texts))
+        if all(name.isdecimal() for name, _ in offsets):
+            offsets.sort(key=lambda entry: int(entry[0]))
+        return dict(offsets)
 
     @property
     def files(self) -> dict[str, int]:
-        """The last entry of its own log that each file source had, by its name or place.
+        """The number of each file source's last own log entry, by its name or position.
 
         Raises:
-            CheckpointMismatchError: the offset log is of a version that is not known.
+            CheckpointMismatchError: the offset log's version is not supported.
         """
-        found = {name: json_object(text) for name, text in self.sources.items()}
-        return {name: int(offset["logOffset"]) for name, offset in found.items() if offset.keys() == {"logOffset"}}
+        offsets = {name: json_object(text) for name, text in self.sources.items()}
+        return {name: int(offset["logOffset"]) for name, offset in offsets.items() if offset.keys() == {"logOffset"}}

@@ -1,6 +1,6 @@
-"""The state in a checkpoint from outside: its stateful operators and their logs, as Spark's readers have them.
+"""The state in a checkpoint: its stateful operators and their logs, read by Spark's state readers.
 
-Nothing here needs the program. Everything is read by Spark, so a checkpoint can be wherever Spark reads.
+Needs no program. Works wherever Spark can read the checkpoint.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# The map state with the logs of a level's subtasks, and the columns that Spark's reader shows of it.
+# The map state that holds the logs of a level's subtasks, and its columns in Spark's state reader.
 _LOG = "log"
 _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload"}
 
 
 class Stateful(NamedTuple):
-    """A stateful operator of Spark's with logs of pillarbox's: the vertices of one level.
+    """A Spark stateful operator with pillarbox's logs: the vertices of one level.
 
     Attributes:
         first: the oldest epoch whose state can be read.
@@ -45,28 +45,28 @@ class Stateful(NamedTuple):
 
 
 class CheckpointState:
-    """The state in the checkpoint of a query, as of one epoch.
+    """The state in a query's checkpoint, as of one epoch.
 
     Args:
-        epoch: the number of a micro-batch; None: the last one that was committed.
-        copy: a copy that has the state of the epoch alone, or None.
+        epoch: the number of a micro-batch, or None for the last committed one.
+        copy: path of a copy with the state of this epoch only, or None.
 
     Attributes:
         spark: the session that reads it.
-        is_copy: whether only the state of the epoch can be read.
+        is_copy: whether only the state of this epoch can be read.
         checkpoint: its files.
         epoch: the number of the micro-batch.
 
     Raises:
-        CheckpointMismatchError: nothing was committed there yet, or it is no checkpoint.
-        ProgramError: the epoch is no whole number.
+        CheckpointMismatchError: there is no checkpoint, or it has no committed epoch.
+        ProgramError: the epoch is not a number of a micro-batch.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None, copy: str | None = None) -> None:
         self.spark: SparkSession = spark
         self.checkpoint: Checkpoint = Checkpoint(spark, checkpoint)
         self.is_copy: bool = copy is not None
-        self._place = copy or str(self.checkpoint)
+        self._location = copy or str(self.checkpoint)
         if epoch is not None and not is_count(epoch, 0):
             raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
         last = self.checkpoint.last_committed
@@ -99,49 +99,49 @@ class CheckpointState:
         """The stateful operators that have logs.
 
         Raises:
-            CheckpointMismatchError: the epoch's state no longer exists, or folders of it are gone.
+            CheckpointMismatchError: Spark has removed the epoch's state, or folders of it are missing.
         """
-        read = self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._place)
-        found = []
+        read = self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
+        operators = []
         for row in read.collect():
             variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
             operator = Stateful(row["operatorId"], row["numPartitions"], row["minBatchId"])
             if not any(variable.get("stateName") == _LOG for variable in variables):
                 continue
-            # State that Spark has purged cannot be looked at, and is refused below.
+            # Spark cannot open purged state; it is refused below.
             if self.epoch < operator.first or _is_log(self._read(operator).schema):
-                found.append(operator)
-        self._check_whole(found)
-        for operator in found:
+                operators.append(operator)
+        self._check_whole(operators)
+        for operator in operators:
             if self.epoch < operator.first:
                 raise CheckpointMismatchError(
                     f"checkpoint {self}: the state of epoch {self.epoch} no longer exists: the oldest one that does"
                     f" is {operator.first} (spark.sql.streaming.minBatchesToRetain says how many Spark keeps)"
                 )
-        return found
+        return operators
 
-    def _check_whole(self, found: Sequence[Stateful]) -> None:
-        """Refuse a checkpoint without state that its programs have: Spark's reader passes over folders that are gone.
+    def _check_whole(self, operators: Sequence[Stateful]) -> None:
+        """Refuse a checkpoint that lacks state of its programs. Spark's reader silently skips missing folders.
 
-        Each level of a program is a stateful operator of Spark's.
+        Each level of a program is a Spark stateful operator.
         """
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
-        if len(found) < levels:
+        if len(operators) < levels:
             uids = [operator["uid"] for program in programs for operator in program["operators"]]
             raise CheckpointMismatchError(
                 f"checkpoint {self}: state of the operators {', '.join(map(repr, uids))} is noted in {self}/pillarbox,"
-                f" and {self}/state has {'only some of it' if found else 'none'}: folders of it are gone, so put them"
-                " back, or take an older copy of all of the checkpoint"
+                f" and {self}/state has {'only some of it' if operators else 'none'}: folders of it are gone, so put"
+                " them back, or take an older copy of all of the checkpoint"
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
-        """Return the values of the logs of a stateful operator: subtask's ``code``, ``number``, ``payload``.
+        """Return the log values of a stateful operator: the subtask's ``code``, ``number``, ``payload``.
 
-        The values of a subtask are in one partition, one after the other.
+        A subtask's values are consecutive, in one partition.
 
         Args:
-            epoch: another epoch whose state Spark still has; None: this one.
+            epoch: another epoch that Spark still has, or None for this one.
         """
         return self._read(operator, epoch).selectExpr(
             "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
@@ -154,52 +154,52 @@ class CheckpointState:
                 .option("operatorId", operator.id)
                 .option("batchId", self.epoch if epoch is None else epoch)
                 .option("stateVarName", _LOG)
-                .load(self._place)
+                .load(self._location)
             )
             return session_of(self.spark).analyzed_now(rows)
 
     def heads(self, operator: Stateful) -> dict[int, LogHead]:
-        """Return the heads of the logs of a stateful operator, by the subtask's code.
-
-        Raises:
-            CheckpointMismatchError: one cannot be read.
-        """
-        return {code: view.head for code, view in self.views(operator).items()}
-
-    def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return the logs of a stateful operator by the subtask's code, as far as their heads go.
+        """Return the log heads of a stateful operator, by subtask code.
 
         Raises:
             CheckpointMismatchError: a head cannot be read.
         """
-        found = {}
+        return {code: view.head for code, view in self.views(operator).items()}
+
+    def views(self, operator: Stateful) -> dict[int, LogView]:
+        """Return the logs of a stateful operator with their heads only, by subtask code.
+
+        Raises:
+            CheckpointMismatchError: a head cannot be read.
+        """
+        views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()
             store.put(META, bytes(payload))
-            found[code] = LogView(store, code)
-        return found
+            views[code] = LogView(store, code)
+        return views
 
-    def every_head(self) -> list[LogHead]:
+    def all_heads(self) -> list[LogHead]:
         """Return the heads of all logs.
 
         Raises:
-            CheckpointMismatchError: one cannot be read.
+            CheckpointMismatchError: a head cannot be read.
         """
         return [head for operator in self.stateful for head in self.heads(operator).values()]
 
 
 def _is_log(schema: StructType) -> bool:
-    """Return whether state has the columns of logs. A ``StatefulProcessor`` of the user's may call one so, too."""
+    """Return whether state has a log's columns. A user's ``StatefulProcessor`` may have state of the same name."""
     fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
     return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 
 
-def each_log(
+def map_logs(
     read: Callable[[int, MemoryChunkStore], Iterator[pa.RecordBatch]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Gather the values of one log after the other, and return what ``read`` makes of each.
+    """Collect the values of each log and yield the batches that ``read`` returns for it.
 
-    One log is in memory at a time: about twice the live rows of a subtask, pickled.
+    One log is in memory at a time: about twice a subtask's live rows, pickled.
     """
     store = MemoryChunkStore()
     current: int | None = None
@@ -207,7 +207,7 @@ def each_log(
     for batch in batches:
         codes, numbers = batch.column(0).to_pylist(), batch.column(1).to_pylist()
         payloads = batch.column(2)
-        for place, (code, number) in enumerate(zip(codes, numbers)):
+        for index, (code, number) in enumerate(zip(codes, numbers)):
             if code != current:
                 if current is not None:
                     yield from read(current, store)
@@ -215,6 +215,6 @@ def each_log(
                 if code in ended:
                     raise AssertionError(f"Spark's reader of state has the values of {code} in several places")
                 store, current = MemoryChunkStore(), code
-            store.put(number, payloads[place].as_py())
+            store.put(number, payloads[index].as_py())
     if current is not None:
         yield from read(current, store)

@@ -1,7 +1,7 @@
 """Spark's broadcast variables in workers and homes.
 
-A worker has a file with each value. If ``spark.io.encryption.enabled`` is set it has none: Spark sends the pickled
-value through a socket. Then the worker sends these bytes on to the home.
+A worker has a file for each value, unless ``spark.io.encryption.enabled`` is set: then Spark sends the pickled value
+through a socket, and the worker passes these bytes on to the home.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _numbers: dict[int, frozenset[int]] = {}
 _lock = threading.Lock()
 
 
-class _Recorded:
-    """A file of which the bytes that are read are kept, for ``pickle``, which reads no further than a value's end."""
+class _RecordingFile:
+    """A file that records the bytes that ``pickle`` reads. ``pickle`` reads no further than a value's end."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -30,14 +30,14 @@ class _Recorded:
         self.peek = file.peek
 
     def read(self, size: int = -1) -> bytes:
-        found: bytes = self._file.read(size)
-        self.content += found
-        return found
+        content: bytes = self._file.read(size)
+        self.content += content
+        return content
 
     def readline(self) -> bytes:
-        found: bytes = self._file.readline()
-        self.content += found
-        return found
+        line: bytes = self._file.readline()
+        self.content += line
+        return line
 
     def readinto(self, buffer: memoryview) -> int:
         count: int = self._file.readinto(buffer)
@@ -46,7 +46,7 @@ class _Recorded:
 
 
 def keep_pickled_values() -> None:
-    """Keep values without a file pickled in the workers that are forked from this process: homes may need them."""
+    """Make workers forked from this process retain the pickled bytes of values without a file, for homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__
@@ -55,7 +55,7 @@ def keep_pickled_values() -> None:
         if sock_file is None or not hasattr(sock_file, "peek"):
             begin(self, *args, **({} if sock_file is None else {"sock_file": sock_file}), **named)
             return
-        recorded = _Recorded(sock_file)
+        recorded = _RecordingFile(sock_file)
         begin(self, sock_file=recorded)
         self._pillarbox_pickled = bytes(recorded.content)
 
@@ -63,57 +63,57 @@ def keep_pickled_values() -> None:
 
 
 def files() -> dict[int, str | None]:
-    """Return this worker's broadcast variables: by number, the file with the value, or None."""
+    """Return this worker's broadcast variables: ``{number: file of the value, or None}``."""
     from pyspark.core.broadcast import _broadcastRegistry
 
-    return {number: getattr(each, "_path", None) for number, each in _broadcastRegistry.items()}
+    return {number: getattr(broadcast, "_path", None) for number, broadcast in _broadcastRegistry.items()}
 
 
 def value(number: int) -> bytes:
     """Return the pickled value of one of this worker's broadcast variables."""
     from pyspark.core.broadcast import _broadcastRegistry
 
-    found = _broadcastRegistry[number]
-    known: bytes | None = getattr(found, "_pillarbox_pickled", None)
-    return _pickled(found.value) if known is None else known
+    broadcast = _broadcastRegistry[number]
+    pickled: bytes | None = getattr(broadcast, "_pillarbox_pickled", None)
+    return _pickled(broadcast.value) if pickled is None else pickled
 
 
 def values_of(broadcasts: Iterable[Any]) -> dict[int, bytes]:
     """Return the pickled values of a driver's broadcast variables, by number."""
-    return {int(each._jbroadcast.id()): _pickled(each.value) for each in broadcasts}
+    return {int(broadcast._jbroadcast.id()): _pickled(broadcast.value) for broadcast in broadcasts}
 
 
 def _pickled(value: Any) -> bytes:
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except Exception:  # its class is in no module
+    except Exception:  # its class is not importable
         pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         return pickled
 
 
 def use_values(values: Mapping[int, bytes]) -> None:
-    """Use these broadcast variables, by number, and no others in this process, which is neither worker nor home."""
+    """Use exactly these broadcast variables in this process, which is neither a worker nor a home."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     _broadcastRegistry.clear()
     _broadcastRegistry.update({number: _unread(pickled) for number, pickled in values.items()})
 
 
-def enter(found: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:
-    """Use these broadcast variables in the calling thread of a home. Their values are read when they are first used."""
+def enter(files: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:
+    """Use these broadcast variables in the calling thread of a home. Values are read on first use."""
     from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
-    for number, file in found.items():
-        known = _broadcastRegistry.get(number)
+    for number, file in files.items():
+        broadcast = _broadcastRegistry.get(number)
         if file is None:
-            if known is None:
+            if broadcast is None:
                 _broadcastRegistry.setdefault(number, _unread(value_of(number)))
-        elif known is None:
+        elif broadcast is None:
             _broadcastRegistry[number] = Broadcast(path=file)
         else:
-            known._path = file  # functions hold this object, and may not have read the value yet
+            broadcast._path = file  # functions hold this object and may not have read the value yet
     with _lock:
-        _numbers[threading.get_ident()] = frozenset(found)
+        _numbers[threading.get_ident()] = frozenset(files)
         used: Iterable[int] = frozenset().union(*_numbers.values())
         for number in _broadcastRegistry.keys() - used:
             del _broadcastRegistry[number]

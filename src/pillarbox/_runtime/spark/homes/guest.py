@@ -1,7 +1,8 @@
-"""A guest of a home: the tasks of one level and state partition, and the thread in which they live.
+"""A guest of a home: the tasks of one level and state partition, and their thread.
 
-A home has one guest, whose thread is the main one. More share it where a query may have no more homes on the executor:
-then they run functions in turn, so these run one at a time in a process, as in a Python worker of Spark's.
+A home usually has one guest, in its main thread. Guests share a home if the query has reached its maximum of homes on
+the executor. They then run functions in turn, so one function runs at a time in a process, as in Spark's Python
+workers.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._state.chunks.head import META
 
-# How long a relay may take to send a visit that has begun to come (seconds).
+# Seconds that a relay gets to send the rest of a visit.
 _VISIT_SECONDS = 2.0
-# After this time without a message, a relay is told that its epoch runs (seconds).
+# Seconds without a message after which a relay receives ``WELCOME``: its epoch is running.
 _WELCOME_SECONDS = 1.0
 
 Resting = Callable[[], AbstractContextManager[None]]
@@ -32,58 +33,58 @@ _log = logging.getLogger("pillarbox")
 
 
 class Turn:
-    """The right to run functions in a home, which its guests have in turn. Any thread may call its methods.
+    """The right to run functions in a home, shared by its guests like a lock. Thread-safe.
 
     Attributes:
-        in_line: the threads that wait for it.
+        waiting: ids of the threads that wait for it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owner: int | None = None
-        self.in_line: set[int] = set()
+        self.waiting: set[int] = set()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Have the right meanwhile."""
-        self._take(threading.get_ident())
+    def held(self) -> Iterator[None]:
+        """Hold the turn within the block."""
+        self._acquire(threading.get_ident())
         try:
             yield
         finally:
-            self._give_away()
+            self._release()
 
     @contextmanager
-    def resting(self) -> Iterator[None]:
-        """Give it away meanwhile, if the calling thread has it."""
-        me = threading.get_ident()
-        if self._owner != me:
+    def released(self) -> Iterator[None]:
+        """Release the turn within the block, if the calling thread holds it."""
+        thread = threading.get_ident()
+        if self._owner != thread:
             yield
             return
-        self._give_away()
+        self._release()
         try:
             yield
         finally:
-            self._take(me)
+            self._acquire(thread)
 
-    def _take(self, me: int) -> None:
+    def _acquire(self, thread: int) -> None:
         if not self._lock.acquire(blocking=False):
-            self.in_line.add(me)
+            self.waiting.add(thread)
             try:
                 self._lock.acquire()
             finally:
-                self.in_line.discard(me)
-        self._owner = me
+                self.waiting.discard(thread)
+        self._owner = thread
 
-    def _give_away(self) -> None:
+    def _release(self) -> None:
         self._owner = None
         self._lock.release()
 
 
 class _Chunks:
-    """A subtask's chunks in Spark's state, which only the relay reaches.
+    """A subtask's chunks in Spark's state, accessed through the relay.
 
     Args:
-        head: the log's head, if the relay has read it already.
+        head: the log's head, if the relay has already read it.
         rest: returns a context for waiting.
     """
 
@@ -96,8 +97,8 @@ class _Chunks:
         if number == META and self._head is not None:
             return self._head
         with self._rest():
-            found: bytes | None = self._channel.ask(Kind.GET, number)
-        return found
+            value: bytes | None = self._channel.ask(Kind.GET, number)
+        return value
 
     def put(self, number: int, value: bytes) -> None:
         self._head = None
@@ -108,41 +109,41 @@ class _Chunks:
 
 
 class Guest:
-    """The tasks of one level and state partition, and the thread that they have.
+    """The tasks of one level and state partition, and their thread.
 
     Args:
         clock: seconds, from any start.
-        idle: how long a task stays that nobody asks for (seconds).
+        idle: seconds after which an unused task is closed.
         turn: the right to run functions in this process.
     """
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: Turn) -> None:
         self._clock = clock
-        self._residency = Residency(clock, idle=idle, stay=True, resting=turn.resting)
+        self._residency = Residency(clock, idle=idle, stay=True, resting=turn.released)
         self._turn = turn
         self._tasks: LevelTasks | None = None
         self._thread: int | None = None
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
-        # Guards what follows.
+        # Guards the fields below.
         self._lock = threading.Lock()
-        # Connections of relays that are not here, by number; who takes one out reads from it.
+        # Connections of idle relays, by descriptor. The thread that removes one reads from it.
         self._idle: dict[int, Channel] = {}
         self._waiting: tuple[Visit, Channel] | None = None
         self._present: Channel | None = None
         self._newest = -1
         self._is_over = False
         self._last_used = self._began = clock()
-        # Since when a relay waits for an attempt that was cut off to leave; None: none does.
+        # Since when a relay has waited for a cancelled attempt to leave, or None.
         self._waits_since: float | None = None
-        # The number of the first of Spark's tasks that came, and the last epoch.
+        # The number of the first Spark task that visited, and the last epoch.
         self.since: int | None = None
         self.epoch = 0
 
     # -- any thread --
 
     def take_visit(self, number: int) -> None:
-        """Receive the visit that has come through a connection, unless another thread has."""
+        """Receive the visit that has arrived on a connection, unless another thread already has."""
         with self._lock:
             channel = self._idle.pop(number, None)
         if channel is None:
@@ -157,10 +158,10 @@ class Guest:
             channel.close()
 
     def _offer(self, visit: Visit, channel: Channel) -> bool:
-        """Let a relay be served; return whether it is the newest. One that is served is cut off.
+        """Queue a relay and cancel the running attempt. Returns False if the relay's attempt is not the newest.
 
         Raises:
-            LostError: it has gone, or the guest has.
+            LostError: the relay or the guest has ended.
         """
         with self._lock:
             if self._is_over:
@@ -184,41 +185,41 @@ class Guest:
 
     def _wake(self) -> None:
         if threading.get_ident() != self._thread:
-            with suppress(BlockingIOError):  # it has been woken often enough
+            with suppress(BlockingIOError):  # the pipe is full, so the thread wakes up anyway
                 os.write(self._wakes, b"\0")
 
     # -- the door's thread --
 
     def add(self, channel: Channel) -> None:
-        """Let a relay come when it has something to do."""
+        """Add an idle connection, which may send a visit later."""
         with self._lock:
             self._idle[channel.fileno()] = channel
         self._wake()
 
     @property
     def watched(self) -> dict[int, bool]:
-        """The connections to watch while an epoch runs, by number: whether it is the epoch's, or may bring a visit."""
+        """Connections to watch during an epoch: ``{descriptor: True for the running epoch's, False for idle ones}``."""
         with self._lock:
             if self._present is None or self._present.is_lost:
                 return {}
             return {self._present.fileno(): True, **dict.fromkeys(self._idle, False)}
 
-    def has_gone(self, number: int) -> None:
-        """Cancel the epoch whose relay has gone."""
+    def cancel_epoch(self, number: int) -> None:
+        """Cancel the epoch of a relay that has disconnected."""
         with self._lock:
             present = self._present
         if present is not None and present.fileno() == number:
             self._cut_off(present)
 
     def _cut_off(self, channel: Channel) -> None:
-        """Let a relay go, and cancel its epoch, if one is running."""
+        """Disconnect a relay and cancel its running epoch."""
         channel.cut()
-        with self._lock:  # no other relay gets its turn meanwhile
+        with self._lock:  # prevents the next relay's turn in between
             if self._present is channel and self._tasks is not None:
                 self._tasks.cancel()
 
     def end(self) -> None:
-        """Let the guest's thread close its tasks and end."""
+        """Make the guest's thread close its tasks and end."""
         with self._lock:
             self._is_over = True
             present = self._present
@@ -227,7 +228,7 @@ class Guest:
         self._wake()
 
     def welcome(self) -> None:
-        """Tell the relay that its epoch runs, if it has been told nothing for some time."""
+        """Send ``WELCOME`` to the relay if its epoch is running and nothing was sent for some time."""
         with self._lock:
             present, began = self._present, self._began
         if present is not None and not present.has_sent and self._clock() - began > _WELCOME_SECONDS:
@@ -235,16 +236,16 @@ class Guest:
                 present.send((Kind.WELCOME,))
 
     def seconds_overdue(self) -> float:
-        """For how long an attempt that was cut off has been running functions."""
+        """Return for how many seconds a cancelled attempt has been running functions."""
         now = self._clock()
         with self._lock:
-            if self._waits_since is not None and self._thread in self._turn.in_line:
-                self._waits_since = now  # others run functions, and it waits for its turn
+            if self._waits_since is not None and self._thread in self._turn.waiting:
+                self._waits_since = now  # it is waiting for its turn, not running functions
             return 0.0 if self._waits_since is None else now - self._waits_since
 
     @property
     def unused(self) -> float:
-        """For how long no relay has been here (seconds)."""
+        """Seconds since the last relay, or 0 while one is served."""
         is_used = self._present is not None or self._waiting is not None
         return 0.0 if is_used else self._clock() - self._last_used
 
@@ -258,22 +259,22 @@ class Guest:
             try:
                 self._serve(visit, channel)
             except LostError:
-                self._close(channel)  # its worker has ended, or a newer task of Spark's has come
+                self._close(channel)  # its worker has ended, or a newer attempt has cut it off
             except BaseException:
-                _log.exception("a home left a relay")
+                _log.exception("an error in a home: its relay is disconnected")
                 self._close(channel)
             self._leave_visit(channel)
-            self._residency.spare_the_collector()  # now nobody waits for it
-        with self._turn.taken():
+            self._residency.spare_the_collector()  # no relay is waiting
+        with self._turn.held():
             self._residency.close_all()
 
     def _close(self, channel: Channel) -> None:
-        with self._lock:  # it may be known as one that stays
-            self._idle = {number: each for number, each in self._idle.items() if each is not channel}
+        with self._lock:  # it may be among the idle connections
+            self._idle = {number: idle for number, idle in self._idle.items() if idle is not channel}
         channel.close()
 
     def _await_visit(self) -> tuple[Visit, Channel] | None:
-        """Return who comes next; None: nobody will."""
+        """Return the next visit, or None at the end."""
         while True:
             with self._lock:
                 if self._is_over:
@@ -294,7 +295,7 @@ class Guest:
                     self.take_visit(number)
 
     def _leave_visit(self, channel: Channel) -> None:
-        """Let a relay go, whose connection stays, unless that has been done."""
+        """End a visit and make its connection idle. Does nothing if that has been done."""
         with self._lock:
             if self._present is channel:
                 self._present = None
@@ -308,22 +309,22 @@ class Guest:
         if self._tasks is None:
             self._tasks = LevelTasks(pickle.loads(channel.ask_bytes(Kind.LEVEL)), self._residency)
         try:
-            with self._turn.taken():
+            with self._turn.held():
                 wakes_up = self._run_epoch(visit, channel, self._tasks)
-                taken = surroundings.taken()
+                updates = surroundings.take_updates()
         except BaseException as error:
             surroundings.drop()
             if channel.is_lost:
                 raise LostError from None
-            # (A thread that reads input may still wait for it, so this connection is over.)
+            # An input thread may still be waiting for this connection, so it cannot be reused.
             channel.send((Kind.FAILED, type(error).__name__, str(error)))
             raise LostError from None
-        # The next visit, which another worker may bring at once, cuts nobody off.
+        # From here, the next visit, perhaps by another worker, cancels nothing.
         self._leave_visit(channel)
-        channel.send((Kind.DONE, wakes_up, taken))
+        channel.send((Kind.DONE, wakes_up, updates))
 
     def _run_epoch(self, visit: Visit, channel: Channel, tasks: LevelTasks) -> int | None:
-        rest = self._turn.resting
+        rest = self._turn.released
         buffers, chunks = _buffers(visit.answers, channel, rest), _Chunks(channel, visit.head, rest)
         epoch = tasks.run_epoch(visit.subtask, visit.facts, buffers, chunks)
         while True:
@@ -341,27 +342,27 @@ class Guest:
 
 
 def _buffers(answers: list[bytes], channel: Channel, rest: Resting) -> Iterator[list[Buffer]]:
-    """Return the buffers that a relay has, each when it is asked for.
+    """Request a relay's buffers one by one.
 
     Args:
-        answers: the first of them, which have come already.
+        answers: the first ones, pickled, sent with the visit.
     """
-    found: list[Buffer] | None
+    buffers: list[Buffer] | None
     for answer in answers:
-        found = pickle.loads(answer)
-        if found is None:
+        buffers = pickle.loads(answer)
+        if buffers is None:
             return
-        yield found
+        yield buffers
     while True:
         with rest():
-            found = channel.ask(Kind.MORE)
-        if found is None:
+            buffers = channel.ask(Kind.MORE)
+        if buffers is None:
             return
-        yield found
+        yield buffers
 
 
 def _refuse(channel: Channel) -> None:
-    """Send a relay away, as a newer attempt has come."""
+    """Refuse a relay whose attempt is no longer the newest."""
     with suppress(LostError):
         channel.send((Kind.LATE,))
     channel.close()

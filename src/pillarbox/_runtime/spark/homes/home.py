@@ -1,10 +1,10 @@
-"""A home: the process in which the tasks of a state partition live from epoch to epoch.
+"""A home: the process that holds a state partition's tasks from epoch to epoch.
 
-| thread                 | what it does                                                                              |
-| ---------------------- | ----------------------------------------------------------------------------------------- |
-| main, or a guest's own | waits for the relays of one guest and serves one at a time; see `guest.py`                |
-| ``door``               | lets relays and starters connect; while an epoch runs, takes the visits of newer attempts |
-|                        | and notices if its relay has gone; ends the process                                       |
+| thread                 | task                                                                            |
+| ---------------------- | ------------------------------------------------------------------------------- |
+| main, or a guest's own | waits for the relays of one guest and serves one at a time; see `guest.py`      |
+| ``door``               | accepts relays and starters; during an epoch, receives visits of newer attempts |
+|                        | and detects a disconnected relay; ends the process                              |
 """
 
 from __future__ import annotations
@@ -27,54 +27,51 @@ from pillarbox._runtime.spark.homes.signals import EndSignal
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
 
-# How long a home may take to close its functions when it has to end.
+# Seconds that a home gets to close its functions when it ends.
 _LEAVE_SECONDS = 5.0
-# How long a guest may take to leave the epoch of an attempt that is over. Then the process ends: user code hangs.
+# Seconds that user code gets to leave a cancelled epoch before the process is ended.
 _CUT_OFF_SECONDS = 5.0
-# How long who connects may take to say who it is.
+# Seconds that a client gets to send its hello.
 _HELLO_SECONDS = 2.0
 _HELLO_BYTES = 4096
-# The door looks at the clock so often (milliseconds).
+# Interval of the door's timer checks (milliseconds).
 _TICK_MS = 500
 
 _log = logging.getLogger("pillarbox")
 
 
 def run_home(facts: HomeFacts, listening: socket.socket) -> NoReturn:
-    """Be a home, in the main thread; the process ends with it.
+    """Run a home in the main thread. The process ends with it.
 
     Args:
-        listening: under its name.
+        listening: the socket bound to the home's name.
     """
     _Home(facts, listening).run()
 
 
 class _Home:
-    """The process."""
-
     def __init__(self, facts: HomeFacts, listening: socket.socket) -> None:
         self._facts = facts
         self._listening = listening
-        # Homes are known by who listens: that is this process from now on, not the starter.
+        # A home's pid is read from its listening socket: this sets it to this process instead of the starter.
         listening.listen(socket.SOMAXCONN)
         close_in_forks(listening)
-        self._watched = [Process(*each) for each in facts.watched]
+        self._watched = [Process(*process) for process in facts.watched]
         self._polled: list[Process] = []
-        # Connections of starters, by number.
+        # Connections of starters, by descriptor.
         self._starters: dict[int, Channel] = {}
         self._guests: dict[str, Guest] = {}
         self._turn = Turn()
         self._threads: list[threading.Thread] = []
-        # Set when the first guest has come, or none will.
+        # Set when the first guest exists, or the home ends without any.
         self._has_begun = threading.Event()
         self._first: Guest | None = None
-        self._made_at = time.monotonic()
+        self._created_at = time.monotonic()
         self._ends_at: float | None = None
 
     def run(self) -> NoReturn:
-        """Live, in the main thread; the process ends with it."""
         end_signal = EndSignal()
-        threading.Thread(target=self._keep_door, args=(end_signal,), name="door", daemon=True).start()
+        threading.Thread(target=self._run_door, args=(end_signal,), name="door", daemon=True).start()
         self._has_begun.wait()
         if self._first is not None:
             self._first.live()
@@ -88,23 +85,23 @@ class _Home:
 
     # -- the door's thread --
 
-    def _keep_door(self, end_signal: EndSignal) -> None:
+    def _run_door(self, end_signal: EndSignal) -> None:
         try:
             poll = select.poll()
-            for each in (self._listening, end_signal):
-                poll.register(each, select.POLLIN)
+            for pollable in (self._listening, end_signal):
+                poll.register(pollable, select.POLLIN)
             files, self._polled = watch_all(self._watched)
             for file in files:
                 poll.register(file, select.POLLIN)
             ends = set(files)
             while True:
-                self._look(poll, end_signal, ends)
+                self._poll_once(poll, end_signal, ends)
         except BaseException:
-            _log.exception("the door of a home")
+            _log.exception("an error in the door of a home: the home ends")
             self._leave(1)
 
-    def _look(self, poll: select.poll, end_signal: EndSignal, ends: set[int]) -> None:
-        # (A connection that has just been closed has no number any more; an event of its successor does no harm.)
+    def _poll_once(self, poll: select.poll, end_signal: EndSignal, ends: set[int]) -> None:
+        # One round of the door. A closed connection has the number -1; a stale event for a reused number is harmless.
         watched = {}
         for guest in self._guests.values():
             for number, is_present in guest.watched.items():
@@ -117,9 +114,9 @@ class _Home:
             poll.unregister(number)
         for number, _ in events:
             if number == self._listening.fileno():
-                self._let_in(poll)
+                self._accept(poll)
             elif number == end_signal.fileno():
-                if end_signal.has_come():
+                if end_signal.has_arrived():
                     self._end()
             elif number in ends:
                 self._end()
@@ -128,10 +125,10 @@ class _Home:
                 self._answer_starter(number, poll)
             elif number in watched:
                 guest, is_present = watched[number]
-                guest.has_gone(number) if is_present else guest.take_visit(number)
-        self._look_at_clock()
+                guest.cancel_epoch(number) if is_present else guest.take_visit(number)
+        self._check_clock()
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         now = time.monotonic()
         if self._ends_at is not None:
             if now > self._ends_at:
@@ -142,38 +139,38 @@ class _Home:
         for guest in self._guests.values():
             guest.welcome()
             if guest.seconds_overdue() > _CUT_OFF_SECONDS:
-                _log.warning("a function does not return, although its attempt is over: its process is ended")
+                _log.warning("a function does not return after its attempt was cancelled: its home ends")
                 self._leave(1)
         if self._unused() > self._facts.idle:
             self._end()
 
     def _unused(self) -> float:
-        """Return for how long nobody has visited this home (seconds); who never came counts, too."""
-        return min((each.unused for each in self._guests.values()), default=time.monotonic() - self._made_at)
+        """Return the seconds since the last visit, or since the start if there was none."""
+        return min((guest.unused for guest in self._guests.values()), default=time.monotonic() - self._created_at)
 
     def _end(self) -> None:
-        """Let all guests close their tasks and end, and the process with them."""
+        """Make all guests close their tasks, which ends the process."""
         if self._ends_at is None:
             self._ends_at = time.monotonic() + _LEAVE_SECONDS
             for guest in self._guests.values():
                 guest.end()
             self._has_begun.set()
 
-    # -- who connects --
+    # -- connections --
 
-    def _let_in(self, poll: select.poll) -> None:
+    def _accept(self, poll: select.poll) -> None:
         channel: Channel | None = None
         try:
             channel = Channel(sockets.accept(self._listening, _HELLO_SECONDS))
             hello = Hello(**json.loads(channel.receive_bytes(_HELLO_BYTES)))
             if not hello.place:
-                self._let_starter_in(channel, poll)
+                self._accept_starter(channel, poll)
                 return
             if not hmac.compare_digest(hello.secret.encode(), self._facts.secret.encode()):
-                raise PermissionError("it does not know the secret of the query's plan")
+                raise PermissionError("wrong secret of the query's plan")
         except (OSError, LostError, ValueError, TypeError) as error:
-            if not isinstance(error, ConnectionError):  # such as of a starter that looks who listens
-                _log.warning("a process was not let into a home: %s", error)
+            if not isinstance(error, ConnectionError):  # a starter that checks its peer's pid, for example
+                _log.warning("a home refused a connection: %s", error)
             if channel is not None:
                 channel.close()
             return
@@ -185,13 +182,13 @@ class _Home:
         except LostError:
             channel.close()
 
-    def _let_starter_in(self, channel: Channel, poll: select.poll) -> None:
-        with suppress(LostError):  # it has ended since it came
-            self._say_what_it_is(channel)
+    def _accept_starter(self, channel: Channel, poll: select.poll) -> None:
+        with suppress(LostError):  # it has already ended
+            self._send_facts(channel)
             self._starters[channel.fileno()] = channel
             poll.register(channel, select.POLLIN)
 
-    def _say_what_it_is(self, starter: Channel) -> None:
+    def _send_facts(self, starter: Channel) -> None:
         guests = self._guests.values()
         firsts = [guest.since for guest in guests if guest.since is not None]
         facts = self._facts._replace(
@@ -204,14 +201,14 @@ class _Home:
         starter.send_bytes(json.dumps(facts._asdict()).encode())
 
     def _answer_starter(self, number: int, poll: select.poll) -> None:
-        """Say to a starter what this home is, and what it does."""
+        """Answer a starter's request for this home's facts."""
         channel = self._starters[number]
         try:
             if channel.receive_bytes(len(ASK)) != ASK:
                 raise LostError
-            self._say_what_it_is(channel)
+            self._send_facts(channel)
         except LostError:
-            # It has ended. This home is the next one's.
+            # The starter has ended. The next starter adopts this home.
             poll.unregister(number)
             del self._starters[number]
             channel.close()

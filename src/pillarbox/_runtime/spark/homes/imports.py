@@ -1,4 +1,4 @@
-"""Modules that homes and workers need, imported before the fork, and what each forked process does not share."""
+"""Imports the modules of homes and workers before the fork, and separates what forked processes must not share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pillarbox._runtime.spark.homes.broadcasts import keep_pickled_values
 from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox._runtime.spark.tasks.leaving import forget_inherited_exit_handlers
 
-# Processes share the modules that are imported before a fork; each further import costs each process memory and time.
+# Modules imported before a fork are shared; each later import costs each process memory and time.
 _NEEDED = (
     "pandas",
     "pyarrow.compute",
@@ -20,7 +20,7 @@ _NEEDED = (
     "pyspark.worker",
     "pyspark.sql.streaming.stateful_processor_util",
     "pyspark.sql.streaming.proto.StateMessage_pb2",
-    "pillarbox._api",  # functions of the user's refer to it
+    "pillarbox._api",  # user functions refer to it
     "pillarbox.functions",
     "pillarbox.async_retry_predicates",
     "pillarbox._runtime.spark.homes.home",
@@ -36,30 +36,30 @@ def import_all() -> None:
 
 
 def import_and_freeze() -> None:
-    """Import the modules that homes and workers need, so that processes forked from this one share them."""
+    """Import the modules that homes and workers need and freeze them, so that forked processes share them."""
     import_all()
     keep_pickled_values()
     packages_here()  # reads the metadata of packages
-    # Else each process reads the directories of PySpark's archives again when Spark tells it of new files: a fifth of a
-    # second, and 20 MB. (Python finds them again, already read, when it next imports something.)
+    # Otherwise each process reads the directories of PySpark's archives again when Spark adds files: 0.2 s and 20 MB.
+    # (The next import finds them in a cache.)
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):
             del sys.path_importer_cache[path]
     gc.collect()
-    gc.freeze()  # no collection is to touch what was here before the fork
+    gc.freeze()  # collections must not touch objects that existed at the fork
     _separate_forks()
 
 
 def _separate_forks() -> None:
-    """Give the children of this process random numbers and exit handlers of their own.
+    """Give this process's children their own random numbers and exit handlers.
 
-    Their children, which a user's functions fork, inherit both, as in any Python program.
+    Grandchildren, which user functions fork, inherit both, as in any Python program.
     """
     importer = os.getpid()
 
     def begin() -> None:
         if os.getppid() == importer:
-            # Python seeds its own generator again after a fork, numpy does not.
+            # Python reseeds its own generator after a fork, numpy does not.
             numpy_random = sys.modules.get("numpy.random")
             if numpy_random is not None:
                 numpy_random.seed()

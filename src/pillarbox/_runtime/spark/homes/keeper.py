@@ -1,4 +1,4 @@
-"""How workers and drivers talk to the starter of homes, which a worker starts if there is none."""
+"""The connection of workers and drivers to the starter of homes, which a worker starts if none is running."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from typing import Any, BinaryIO
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.processes import Process
 
-#: Tells a worker that a run has ended of which it holds tasks. A process that knows nothing of it ignores it.
+#: Notifies a worker that a run whose tasks it holds has ended. Ignored by default in processes without a handler.
 SIGNAL = signal.SIGURG
 
-# A starter that has said nothing for this time hangs (seconds): it is killed, and the next one is started.
+# Seconds of silence after which a starter is killed and replaced.
 _SILENT_SECONDS = 2.0
-# A starter that does not listen after this time hangs (seconds); it has to load Python before.
+# Seconds after which a starter that does not listen yet is killed; includes loading Python.
 _BEGIN_SECONDS = 10.0
-# How long an answer may take with all of that, and with imports (seconds).
+# Total seconds for an answer, including restarts and imports.
 _ANSWER_SECONDS = 60.0
 _PAUSE_SECONDS = 0.02
 
 
 class NoHomesError(Exception):
-    """No home can be had."""
+    """No home is available."""
 
 
 class Keeper:
-    """A connection to a starter. One thread at a time uses it.
+    """A connection to a starter. Used by one thread at a time.
 
     Args:
-        executor: the process of the executor.
-        daemon: the daemon of PySpark that has forked the worker.
+        executor: the executor's pid.
+        daemon: the pid of the PySpark daemon that forked the worker.
 
     Attributes:
-        is_asked: whether somebody waits for an answer; a signal handler may find that, in the same thread.
+        is_asked: whether a request is in progress; read by a signal handler in the same thread.
 
     Raises:
         OSError: there is no such executor or daemon.
@@ -58,21 +58,21 @@ class Keeper:
         self.is_asked = False
 
     def ask(
-        self, request: str, *, starts: bool = True, timeout: float = _SILENT_SECONDS, **told: Any
+        self, request: str, *, starts: bool = True, timeout: float = _SILENT_SECONDS, **fields: Any
     ) -> dict[str, Any]:
-        """Return the starter's answer.
+        """Send a request and return the starter's answer.
 
         Args:
-            starts: whether to start one if there is none, or if it says nothing.
-            timeout: for how long it may say nothing (seconds).
+            starts: whether to start a starter if none is running or it is silent.
+            timeout: how long it may be silent (seconds).
 
         Raises:
-            NoHomesError: there is none, and none can be started; or the request cannot be met.
+            NoHomesError: no starter can be reached or started, or the request was refused.
         """
         with self._lock:
             self.is_asked = True
             try:
-                return self._answer({"request": request, **told}, timeout, starts=starts)
+                return self._answer({"request": request, **fields}, timeout, starts=starts)
             finally:
                 self.is_asked = False
 
@@ -84,7 +84,7 @@ class Keeper:
                 connected = self._connection(deadline, starts=starts)
                 connected.settimeout(timeout)
                 connected.sendall(line)
-                answer = self._heard(deadline)
+                answer = self._receive_answer(deadline)
             except FileNotFoundError as error:
                 raise NoHomesError(str(error)) from None
             except (OSError, EOFError) as error:
@@ -99,7 +99,7 @@ class Keeper:
                 raise NoHomesError(answer["error"])
             return answer
 
-    def _heard(self, deadline: float) -> dict[str, Any]:
+    def _receive_answer(self, deadline: float) -> dict[str, Any]:
         assert self._lines is not None
         while True:
             line = self._lines.readline()
@@ -109,10 +109,10 @@ class Keeper:
             if "wait" not in answer:
                 return answer
             if time.monotonic() > deadline:
-                raise EOFError("it makes everybody wait")
+                raise EOFError("it is still not ready")
 
     def disconnect(self) -> None:
-        """Close the connection; the next request makes another one."""
+        """Close the connection; the next request opens another."""
         if self._connected is not None and self._lines is not None:
             self._lines.close()
             self._connected.close()
@@ -123,14 +123,14 @@ class Keeper:
         self._lines = self._connected.makefile("rb")
 
     def prepare(self) -> None:
-        """Start the starter if there is none, and do not wait for it: imports take it a second.
+        """Start the starter if none is running, without waiting: its imports take a second.
 
         Raises:
-            NoHomesError: none can be started.
+            NoHomesError: it cannot be started.
         """
         with self._lock:
             try:
-                if self._connected is None or sockets.has_gone(self._connected):
+                if self._connected is None or sockets.is_disconnected(self._connected):
                     self.disconnect()
                     try:
                         self._connect()
@@ -140,10 +140,10 @@ class Keeper:
                 raise NoHomesError(str(error)) from None
 
     def _connection(self, deadline: float, *, starts: bool) -> socket.socket:
-        """Return the connection, to a starter that is started if need be.
+        """Return the connection. Starts a starter if allowed.
 
         Raises:
-            FileNotFoundError: there is none, and none is to be started.
+            FileNotFoundError: none is running, and none may be started.
             OSError: no starter listens in time.
         """
         began = time.monotonic()
@@ -161,7 +161,7 @@ class Keeper:
         return self._connected
 
     def _start(self) -> bool:
-        """Start the starter, unless somebody has; return whether this process has."""
+        """Start the starter unless another process does; return whether this process did."""
         if any(process.has_ended() for process in self._watched):
             raise FileNotFoundError("the executor of this worker has ended, or its daemon")
         lock = sockets.lock(self._name)
@@ -172,64 +172,64 @@ class Keeper:
             self._started.append(process)
             sockets.write_holder(lock, Process.of(process.pid))
         finally:
-            os.close(lock)  # the starter has a copy, which holds it
+            os.close(lock)  # the starter has a copy, which holds the lock
         return True
 
     def _kill_deaf_starter(self, waited: float) -> None:
-        """Kill the starter if it should have begun to listen, as far as its age or the time that was waited tells."""
+        """Kill a starter that should be listening by its age, or by the time waited if its age is unknown."""
         holder = sockets.holder(self._name)
         age = None if holder is None else holder.age()
         if (waited if age is None else age) > _BEGIN_SECONDS:
             self._kill_starter()
 
     def _kill_starter(self) -> None:
-        """Kill a starter that hangs. Its homes live on."""
+        """Kill a hanging starter. Its homes keep running."""
         holder = sockets.holder(self._name)
         if holder is None:
             return
         if self._connected is not None and sockets.peer_pid(self._connected) not in (0, holder.pid):
-            return  # there is another one by now
+            return  # another starter already runs
         holder.kill(signal.SIGKILL)
 
 
-def start_python(function: str, told: Sequence[Any], files: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start a process that finds modules as this one does, and calls a function of the starter's.
+def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start a Python process with this process's ``sys.path`` that calls a function of `starter`.
 
-    Its arguments are not on the command line, which all users of the machine can read.
+    Arguments are passed in a file, since all users of the machine can read command lines.
 
     Args:
-        told: the function's arguments, as JSON.
-        files: numbers of open files that it gets.
+        arguments: the function's arguments, as JSON.
+        files: descriptors that the process inherits.
     """
     with tempfile.TemporaryFile() as file:
-        file.write(json.dumps([sys.path, *told]).encode())
+        file.write(json.dumps([sys.path, *arguments]).encode())
         file.flush()
         os.lseek(file.fileno(), 0, os.SEEK_SET)
         command = python_command(function, file.fileno())
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(file.fileno(), *files))
 
 
-def python_command(function: str, told: int) -> list[str]:
-    """Return the command of such a process.
+def python_command(function: str, file: int) -> list[str]:
+    """Return the command line for `start_python`.
 
     Args:
-        told: the number of the file with what it is told.
+        file: descriptor of the file with the arguments.
     """
-    code = "import json, sys; told = json.load(open(int(sys.argv[1]))); sys.path[:] = told[0]"
-    code += f"; from pillarbox._runtime.spark.homes import starter; starter.{function}(*told[1:])"
-    return [sys.executable, "-c", code, str(told)]
+    code = "import json, sys; arguments = json.load(open(int(sys.argv[1]))); sys.path[:] = arguments[0]"
+    code += f"; from pillarbox._runtime.spark.homes import starter; starter.{function}(*arguments[1:])"
+    return [sys.executable, "-c", code, str(file)]
 
 
 def of_this_worker() -> Keeper:
-    """Return the connection of this worker; of a process that it has forked, another one.
+    """Return the connection of this worker. A forked process gets its own.
 
     Raises:
-        NoHomesError: this is no worker, or its daemon has ended.
+        NoHomesError: this is not a worker, or its daemon has ended.
     """
     try:
         return _of_process(os.getpid())
     except OSError as error:
-        raise NoHomesError(f"the executor of this worker is not to be found: {error}") from None
+        raise NoHomesError(f"the executor of this worker was not found: {error}") from None
 
 
 @cache

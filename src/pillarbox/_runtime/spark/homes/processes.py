@@ -1,4 +1,4 @@
-"""Processes by number and start time: the kernel gives numbers of ended processes to new ones."""
+"""Processes identified by pid and start time, since the kernel reuses pids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Process(NamedTuple):
     """A process of this machine.
 
     Attributes:
-        start: when it started (clock ticks since boot); 0 where the system does not tell.
+        start: start time (clock ticks since boot), or 0 if the system does not provide it.
     """
 
     pid: int
@@ -24,10 +24,10 @@ class Process(NamedTuple):
 
     @staticmethod
     def of(pid: int) -> Process:
-        """Return the process that has this number now.
+        """Return the current process of a pid.
 
         Raises:
-            OSError: none has.
+            OSError: there is none.
         """
         if sys.platform == "linux":
             return Process(pid, int(status(pid)[19]))
@@ -35,7 +35,7 @@ class Process(NamedTuple):
         return Process(pid, 0)
 
     def has_ended(self) -> bool:
-        """Tell whether it has ended; its parent need not have noticed."""
+        """Return whether it has ended. Zombies count as ended."""
         try:
             if sys.platform != "linux":
                 os.kill(self.pid, 0)
@@ -48,13 +48,13 @@ class Process(NamedTuple):
         return fields[0] in "ZX" or int(fields[19]) != self.start
 
     def age(self) -> float | None:
-        """Return how long ago it started (seconds); None: the system does not tell."""
+        """Return the seconds since its start, or None if the system does not provide them."""
         if sys.platform != "linux":
             return None
         return time.clock_gettime(time.CLOCK_BOOTTIME) - self.start / os.sysconf("SC_CLK_TCK")
 
     def kill(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         watched = self.watch()
         try:
             if self.has_ended():
@@ -70,7 +70,7 @@ class Process(NamedTuple):
                 os.close(watched)
 
     def watch(self) -> int | None:
-        """Return a file that is readable when the process has ended; None: there is no such file, so ask again."""
+        """Return a descriptor that becomes readable at the process's end, or None if it has to be polled."""
         if not hasattr(os, "pidfd_open"):
             return None
         try:
@@ -80,7 +80,7 @@ class Process(NamedTuple):
 
 
 def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
-    """Return files that are readable when a process has ended, and the processes that have none: ask these again."""
+    """Return descriptors that become readable at a process's end, and the processes that have to be polled."""
     files, others = [], []
     for process in processes:
         file = process.watch()
@@ -92,13 +92,13 @@ def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
 
 
 def status(pid: int) -> list[str]:
-    """Return the fields of a process after its name: state, parent, and so on (``man proc_pid_stat``)."""
+    """Return the fields of ``/proc/PID/stat`` after the name: state, parent, and so on (``man proc_pid_stat``)."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
 
 
 def leave(code: int) -> NoReturn:
-    """End this process, in good order if the code is 0, without waiting for threads of the user's."""
+    """End this process without waiting for user threads. Exit handlers run if the code is 0."""
     if code == 0:
         run_exit_handlers()
     flush_output()

@@ -1,4 +1,4 @@
-"""The user's settings of homes. Spark hands settings of a query's session to its tasks."""
+"""The user's settings of homes. Spark passes a session's settings to its tasks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pillarbox._errors import ConfigurationError, shorten
 from pillarbox._time.duration import positive_millis
 
 MODE = "spark.pillarbox.homes"
-"""How homes are made: ``fork``, ``spawn``, or ``off``: there are none, and tasks live in Spark's workers."""
+"""How homes are started: ``fork``, ``spawn``, or ``off`` to run tasks in Spark's workers."""
 
 MOST = "spark.pillarbox.homes.max"
-"""How many homes a query may have on an executor; more state partitions share them."""
+"""The maximum number of a query's homes on an executor; further state partitions share them."""
 
 IDLE = "spark.pillarbox.homes.idle"
-"""How long a home lives without an epoch."""
+"""How long an unused home lives."""
 
 _IDLE = "2 hours"
 _MODES = ("fork", "spawn", "off")
@@ -27,12 +27,12 @@ _MODES = ("fork", "spawn", "off")
 
 @dataclass(frozen=True)
 class HomeSettings:
-    """The settings of a query for its homes.
+    """A query's settings of homes.
 
     Attributes:
         mode: ``fork`` or ``spawn``.
-        most: how many homes the query may have on an executor.
-        idle: how long a home lives without an epoch (seconds).
+        most: the maximum number of the query's homes on an executor.
+        idle: how long an unused home lives (seconds).
     """
 
     mode: str
@@ -41,19 +41,19 @@ class HomeSettings:
 
 
 def settings_of(setting: Callable[[str], str | None]) -> HomeSettings | None:
-    """Return the settings of homes; None: there are to be none.
+    """Return the settings of homes, or None if they are off.
 
     Args:
-        setting: returns the value of a setting; None: the user has not set it.
+        setting: returns a setting's value, or None if it is unset.
 
     Raises:
-        ConfigurationError: one of them is none that there is.
-        ProgramError: the time is none.
+        ConfigurationError: a setting has an invalid value.
+        ProgramError: the duration is invalid.
     """
     return _settings(setting(MODE), setting(MOST), setting(IDLE))
 
 
-@cache  # each task asks
+@cache  # every task calls it
 def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSettings | None:
     mode = (mode or _default_mode()).strip().lower()
     if mode not in _MODES:
@@ -68,16 +68,16 @@ def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSetti
 
 @cache
 def _default_most() -> int:
-    # Each home takes some megabytes, and no more of them work at a time than there are task slots: a few for each
-    # processor are enough to keep those that do from sharing one, which would be sharing its interpreter.
+    # A home takes some megabytes, and at most as many work at a time as there are task slots. With a few homes per
+    # processor, working partitions rarely share a home's interpreter.
     return min(32, max(8, round(4 * processors())))
 
 
 def processors(root: str = "/sys/fs/cgroup") -> float:
-    """Return how many processors this process may use: of the machine, of those it is bound to, or of its container.
+    """Return the number of processors, limited by the CPU affinity and the container's quota.
 
     Args:
-        root: where control groups are, of version 2 or 1.
+        root: the mount point of control groups, version 2 or 1.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _numbers(f"{root}/cpu.max") or [
@@ -90,7 +90,7 @@ def processors(root: str = "/sys/fs/cgroup") -> float:
 def _numbers(file: str) -> list[int]:
     try:
         return [int(word) for word in Path(file).read_text().split()]
-    except (OSError, ValueError):  # "max": there is no limit
+    except (OSError, ValueError):  # "max": no limit
         return []
 
 

@@ -1,4 +1,4 @@
-"""Signals in a home: the end of the home is one, all others belong to functions."""
+"""Signals in a home: SIGTERM ends the home; all other signals belong to user functions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _thread = threading.local()
 
 
 class EndSignal:
-    """SIGTERM as a descriptor that becomes readable. Made in the main thread."""
+    """SIGTERM as a descriptor that becomes readable. Created in the main thread."""
 
     def __init__(self) -> None:
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wakes, False)
-        # Not ignored: processes that functions start would ignore it, too.
+        # Not SIG_IGN: processes started by user functions would inherit it.
         signal.signal(signal.SIGINT, _do_nothing)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Both, as functions may replace either: asyncio replaces the descriptor, programs the handler.
+        # Both, as user functions may replace either: asyncio replaces the descriptor, programs the handler.
         signal.signal(signal.SIGTERM, self._handle)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._restore)
@@ -37,7 +37,7 @@ class EndSignal:
             pass  # the door has enough to read
 
     def _restore(self) -> None:
-        """Give a process that a function has forked Python's signal handlers."""
+        """Restore Python's signal handlers in a process forked by a user function."""
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if signal.getsignal(signal.SIGINT) is _do_nothing:
@@ -45,11 +45,10 @@ class EndSignal:
         signal.set_wakeup_fd(-1)
 
     def fileno(self) -> int:
-        """Return the descriptor."""
         return self._woken
 
-    def has_come(self) -> bool:
-        """Return whether SIGTERM was among the signals that have arrived since the last call."""
+    def has_arrived(self) -> bool:
+        """Return whether SIGTERM has arrived since the last call."""
         try:
             return signal.SIGTERM in os.read(self._woken, 4096)
         except BlockingIOError:
@@ -61,7 +60,7 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 
 
 def explain_in_this_thread() -> None:
-    """Explain in the calling thread, which runs functions, why a handler cannot be set there."""
+    """Add an explanation to errors about signal handlers in the calling thread, which runs user functions."""
     _thread.runs_functions = True
 
 

@@ -1,10 +1,11 @@
-"""The Unix sockets of an executor's processes: their names, and who may connect.
+"""Unix sockets of an executor's processes: names and access.
 
-Sockets are files in a folder that only the user may enter, as Spark's own Unix sockets are. Where Spark's daemon asks
-its clients for a secret, these sockets ask for the same one. Both ends check that the other one belongs to the user.
+Sockets are files in a folder that only the user may enter, as Spark's own Unix sockets are. If Spark's daemon requires
+a secret, so do these sockets. Both ends check that the peer belongs to the user.
 
-A starter is named for its executor and for PySpark's daemon, and homes add to the name of their starter:
-``EXECUTOR-DAEMON[.HOME]``. So the workers of one daemon meet, which have Python, environment and session in common.
+A starter is named for its executor and for PySpark's daemon; a home appends to its starter's name:
+``EXECUTOR-DAEMON[.HOME]``. So the workers of one daemon share a starter: they have the same Python, environment and
+session.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from typing import Protocol
 
 from pillarbox._runtime.spark.homes.processes import Process, status
 
-#: What `poll` says of a connection whose other end has gone.
+#: `poll` event of a connection whose other end has closed.
 GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
 
 _CREDENTIALS = struct.Struct("3i")
 # macOS: `SOL_LOCAL` and `LOCAL_PEERPID` of sys/un.h.
 _LOCAL, _PEER_PID = 0, 2
-# A path of a socket may have 104 bytes on macOS, and 108 on Linux.
+# The limit of a socket's path is 104 bytes on macOS, and 108 on Linux.
 _PATH_BYTES = 100
 _SECRET_BYTES = 1024
-# How old the file of a socket is that nobody listens at, when it is removed (seconds).
+# Minimum age at which an abandoned socket file is removed (seconds).
 _LEFT_SECONDS = 60.0
 
 
@@ -44,7 +45,7 @@ class Pollable(Protocol):
 
 
 def executor_pid() -> int:
-    """Return the process of the executor that this Python worker belongs to, which is a JVM.
+    """Return the pid of this Python worker's executor, a JVM.
 
     Raises:
         OSError: the daemon that forked this worker has ended.
@@ -61,7 +62,7 @@ def _parent_of(pid: int) -> int:
 
 
 def executor_name(pid: int) -> str:
-    """Return what tells an executor from all others of this machine, now and later.
+    """Return an executor's unique name on this machine, which is never reused on Linux.
 
     Raises:
         OSError: there is no such process.
@@ -72,7 +73,7 @@ def executor_name(pid: int) -> str:
 
 
 def starter_name(executor: int, daemon: int) -> str:
-    """Return the name of the starter that serves the workers of a daemon.
+    """Return the name of the starter for a daemon's workers.
 
     Raises:
         OSError: there is no such process.
@@ -81,11 +82,13 @@ def starter_name(executor: int, daemon: int) -> str:
 
 
 def daemons_of(executor: int) -> set[int]:
-    """Return the daemons of an executor whose workers have had a starter."""
+    """Return an executor's daemons whose workers have had a starter."""
     name = executor_name(executor)
-    starters = {each.partition(".")[0] for each in _names()}
-    own = (each for each in starters if each.startswith(f"{name}-") and each.count("-") == name.count("-") + 2)
-    return {int(each.split("-")[-2]) for each in own}
+    starters = {file.partition(".")[0] for file in _names()}
+    own = (
+        starter for starter in starters if starter.startswith(f"{name}-") and starter.count("-") == name.count("-") + 2
+    )
+    return {int(starter.split("-")[-2]) for starter in own}
 
 
 def homes_of(starter: str) -> list[str]:
@@ -98,17 +101,17 @@ def _names() -> list[str]:
 
 
 def _address(name: str) -> str:
-    """Return the file of a socket."""
+    """Return a socket's path."""
     return os.path.join(_folder(), name)
 
 
-# -- the lock on a starter's name: who has it is the starter --
+# -- the lock on a starter's name; its holder is the starter --
 
 _LOCK = ",lock"
 
 
 def lock(name: str) -> int | None:
-    """Return an open file that holds the lock on a name, until all copies of it are closed; None: somebody has it."""
+    """Return a descriptor that holds the lock on a name until all its copies are closed, or None if it is taken."""
     import fcntl
 
     path = _address(name) + _LOCK
@@ -119,7 +122,7 @@ def lock(name: str) -> int | None:
             if os.path.samestat(os.fstat(file), os.stat(path)):
                 return file
         except FileNotFoundError:
-            pass  # its former holder has just removed it
+            pass  # its previous holder has just removed it
         except OSError:
             os.close(file)
             return None
@@ -127,13 +130,13 @@ def lock(name: str) -> int | None:
 
 
 def write_holder(file: int, process: Process) -> None:
-    """Say in a lock's file who holds it."""
+    """Write the lock's holder into its file."""
     os.ftruncate(file, 0)
     os.pwrite(file, f"{process.pid} {process.start}\n".encode(), 0)
 
 
 def holder(name: str) -> Process | None:
-    """Return who holds the lock on a name; None: nobody has said so."""
+    """Return the process that holds the lock on a name, or None if unknown."""
     try:
         with open(_address(name) + _LOCK, encoding="ascii") as file:
             pid, start = map(int, file.read().split())
@@ -147,23 +150,23 @@ def holder(name: str) -> Process | None:
 
 @cache
 def secret() -> bytes:
-    """Return what processes of this executor say first when they connect; it is empty where Spark has no secret."""
+    """Return the secret that processes of this executor send first, or an empty one if Spark has none."""
     return os.environ.get("PYTHON_WORKER_FACTORY_SECRET", "").encode()
 
 
-def is_secret(told: bytes) -> bool:
-    """Tell whether somebody knows the secret."""
-    return hmac.compare_digest(told, secret())
+def is_secret(line: bytes) -> bool:
+    """Compare with the secret in constant time."""
+    return hmac.compare_digest(line, secret())
 
 
 def listen(name: str) -> socket.socket:
-    """Return a socket that listens under a name, which is the caller's own."""
+    """Return a socket that listens under a name. The caller must own the name."""
     path = _address(name)
     with suppress(FileNotFoundError):
         os.unlink(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listening.settimeout(None)  # functions may have set a default timeout
+        listening.settimeout(None)  # user functions may have set a default timeout
         listening.bind(path)
         listening.listen(socket.SOMAXCONN)
     except OSError:
@@ -173,20 +176,20 @@ def listen(name: str) -> socket.socket:
 
 
 def remove(name: str) -> None:
-    """Remove the files of a name."""
+    """Remove the socket and lock files of a name."""
     for path in (_address(name), _address(name) + _LOCK):
         with suppress(OSError):
             os.unlink(path)
 
 
 def connect(name: str, timeout: float) -> socket.socket:
-    """Return a socket that is connected to whoever listens under a name, and has said the secret.
+    """Connect to the process that listens under a name, and send the secret.
 
     Args:
-        timeout: of this and of all that is sent and received through it (seconds).
+        timeout: for connecting and for every later send and receive (seconds).
 
     Raises:
-        OSError: nobody listens, or a process of another user.
+        OSError: nothing listens there, or the process belongs to another user.
     """
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -201,17 +204,17 @@ def connect(name: str, timeout: float) -> socket.socket:
 
 
 def accept(listening: socket.socket, timeout: float) -> socket.socket:
-    """Return a socket whose other end has said the secret, after at most ``timeout`` (seconds), which it keeps.
+    """Accept a connection whose other end sends the secret within ``timeout`` (seconds), which stays set.
 
     Raises:
-        OSError: it has not, or belongs to another user.
+        OSError: the secret is wrong or late, or the process belongs to another user.
     """
     connected, _ = listening.accept()
     try:
         peer_pid(connected)
         connected.settimeout(timeout)
         if not is_secret(_first_line(connected, timeout)):
-            raise PermissionError("it does not know the secret of this executor's workers")
+            raise PermissionError("wrong secret of this executor's workers")
     except OSError:
         connected.close()
         raise
@@ -219,7 +222,7 @@ def accept(listening: socket.socket, timeout: float) -> socket.socket:
 
 
 def _first_line(connected: socket.socket, timeout: float) -> bytes:
-    """Receive a line, and nothing of what follows it."""
+    """Receive exactly one line, and nothing after it."""
     deadline = time.monotonic() + timeout
     line = b""
     while len(line) < _SECRET_BYTES and time.monotonic() < deadline:
@@ -230,17 +233,17 @@ def _first_line(connected: socket.socket, timeout: float) -> bytes:
         line += connected.recv(end or len(come))
         if end:
             return line[:-1]
-    raise PermissionError("it does not say who it is")
+    raise PermissionError("it sent no secret")
 
 
 def peer_pid(connected: socket.socket) -> int:
-    """Return the process at the other end, as of when it connected or began to listen; 0 where that is not known.
+    """Return the peer's pid, as of its connect or listen call, or 0 if unknown.
 
     Raises:
-        PermissionError: it belongs to another user.
+        PermissionError: the process belongs to another user.
     """
     if sys.platform == "darwin":
-        return connected.getsockopt(_LOCAL, _PEER_PID)  # the folder lets no other user in
+        return connected.getsockopt(_LOCAL, _PEER_PID)  # the folder excludes other users
     if sys.platform != "linux":
         return 0
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -250,8 +253,8 @@ def peer_pid(connected: socket.socket) -> int:
     return int(pid)
 
 
-def has_gone(connected: Pollable) -> bool:
-    """Tell whether the other end of a connection has gone."""
+def is_disconnected(connected: Pollable) -> bool:
+    """Return whether the other end of a connection has closed."""
     poll = select.poll()
     poll.register(connected, GONE)
     return bool(poll.poll(0))
@@ -281,17 +284,17 @@ def _is_listened_at(path: str) -> bool:
         except ConnectionRefusedError:
             return False
         except OSError:
-            pass  # such as that more wait for it than may
+            pass  # a full backlog, for example
         return True
 
 
 def _folder() -> str:
     base = tempfile.gettempdir()
-    # "-" and ten digits, three times for the executor and twice for the daemon; "." and 16 digits of a home.
+    # "-" and ten digits, three times for the executor and twice for the daemon; "." and 16 digits for a home.
     longest = len(os.path.join(base, f"pillarbox-{os.getuid()}", "")) + 5 * 11 + 17
     folder = os.path.join(base if longest <= _PATH_BYTES else "/tmp", f"pillarbox-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} belongs to somebody else, or others may enter it: remove it")
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{folder} belongs to another user, or other users may enter it: remove it")
     return folder

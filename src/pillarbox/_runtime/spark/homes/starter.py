@@ -1,25 +1,24 @@
-"""The starter: one process for the workers of a daemon, which makes their homes, knows them all, and ends them.
+"""The starter: the process that starts, tracks and ends the homes of one daemon's workers.
 
-Before the first home it imports what homes need, and forks it: nothing that it forks has run a function of the user's.
-While it imports, it tells who asks to wait; nothing else takes long. So who gets no answer in two seconds kills it and
-starts the next one, which adopts its homes. Workers keep their connections to it. A connection begins with the secret
-of the executor's workers; then a request is a line of JSON, and so is its answer.
+It imports the modules of homes before it forks the first one, and never runs user functions. During the imports it asks
+clients to wait; nothing else takes long. A client that gets no answer in two seconds kills the starter and starts a new
+one, which adopts the homes. Workers keep their connections open. A connection begins with the executor's secret; then
+requests and answers are lines of JSON.
 
-| request                                          | answer                                              |
-| ------------------------------------------------ | --------------------------------------------------- |
-| ``home``: see :class:`HomeRequest`               | name and process of the place's home, and how it    |
-|                                                  | was had; ``refused``: why the run gets none         |
-| ``fate``: a process                              | how that home ended, if it has                      |
-| ``end``: a run of a query                        | how many homes it had, when they have ended         |
-| ``holds``: a run that a worker holds tasks of    | nothing; the worker is told when the run ends       |
-| ``over``: runs                                   | those that have ended                               |
-| ``closed``: a run, by a worker                   | nothing                                             |
+| request                                           | answer                                                      |
+| ------------------------------------------------- | ----------------------------------------------------------- |
+| ``home``: see :class:`HomeRequest`                | the home's socket name, pid and origin; ``refused``: reason |
+| ``fate``: a pid                                   | how that home ended, or null                                |
+| ``end``: a run of a query                         | the number of its homes, once they have ended               |
+| ``holds``: a run whose tasks a worker holds       | empty; the worker gets a signal when the run ends           |
+| ``over``: runs                                    | the runs that have ended                                    |
+| ``closed``: a run whose tasks a worker has closed | empty                                                       |
 
-An answer ``wait`` means that another one follows, and ``error`` that the request cannot be met. ``end`` needs no
-secret: a driver does not know it, and nothing but its own run ends.
+The answer ``wait`` announces a later answer; ``error`` is a failed request. ``end`` needs no secret, since a driver
+does not have it and can end only its own run.
 
-A home ends with its run; with a newer run of the same query; when its partition has been elsewhere for some time; when
-it has been idle for long; and with the executor or its daemon. So does the starter.
+A home ends with its run; with a newer run of the same query; some time after its partition has moved to another
+executor; after a long idle time; and with the executor or its daemon. The starter ends with them, too.
 """
 
 from __future__ import annotations
@@ -63,28 +62,28 @@ from pillarbox._runtime.spark.homes.table import (
 from pillarbox._runtime.spark.homes.wire import HomeFacts
 from pillarbox._runtime.spark.tasks.channel import LostError
 
-# A home that does not end by itself is killed a little later than it would end by itself.
+# Seconds after which an ending home is killed: a little more than it gives itself.
 _KILL_SECONDS = 6.0
-# Without homes, the starter ends after this time (seconds).
+# Seconds after which a starter without homes ends.
 _IDLE_SECONDS = 600.0
-# So often homes are asked for their visits, which the starter does not see (seconds).
+# Interval at which homes are asked about their visits, which bypass the starter (seconds).
 _ASK_SECONDS = 30.0
-# How long the homes of an earlier starter have to say what they are (seconds). Homes that hang are killed.
+# Seconds that adopted homes get to send their facts. Then they are killed.
 _ADOPTION_SECONDS = 2.0
 _LINE_BYTES = 1 << 16
-# Of so many homes it is known how they ended.
+# The number of ended homes whose fate is remembered.
 _MOST_FATES = 64
 
 _log = logging.getLogger("pillarbox")
 
 
 class _Starter:
-    """The process.
+    """The starter's state and event loop.
 
     Args:
-        name: its own.
-        lock: the file that holds the lock on the name.
-        watched: the executor and its daemon, with whose end it ends.
+        name: the starter's name.
+        lock: descriptor that holds the lock on the name.
+        watched: the executor and its daemon; the starter ends with either.
     """
 
     def __init__(self, name: str, listening: socket.socket, lock: int, watched: list[Process]) -> None:
@@ -98,12 +97,12 @@ class _Starter:
         self._channels: dict[int, HomeChannel] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._fates: deque[tuple[int, str]] = deque(maxlen=_MOST_FATES)
-        # Workers that hold tasks of a run, and those who wait for its end.
+        # Workers that hold tasks of a run, and clients that wait for a run's end.
         self._holders: dict[str, set[Process]] = {}
         self._endings: list[Ending] = []
-        self._last_asked = self._homes_asked_at = self._told_at = time.monotonic()
+        self._last_asked = self._homes_asked_at = self._waits_sent_at = time.monotonic()
         self._has_imported = False
-        # The processes whose end cannot be waited for.
+        # Processes whose end has to be polled.
         self._polled: list[Process] = []
         self._requests = {
             "home": self._home,
@@ -118,7 +117,7 @@ class _Starter:
         """Serve requests until the executor ends.
 
         Args:
-            clients: who has connected already.
+            clients: connections that were accepted before.
         """
         woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
@@ -133,21 +132,21 @@ class _Starter:
         for file in files:
             self._selector.register(file, selectors.EVENT_READ, self._end_all)
         for connected in clients:
-            self._take(connected)
+            self._add_client(connected)
         while not (self._table.is_ending and not self._table.homes):
             for key, _ in self._selector.select(TICK_SECONDS):
                 key.data()
-            self._look_at_clock()
+            self._check_clock()
         leave(0)
 
     def _wake(self, woken: int) -> None:
-        """Act on signals."""
+        """Handle signals."""
         for number in os.read(woken, 4096):
             if number == signal.SIGTERM:
                 self._end_all()
         self._reap()
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         now = time.monotonic()
         if any(process.has_ended() for process in self._polled):
             self._end_all()
@@ -157,7 +156,7 @@ class _Starter:
                 home.process.kill(signal.SIGKILL)
         if now - self._homes_asked_at > _ASK_SECONDS:
             self._homes_asked_at = now
-            self._table.end_those_away()
+            self._table.end_moved_homes()
             for channel in self._channels.values():
                 channel.ask()
         self._answer_endings(now)
@@ -172,13 +171,13 @@ class _Starter:
         return holders
 
     def _end_all(self) -> None:
-        """End all homes, and this process when they have ended: the executor has, or its daemon."""
+        """End all homes, then this process: the executor or its daemon has ended."""
         if self._table.is_ending:
             return
         self._table.end_all()
         # Later requests need another starter.
         for key in list(self._selector.get_map().values()):
-            if key.data in (self._end_all, self._accept):  # what has ended would stay readable
+            if key.data in (self._end_all, self._accept):  # ended processes would stay readable
                 self._selector.unregister(key.fileobj)
         sockets.remove(self._name)
         self._listening.close()
@@ -186,7 +185,6 @@ class _Starter:
             self._close(connected)
 
     def _end_home(self, home: HomeEntry) -> None:
-        """Let a home end."""
         home.kill_at = time.monotonic() + _KILL_SECONDS
         home.process.kill(signal.SIGTERM)
 
@@ -204,7 +202,7 @@ class _Starter:
             sockets.remove(home.name)
 
     def _fate(self, home: HomeEntry) -> str | None:
-        """Return how the process of a home has ended; None: it lives."""
+        """Return how a home's process ended, or None if it is running."""
         pid = home.process.pid
         spawned = self._spawned.get(pid)
         if spawned is not None:
@@ -226,15 +224,15 @@ class _Starter:
         try:
             connected, _ = self._listening.accept()
         except OSError as error:
-            _log.warning("a process was refused homes: %s", error)
+            _log.warning("the starter refused a connection: %s", error)
             return
-        self._take(connected)
+        self._add_client(connected)
 
-    def _take(self, connected: socket.socket) -> None:
+    def _add_client(self, connected: socket.socket) -> None:
         try:
             sockets.peer_pid(connected)
         except OSError as error:
-            _log.warning("a process was refused homes: %s", error)
+            _log.warning("the starter refused a connection: %s", error)
             connected.close()
             return
         connected.setblocking(False)
@@ -246,20 +244,20 @@ class _Starter:
         if client is None:
             return  # it was closed after this event
         try:
-            found = connected.recv(_LINE_BYTES)
+            received = connected.recv(_LINE_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            found = b""
-        if not found or len(client.line) > _LINE_BYTES:
+            received = b""
+        if not received or len(client.line) > _LINE_BYTES:
             self._close(connected)
             return
-        *lines, client.line = (client.line + found).split(b"\n")
+        *lines, client.line = (client.line + received).split(b"\n")
         for line in lines:
             if not client.has_begun:
                 client.has_begun, client.knows_secret = True, sockets.is_secret(line)
                 continue
-            answer = self._answered(line, client)
+            answer = self._answer(line, client)
             if answer is not None:
                 send(connected, answer)
 
@@ -267,22 +265,22 @@ class _Starter:
         self._selector.unregister(connected)
         del self._clients[connected]
         connected.close()
-        self._endings = [each for each in self._endings if each.client.connected is not connected]
+        self._endings = [ending for ending in self._endings if ending.client.connected is not connected]
 
     # -- requests --
 
-    def _answered(self, line: bytes, client: Client) -> dict[str, Any] | None:
-        """Return the answer; None: it comes later."""
+    def _answer(self, line: bytes, client: Client) -> dict[str, Any] | None:
+        """Return the answer, or None if it follows later."""
         self._last_asked = time.monotonic()
         try:
-            told = json.loads(line)
-            kind = text_of(told, "request")
+            fields = json.loads(line)
+            kind = text_of(fields, "request")
             answers = self._requests.get(kind)
             if answers is None:
                 raise BadRequestError("there is no such request")
             if kind != "end" and not client.knows_secret:
-                raise BadRequestError("who asks does not know the secret of this executor's workers")
-            return answers(told, client)
+                raise BadRequestError("wrong secret of this executor's workers")
+            return answers(fields, client)
         except RefusedError as error:
             return {"home": "", "pid": 0, "refused": str(error)}
         except (BadRequestError, ValueError) as error:
@@ -290,25 +288,25 @@ class _Starter:
         except OSError as error:
             return {"error": f"no home can be made: {error}"}
 
-    def _holds(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
-        self._holders.setdefault(text_of(told, "run"), set()).add(Process.of(int(number_of(told, "pid"))))
+    def _holds(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
+        self._holders.setdefault(text_of(fields, "run"), set()).add(Process.of(int(number_of(fields, "pid"))))
         return {}
 
-    def _over(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
-        return {"over": [run for run in texts_of(told, "runs") if self._table.is_over(run)]}
+    def _over(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
+        return {"over": [run for run in texts_of(fields, "runs") if self._table.is_over(run)]}
 
-    def _closed(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
-        self._holders.get(text_of(told, "run"), set()).discard(Process.of(int(number_of(told, "pid"))))
+    def _closed(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
+        self._holders.get(text_of(fields, "run"), set()).discard(Process.of(int(number_of(fields, "pid"))))
         return {}
 
-    def _fate_of(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
-        pid = int(number_of(told, "pid"))
+    def _fate_of(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
+        pid = int(number_of(fields, "pid"))
         self._reap()
-        return {"fate": next((fate for each, fate in reversed(self._fates) if each == pid), None)}
+        return {"fate": next((fate for ended_pid, fate in reversed(self._fates) if ended_pid == pid), None)}
 
-    def _end_run(self, told: dict[str, Any], client: Client) -> None:
-        """Let all homes of a run end, and workers close what they hold of it."""
-        run, secrets, within = text_of(told, "run"), texts_of(told, "secrets"), number_of(told, "within")
+    def _end_run(self, fields: dict[str, Any], client: Client) -> None:
+        """End all homes of a run, and notify workers that hold its tasks."""
+        run, secrets, within = text_of(fields, "run"), texts_of(fields, "secrets"), number_of(fields, "within")
         homes = self._table.end_run(run, secrets)
         for process in self._holders.get(run, ()):
             process.kill(SIGNAL)
@@ -316,14 +314,14 @@ class _Starter:
         self._answer_endings(time.monotonic())
 
     def _answer_endings(self, now: float) -> None:
-        """Answer those who wait for the end of a run that is complete, or for which there is no time left."""
-        tells = now - self._told_at > TICK_SECONDS
-        if tells:
-            self._told_at = now
+        """Answer the clients whose run has ended completely, or whose timeout has expired."""
+        sends_wait = now - self._waits_sent_at > TICK_SECONDS
+        if sends_wait:
+            self._waits_sent_at = now
         for ending in list(self._endings):
             holders = self._living_holders(ending.run)
             if now < ending.until and (holders or ending.homes & self._table.homes.keys()):
-                if tells:
+                if sends_wait:
                     send(ending.client.connected, WAIT)
                 continue
             self._holders.pop(ending.run, None)
@@ -332,20 +330,20 @@ class _Starter:
 
     # -- homes --
 
-    def _home(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
+    def _home(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
         self._reap()
-        home, origin = self._table.home(HomeRequest.of(told), self._new_home)
+        home, origin = self._table.home(HomeRequest.of(fields), self._new_home)
         return {"home": home.name, "pid": home.process.pid, "origin": origin}
 
     def _import(self) -> None:
-        """Import what homes need, before the first one is forked."""
+        """Import the modules of homes, before the first one is forked."""
         greeter = Greeter(self._listening, self._clients)
         from pillarbox._runtime.spark.homes.imports import import_and_freeze
 
         import_and_freeze()
         for connected in greeter.end():
             if connected not in self._clients:
-                self._take(connected)
+                self._add_client(connected)
         self._has_imported = True
 
     def _new_home(self, request: HomeRequest) -> HomeEntry:
@@ -356,16 +354,16 @@ class _Starter:
         facts = HomeFacts(
             name, request.run, request.query, request.secret, request.idle, watched, request.epoch, [request.place]
         )
-        with sockets.listen(name) as listening:  # who comes before the home has begun waits
-            pid = self._forked(facts, listening) if request.mode == "fork" else self._spawn(facts, listening)
+        with sockets.listen(name) as listening:  # early connections wait in the backlog
+            pid = self._fork(facts, listening) if request.mode == "fork" else self._spawn(facts, listening)
             self._watch_channel(HomeChannel(name), pid)
         return HomeEntry(Process.of(pid), name, request.run, request.query, request.secret)
 
-    def _forked(self, facts: HomeFacts, listening: socket.socket) -> int:
+    def _fork(self, facts: HomeFacts, listening: socket.socket) -> int:
         from pillarbox._runtime.spark.homes.home import run_home
 
         with warnings.catch_warnings():
-            # The threads besides this one are numpy's and Arrow's, which make new ones after a fork.
+            # The other threads belong to numpy and Arrow, which start new ones after a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid:
@@ -381,7 +379,7 @@ class _Starter:
                 channel.close()
             run_home(facts, listening)
         except BaseException:
-            _log.exception("a home could not begin")
+            _log.exception("a home could not start")
         finally:
             leave(1)
 
@@ -391,7 +389,7 @@ class _Starter:
         return process.pid
 
     def adopt(self) -> None:
-        """Take the homes of earlier starters of this name; end those that do not say what they are."""
+        """Adopt the homes of earlier starters with this name; kill homes that do not send their facts."""
         asked = {}
         for name in sockets.homes_of(self._name):
             try:
@@ -417,14 +415,14 @@ class _Starter:
     def _adopt(self, channel: HomeChannel, facts: HomeFacts) -> None:
         home = HomeEntry(Process.of(facts.pid), facts.name, facts.run, facts.query, facts.secret, {*facts.places})
         self._table.adopt(home, facts.since)
-        self._table.has_said(home, facts.epoch, facts.unused)
+        self._table.record_visits(home, facts.epoch, facts.unused)
         self._watch_channel(channel, facts.pid)
 
     def _watch_channel(self, channel: HomeChannel, pid: int) -> None:
         self._channels[pid] = channel
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._hear(channel, pid))
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._receive_facts(channel, pid))
 
-    def _hear(self, channel: HomeChannel, pid: int) -> None:
+    def _receive_facts(self, channel: HomeChannel, pid: int) -> None:
         home = self._table.homes.get(pid)
         if home is None or self._channels.get(pid) is not channel:
             return
@@ -434,7 +432,7 @@ class _Starter:
             del self._channels[pid]
             self._forget_channel(channel)
         else:
-            self._table.has_said(home, facts.epoch, facts.unused)
+            self._table.record_visits(home, facts.epoch, facts.unused)
 
     def _forget_channel(self, channel: HomeChannel) -> None:
         self._selector.unregister(channel)
@@ -442,10 +440,10 @@ class _Starter:
 
 
 def fork_starter(executor: int) -> None:
-    """Fork the starter of this process, which is a daemon of PySpark's that has imported what homes need.
+    """Fork the starter from a PySpark daemon that has imported the modules of homes.
 
     Args:
-        executor: the process of the executor.
+        executor: the executor's pid.
     """
     daemon = os.getpid()
     name = sockets.starter_name(executor, daemon)
@@ -455,7 +453,7 @@ def fork_starter(executor: int) -> None:
     watched = [[*Process.of(pid)] for pid in (executor, daemon)]
     pid = os.fork()
     if not pid:
-        # The executor ends its daemon by this pipe, and hears of nothing else through it.
+        # The executor ends its daemon by closing this pipe; the starter must not read it.
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
@@ -468,7 +466,7 @@ def fork_starter(executor: int) -> None:
 
 
 def run_spawned(facts: list[Any], listening: int) -> NoReturn:
-    """Be a home that is a process of its own from the start."""
+    """Run a home in a spawned process."""
     from pillarbox._runtime.spark.homes.imports import import_all
 
     import_all()
@@ -478,18 +476,18 @@ def run_spawned(facts: list[Any], listening: int) -> NoReturn:
 
 
 def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
-    """Be the starter.
+    """Run the starter.
 
     Args:
-        lock: the number of the file that holds the lock on its name.
-        watched: number and start of the executor and of its daemon.
+        lock: descriptor that holds the lock on the name.
+        watched: pid and start time of the executor and of its daemon.
     """
-    # The kernel sends it to the process group of a starter that is killed, if a home is stopped at that time.
+    # The kernel sends it to the process group of a killed starter if one of its homes is stopped then.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.setpgid(0, 0)  # signals that are for the worker, or for PySpark's daemon, are not for this process
+    os.setpgid(0, 0)  # signals for the worker or PySpark's daemon must not reach this process
     listening = sockets.listen(name)
     greeter = Greeter(listening)
     sockets.sweep()
-    starter = _Starter(name, listening, lock, [Process(*each) for each in watched])
+    starter = _Starter(name, listening, lock, [Process(*process) for process in watched])
     starter.adopt()
     starter.run(greeter.end())

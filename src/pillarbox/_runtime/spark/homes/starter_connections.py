@@ -1,4 +1,4 @@
-"""The starter's connections: with those who ask for homes, and with the homes."""
+"""The starter's connections with its clients and with the homes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 
-# Messages to homes are small, so sending waits for nobody (seconds).
+# Timeout of messages to homes (seconds); they are small, so sending never blocks.
 _TALK_SECONDS = 1.0
 
-#: The clock is looked at so often, and so often who waits is told that the answer will come (seconds).
+#: Interval of timer checks and of ``wait`` answers (seconds).
 TICK_SECONDS = 0.5
 
-#: Tells who waits that the answer will come.
+#: Announces a later answer.
 WAIT = {"wait": True}
 
 
 @dataclass
 class Client:
-    """A connection of a worker or a driver, and what has come of its next line."""
+    """A connection of a worker or a driver, and the received part of its next line."""
 
     connected: socket.socket
     line: bytes = b""
@@ -38,7 +38,7 @@ class Client:
 
 @dataclass
 class Ending:
-    """Somebody who waits for the end of a run."""
+    """A client that waits for the end of a run."""
 
     run: str
     client: Client
@@ -47,10 +47,10 @@ class Ending:
 
 
 class Greeter:
-    """Tells clients to wait, in a thread, while the main thread does what takes long.
+    """A thread that asks clients to wait during a long operation of the main thread.
 
     Args:
-        clients: who has connected already.
+        clients: connections that were accepted before.
     """
 
     def __init__(self, listening: socket.socket, clients: Iterable[socket.socket] = ()) -> None:
@@ -62,20 +62,20 @@ class Greeter:
 
     def _greet(self) -> None:
         self._listening.settimeout(0.1)
-        told_at = 0.0
+        sent_at = 0.0
         while not self._is_over.is_set():
             with suppress(OSError):
                 connected, _ = self._listening.accept()
                 connected.setblocking(False)
                 self.clients.append(connected)
-                told_at = 0.0
-            if time.monotonic() - told_at > TICK_SECONDS:
-                told_at = time.monotonic()
-                for each in self.clients:
-                    send(each, WAIT)
+                sent_at = 0.0
+            if time.monotonic() - sent_at > TICK_SECONDS:
+                sent_at = time.monotonic()
+                for client in self.clients:
+                    send(client, WAIT)
 
     def end(self) -> list[socket.socket]:
-        """End the thread, and return who has connected."""
+        """End the thread and return all accepted connections."""
         self._is_over.set()
         self._thread.join()
         self._listening.settimeout(None)
@@ -83,8 +83,8 @@ class Greeter:
 
 
 def send(connected: socket.socket, answer: dict[str, Any]) -> None:
-    """Answer a request."""
-    with suppress(OSError):  # who asked has gone
+    """Send an answer to a client."""
+    with suppress(OSError):  # the client has disconnected
         connected.sendall(json.dumps(answer).encode() + b"\n")
 
 
@@ -92,19 +92,19 @@ class HomeChannel:
     """The starter's connection with a home.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: nothing listens there.
     """
 
     def __init__(self, name: str) -> None:
         connected = sockets.connect(name, _TALK_SECONDS)
         self.pid = sockets.peer_pid(connected)
         self._channel = Channel(connected)
-        # The home answers the hello as it does a question.
+        # The home answers the hello like a request.
         self._is_asked = True
         self._channel.send_bytes(json.dumps(Hello("", "")._asdict()).encode())
 
     def ask(self) -> None:
-        """Ask for its facts, unless it owes an answer."""
+        """Request the home's facts, unless an answer is pending."""
         if not self._is_asked:
             self._is_asked = True
             with suppress(LostError):
@@ -114,11 +114,11 @@ class HomeChannel:
         """Receive the answer.
 
         Raises:
-            LostError: the home has gone.
+            LostError: the home has ended.
         """
-        found = HomeFacts(**json.loads(self._channel.receive_bytes()))
+        facts = HomeFacts(**json.loads(self._channel.receive_bytes()))
         self._is_asked = False
-        return found
+        return facts
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -128,7 +128,7 @@ class HomeChannel:
 
 
 def readable(channels: list[HomeChannel], within: float) -> list[HomeChannel]:
-    """Return those that have an answer, waiting for one (seconds)."""
+    """Return the channels that have an answer, after waiting at most ``within`` seconds for one."""
     with selectors.DefaultSelector() as selector:
         for channel in channels:
             selector.register(channel, selectors.EVENT_READ, channel)

@@ -1,7 +1,7 @@
-"""The surroundings of code in one of Spark's Python workers, reproduced in a home.
+"""The environment of code in one of Spark's Python workers, reproduced in a home.
 
-A home may serve several workers at a time, each in a thread of its own. So the task's context, of which Spark has one
-for a process, is one for each thread here. Everything else is the same for all workers of an application.
+A home may serve several workers at a time, each in its own thread. So Spark's task context, one per process, is one per
+thread here. Everything else is the same for all workers of an application.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _log = logging.getLogger("pillarbox")
 
 
 class Surroundings(NamedTuple):
-    """A worker's surroundings while it runs a task.
+    """A worker's environment while it runs a task.
 
-    They are plain data: a home reads them before it can find the user's modules.
+    Plain data: a home reads it before it can import the user's modules.
 
     Attributes:
         context: the fields of Spark's ``TaskContext``.
-        process: the state of the worker's process, or None if it has not changed since the connection's visit before.
-        broadcasts: maps each number to the file with the value, or to None if the home has to ask for the value.
+        process: the state of the worker's process, or None if unchanged since the connection's previous visit.
+        broadcasts: maps each number to the file of the value, or to None if the home has to request the value.
     """
 
     context: dict[str, Any]
@@ -39,7 +39,7 @@ class Surroundings(NamedTuple):
 
 
 class _ProcessState(NamedTuple):
-    """The settings that a process has once, whatever thread looks at them.
+    """Process-wide settings.
 
     Attributes:
         directory: the working directory, or None if it was removed.
@@ -60,10 +60,10 @@ class _ProcessState(NamedTuple):
 
     @staticmethod
     def bytes_here() -> bytes:
-        """Return the state of this process as bytes, the same object if nothing has changed."""
+        """Return this process's state as bytes, the same object if nothing has changed."""
         from pyspark import SparkFiles
 
-        # Decoding all of the environment takes longer than comparing it.
+        # Comparing the environment is faster than decoding it.
         environment = dict(getattr(os.environ, "_data", os.environ))
         seen = environment, list(sys.path), _directory(), SparkFiles._root_directory
         if not _seen or _seen[0][0] != seen:
@@ -78,7 +78,7 @@ class _ProcessState(NamedTuple):
         return json.dumps(self).encode()
 
 
-# The state of this process that was last looked at, and its bytes.
+# The last state of this process, and its bytes.
 _seen: list[tuple[Any, bytes]] = []
 
 
@@ -93,7 +93,7 @@ def here(sent: bytes | None) -> Surroundings:
     """Return the surroundings of this worker.
 
     Args:
-        sent: the state of the process that the home got last through the same connection, or None.
+        sent: the process state that was sent last through this connection, or None.
     """
     from pyspark import TaskContext
 
@@ -101,7 +101,7 @@ def here(sent: bytes | None) -> Surroundings:
     fields = {} if context is None else vars(context)
     process = _ProcessState.bytes_here()
     return Surroundings(
-        # Not what functions in the worker have set on the object.
+        # Excludes attributes that user functions have set on the object.
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
         None if process == sent else process,
         broadcasts.files(),
@@ -114,45 +114,45 @@ def value(number: int) -> bytes:
 
 
 _thread = threading.local()
-# The fields of the context that was entered last, which user threads see.
+# The fields of the latest context, which user threads see.
 _last: list[dict[str, Any]] = [{}]
-# The state of the process at the visit before.
+# The process state of the previous visit.
 _last_process: list[_ProcessState] = []
 _lock = threading.Lock()
 
 
-def enter(found: Surroundings, value_of: Callable[[int], bytes]) -> None:
-    """Put these surroundings around the calling thread, one of a home.
+def enter(worker: Surroundings, value_of: Callable[[int], bytes]) -> None:
+    """Apply a worker's surroundings to the calling thread of a home.
 
     Args:
-        value_of: returns the pickled value of a broadcast variable without a file, from the worker.
+        value_of: requests the pickled value of a broadcast variable without a file from the worker.
     """
     with _lock:
-        if found.process is not None:
-            _set_process(_ProcessState.of_bytes(found.process))
-    broadcasts.enter(found.broadcasts, value_of)
-    _set_context(found.context)
+        if worker.process is not None:
+            _set_process(_ProcessState.of_bytes(worker.process))
+    broadcasts.enter(worker.broadcasts, value_of)
+    _set_context(worker.context)
     accumulators.collect_for_this_thread()
     explain_in_this_thread()
 
 
-def taken() -> bytes | None:
-    """Return the additions to accumulators in the calling thread's epoch, or None. See `accumulators.taken`."""
+def take_updates() -> bytes | None:
+    """Return the accumulator updates of the calling thread's epoch, or None. See `accumulators.taken`."""
     return accumulators.taken()
 
 
 def drop() -> None:
-    """Forget the additions to accumulators in the calling thread's epoch, which has failed."""
+    """Drop the accumulator updates of the calling thread's failed epoch."""
     accumulators.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Add to this worker's accumulators what functions have added in a home. See `accumulators.add`."""
+    """Apply accumulator updates from a home in this worker. See `accumulators.add`."""
     accumulators.add(added)
 
 
 def _set_process(new: _ProcessState) -> None:
-    """Apply the worker's changes since the visit before, except where functions have changed the same thing here."""
+    """Apply the worker's changes since the previous visit, except to values that user functions have changed here."""
     from pyspark import SparkFiles
 
     old = _last_process[0] if _last_process else _ProcessState.here()

@@ -1,11 +1,11 @@
-"""The starter's table: which runs an executor has, which homes they have, and which requests they may still make.
+"""The starter's table of runs and homes. It decides which requests are granted.
 
-| of           | states                                                                              |
-| ------------ | ----------------------------------------------------------------------------------- |
-| the executor | alive; ending: no request is met any more                                           |
-| a run        | alive; superseded by a newer run of its query; over. A run that is not alive gets no home |
+| of           | states                                                                          |
+| ------------ | ------------------------------------------------------------------------------- |
+| the executor | alive; ending: every request is refused                                         |
+| a run        | alive; superseded by a newer run of its query; over. Only a live run gets homes |
 
-It forks and kills nothing: the starter does that.
+It starts and kills no processes; the starter does.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from typing import Any, Literal, NamedTuple
 
 from pillarbox._runtime.spark.homes.processes import Process
 
-# The home of a place that its run has not visited for so many epochs, and this time (seconds), ends: the partition has
-# moved to another executor. A branch without records is not visited either, so epochs alone say little.
+# A home that its run has not visited for this many epochs and seconds ends: its partition has moved to another
+# executor. A branch without records is not visited either, so epochs alone prove nothing.
 _EPOCHS_AWAY = 10
 _SECONDS_AWAY = 600.0
-# So many runs that are not alive any more are known.
+# The number of ended runs that are remembered.
 _MOST_RUNS = 1024
 _MOST_LOST = 4096
 _SUPERSEDED = "a newer run of its query has begun"
 
-#: How a home was had: the place had it; it is the first one; one before has ended, hung or was lost; or the place had
-#: it by an earlier starter.
+#: The origin of a home: the place had it; its first one; a replacement for a home that ended, hung or was lost; or an
+#: earlier starter's.
 Origin = Literal["known", "new", "restarted", "adopted"]
 
 
 class BadRequestError(Exception):
-    """A request has not what it needs."""
+    """A request with a missing or invalid field."""
 
 
 class RefusedError(Exception):
-    """A run that has ended asks for a home, or an executor that ends is asked for one."""
+    """A home was requested by an ended run, or on an ending executor."""
 
 
 class HomeRequest(NamedTuple):
-    """A worker asks for the home of a place.
+    """A worker's request for the home of a place.
 
     Attributes:
-        place: level, layout, state partition and secret, as a digest.
-        secret: of the plan; homes let in only who knows it.
-        epoch: the run's.
+        place: digest of level, layout, state partition and secret.
+        secret: the plan's secret, which homes require.
+        epoch: the run's epoch.
         mode: ``fork`` or ``spawn``.
-        most: how many homes a run may have.
-        idle: how long a home lives without an epoch (seconds).
-        without: the process of the home that did not answer; 0: there was none.
-        attempt: the number of Spark's task. Tasks of later runs have higher ones. None: nobody knows.
+        most: the maximum number of a run's homes.
+        idle: how long an unused home lives (seconds).
+        without: pid of a home that did not answer, or 0.
+        attempt: the Spark task's number, or None if unknown. Tasks of later runs have higher ones.
     """
 
     place: str
@@ -64,74 +64,74 @@ class HomeRequest(NamedTuple):
     attempt: int | None = None
 
     @staticmethod
-    def of(told: dict[str, Any]) -> HomeRequest:
-        """Return what a worker has sent.
+    def of(fields: dict[str, Any]) -> HomeRequest:
+        """Parse a worker's request.
 
         Raises:
-            BadRequestError: something is missing, or is of another type.
+            BadRequestError: a field is missing or has another type.
         """
-        mode, attempt = text_of(told, "mode"), told.get("attempt")
+        mode, attempt = text_of(fields, "mode"), fields.get("attempt")
         if mode not in ("fork", "spawn"):
             raise BadRequestError("'mode' is neither 'fork' nor 'spawn'")
         return HomeRequest(
-            text_of(told, "place"),
-            text_of(told, "run"),
-            text_of(told, "query"),
-            text_of(told, "secret"),
-            int(number_of(told, "epoch")),
+            text_of(fields, "place"),
+            text_of(fields, "run"),
+            text_of(fields, "query"),
+            text_of(fields, "secret"),
+            int(number_of(fields, "epoch")),
             mode,
-            int(number_of(told, "most")),
-            number_of(told, "idle"),
-            int(number_of({"without": 0, **told}, "without")),
-            None if attempt is None else int(number_of(told, "attempt")),
+            int(number_of(fields, "most")),
+            number_of(fields, "idle"),
+            int(number_of({"without": 0, **fields}, "without")),
+            None if attempt is None else int(number_of(fields, "attempt")),
         )
 
 
-def _typed(told: Any, name: str, kind: Any) -> Any:
-    found = told.get(name) if isinstance(told, dict) else None
-    if not isinstance(found, kind):
+def _typed(fields: Any, name: str, kind: Any) -> Any:
+    value = fields.get(name) if isinstance(fields, dict) else None
+    if not isinstance(value, kind):
         raise BadRequestError(f"{name!r} is missing, or has another type")
-    return found
+    return value
 
 
-def text_of(told: dict[str, Any], name: str) -> str:
-    """Return a field of a request.
+def text_of(fields: dict[str, Any], name: str) -> str:
+    """Return a string field of a request.
 
     Raises:
-        BadRequestError: it is missing, or no text.
+        BadRequestError: it is missing or not a string.
     """
-    found: str = _typed(told, name, str)
-    return found
+    text: str = _typed(fields, name, str)
+    return text
 
 
-def texts_of(told: dict[str, Any], name: str) -> list[str]:
-    """Return a field of a request that has several texts; raises as :func:`text_of`."""
-    found: list[str] = _typed(told, name, list)
-    if not all(isinstance(each, str) for each in found):
-        raise BadRequestError(f"{name!r} has something else than texts")
-    return found
+def texts_of(fields: dict[str, Any], name: str) -> list[str]:
+    """Return a field of a request that is a list of strings. Raises as :func:`text_of`."""
+    texts: list[str] = _typed(fields, name, list)
+    if not all(isinstance(text, str) for text in texts):
+        raise BadRequestError(f"{name!r} is not a list of strings")
+    return texts
 
 
-def number_of(told: dict[str, Any], name: str) -> float:
-    """Return a field of a request that is a number; raises as :func:`text_of`."""
-    found: float = _typed(told, name, (int, float))
-    return found
+def number_of(fields: dict[str, Any], name: str) -> float:
+    """Return a numeric field of a request. Raises as :func:`text_of`."""
+    number: float = _typed(fields, name, (int, float))
+    return number
 
 
 @dataclass
 class HomeEntry:
-    """A home, as the starter knows it.
+    """The starter's entry for a home.
 
     Attributes:
         process: its process.
-        name: of its socket.
-        secret: of the plan.
-        places: whose tasks live in it.
-        epoch: the last one that visited it, as far as the starter knows.
-        used_at: when that was (seconds, of the table's clock).
-        kill_at: when it is killed, if it has not ended by then; None: it is not to end.
-        is_adopted: whether an earlier starter made it.
-        is_told: whether a worker has been told of that.
+        name: its socket's name.
+        secret: the plan's secret.
+        places: the places that it serves.
+        epoch: the epoch of its last known visit.
+        used_at: the time of its last known visit (seconds of the table's clock).
+        kill_at: when to kill it if it has not ended by then, or None if it is not ending.
+        is_adopted: whether an earlier starter started it.
+        is_reported: whether a worker has received the origin ``adopted``.
     """
 
     process: Process
@@ -144,12 +144,12 @@ class HomeEntry:
     used_at: float = 0.0
     kill_at: float | None = None
     is_adopted: bool = False
-    is_told: bool = False
+    is_reported: bool = False
 
 
 @dataclass
 class _Run:
-    """A run that is alive: the first and the highest number of its tasks, and its epoch."""
+    """A live run: its query, the lowest number of its Spark tasks, and its epoch."""
 
     query: str
     since: int | None
@@ -157,15 +157,15 @@ class _Run:
 
 
 class Table:
-    """The table.
+    """The runs and homes of an executor.
 
     Args:
         clock: seconds, from any start.
-        end: lets a home end; from now on the table does not know it.
+        end: ends a home.
 
     Attributes:
-        is_ending: whether the executor ends.
-        homes: that live, by process; also those that end.
+        is_ending: whether the executor is ending.
+        homes: homes by pid, including ending ones.
     """
 
     def __init__(self, clock: Callable[[], float], end: Callable[[HomeEntry], None]) -> None:
@@ -175,27 +175,27 @@ class Table:
         self.homes: dict[int, HomeEntry] = {}
         self._by_place: dict[str, HomeEntry] = {}
         self._runs: dict[str, _Run] = {}
-        # Places whose home has ended, hung or was lost; the latest come last.
+        # Places whose home has ended, hung or was lost; the latest are last.
         self._lost: dict[str, None] = {}
-        # Runs that have ended, and why they get no home.
+        # Ended runs, and why they get no home.
         self._ended: dict[str, str] = {}
 
     # -- runs --
 
     def is_over(self, run: str) -> bool:
-        """Tell whether a run has ended, or was superseded."""
+        """Return whether a run has ended or was superseded."""
         return run in self._ended
 
     def end_run(self, run: str, secrets: Iterable[str]) -> list[HomeEntry]:
-        """Let a run be over, and its homes end; return them.
+        """End a run and its homes; return the homes.
 
         Args:
-            secrets: of its plans; homes do not know their run where Spark does not tell its tasks (``foreachBatch``
-                under Spark Connect).
+            secrets: the secrets of its plans. They identify homes without a run id: Spark does not pass it to tasks of
+                ``foreachBatch`` under Spark Connect.
         """
         self._forget_run(run, "its query has ended")
-        known = {*secrets}
-        return self._end_homes(lambda home: home.run == run if home.run else home.secret in known)
+        plan_secrets = {*secrets}
+        return self._end_homes(lambda home: home.run == run if home.run else home.secret in plan_secrets)
 
     def _forget_run(self, run: str, why: str) -> None:
         self._runs.pop(run, None)
@@ -206,18 +206,18 @@ class Table:
             del self._ended[next(iter(self._ended))]
 
     def _admit(self, request: HomeRequest) -> None:
-        """Let a run be alive, if it may; older runs of its query are superseded."""
+        """Register a request's run, or refuse it. Supersedes older runs of its query."""
         if self.is_ending:
             raise RefusedError("the executor ends")
         if self.is_over(request.run):
-            raise self._late(request.run)
+            raise self._late_error(request.run)
         run = self._runs.get(request.run)
         if run is None:
             self._supersede(request)
             run = self._runs[request.run] = _Run(request.query, request.attempt, request.epoch)
         run.epoch = max(run.epoch, request.epoch)
 
-    def _late(self, run: str) -> RefusedError:
+    def _late_error(self, run: str) -> RefusedError:
         return RefusedError(f"this task is late: {self._ended[run]}")
 
     def _supersede(self, request: HomeRequest) -> None:
@@ -227,7 +227,7 @@ class Table:
         for run in others.values():
             if None not in (run.since, request.attempt) and request.attempt < run.since:  # type: ignore[operator]
                 self._forget_run(request.run, _SUPERSEDED)
-                raise self._late(request.run)
+                raise self._late_error(request.run)
         for name in others:
             self._forget_run(name, _SUPERSEDED)
         self._end_homes(lambda home: home.run in others)
@@ -235,39 +235,39 @@ class Table:
     # -- homes --
 
     def home(self, request: HomeRequest, make: Callable[[HomeRequest], HomeEntry]) -> tuple[HomeEntry, Origin]:
-        """Return the home of a place, and how it was had.
+        """Return the home of a place, and its origin.
 
         Raises:
-            RefusedError: the place gets none.
+            RefusedError: the run gets no home.
         """
         self._admit(request)
         home = self._by_place.get(request.place)
         if home is not None and home.process.pid == request.without:
-            self._end_home(home)  # it ends by itself, or hangs
-            self._lose([request.place])
+            self._end_home(home)  # it is ending or hangs
+            self._mark_lost([request.place])
             home = None
         origin: Origin = "known"
         if home is None:
             origin = "restarted" if request.place in self._lost else "new"
             self._lost.pop(request.place, None)
-            mine = [home for home in self._alive() if (home.run, home.secret) == (request.run, request.secret)]
-            if len(mine) >= request.most:
-                home = min(mine, key=lambda home: len(home.places))
+            run_homes = [home for home in self._alive() if (home.run, home.secret) == (request.run, request.secret)]
+            if len(run_homes) >= request.most:
+                home = min(run_homes, key=lambda home: len(home.places))
             else:
                 home = make(request)
                 self.homes[home.process.pid] = home
             self._by_place[request.place] = home
-        elif home.is_adopted and not home.is_told:
-            origin, home.is_told = "adopted", True
+        elif home.is_adopted and not home.is_reported:
+            origin, home.is_reported = "adopted", True
         home.places.add(request.place)
         home.epoch, home.used_at = max(home.epoch, request.epoch), self._clock()
         return home, origin
 
     def adopt(self, home: HomeEntry, since: int | None) -> None:
-        """Take the home of an earlier starter, or let it end if nobody can need it.
+        """Add an earlier starter's home, or end it if it cannot be needed.
 
         Args:
-            since: the number of the first of Spark's tasks that it served.
+            since: the number of the first Spark task that it served.
         """
         self.homes[home.process.pid], home.is_adopted = home, True
         if self.is_ending or home.run in self._ended or any(place in self._by_place for place in home.places):
@@ -279,15 +279,15 @@ class Table:
         for place in home.places:
             self._by_place[place] = home
 
-    def has_said(self, home: HomeEntry, epoch: int, unused: float) -> None:
-        """Take what a home says of its visits: the last epoch, and how long ago that was (seconds)."""
+    def record_visits(self, home: HomeEntry, epoch: int, unused: float) -> None:
+        """Record a home's last epoch, and its seconds since the last visit."""
         home.epoch, home.used_at = max(home.epoch, epoch), max(home.used_at, self._clock() - unused)
         run = self._runs.get(home.run)
         if run is not None:
             run.epoch = max(run.epoch, home.epoch)
 
-    def end_those_away(self) -> None:
-        """Let homes end whose partitions have moved to another executor."""
+    def end_moved_homes(self) -> None:
+        """End homes whose partitions have moved to another executor."""
         for home in self._alive():
             run = self._runs.get(home.run)
             away = run is not None and home.epoch < run.epoch - _EPOCHS_AWAY
@@ -295,19 +295,19 @@ class Table:
                 self._end_home(home)
 
     def end_all(self) -> None:
-        """End all homes, and meet no more requests."""
+        """End all homes, and refuse further requests."""
         self.is_ending = True
         self._end_homes(lambda home: True)
 
     def remove(self, home: HomeEntry) -> None:
-        """Forget a home whose process has ended."""
+        """Remove a home whose process has ended."""
         self.homes.pop(home.process.pid, None)
         if home.kill_at is None:
-            self._lose(home.places)
+            self._mark_lost(home.places)
         self._forget_places(home)
 
-    def _lose(self, places: Iterable[str]) -> None:
-        """Note places that will have another home since theirs has ended, hung or was lost."""
+    def _mark_lost(self, places: Iterable[str]) -> None:
+        """Mark places whose next home is a replacement."""
         self._lost.update(dict.fromkeys(places))
         while len(self._lost) > _MOST_LOST:
             del self._lost[next(iter(self._lost))]
@@ -316,7 +316,7 @@ class Table:
         return [home for home in self.homes.values() if home.kill_at is None]
 
     def _end_homes(self, which: Callable[[HomeEntry], bool]) -> list[HomeEntry]:
-        """Let homes end that satisfy a condition, and return them; also those that end already."""
+        """End the homes that satisfy a condition; return them, including those already ending."""
         homes = [home for home in self.homes.values() if which(home)]
         for home in homes:
             self._end_home(home)

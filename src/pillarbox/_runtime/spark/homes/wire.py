@@ -1,28 +1,28 @@
 """Messages between a relay and a home.
 
-A worker stays connected with a home from epoch to epoch, since Spark will give it the state partition again. A home
-asks for everything, and a relay sends nothing that was not asked for: so neither waits for the other to read while that
-one writes. The exceptions are how a connection, a visit and an epoch begin.
+A worker keeps its connection to a home between epochs, since Spark will probably give it the same state partition
+again. A home requests everything, and a relay sends only answers: so the two never block each other by sending at the
+same time. Exceptions are the first messages of a connection, a visit and an epoch.
 
-| from    | message                                     | means                                                      |
-| ------- | ------------------------------------------- | ---------------------------------------------------------- |
-| relay   | the executor's secret, a line               | it is one of the executor's processes                      |
-| relay   | ``Hello``, as JSON                          | which place it comes for, and that it knows the plan       |
-| relay   | ``Visit``                                   | run an epoch for a task of Spark's                         |
-| home    | ``VALUE``, number                           | give the value of a broadcast variable                     |
-| home    | ``WELCOME``                                 | it runs, which is said only if nothing else is sent soon   |
-| home    | ``LATE``                                    | it does not: a newer attempt has been here                 |
-| home    | ``LEVEL``                                   | give the vertices of the level                             |
-| home    | ``MORE``                                    | give the next buffers; the answer is a list; None: no more |
-| home    | ``GET``, chunk                              | read from Spark's state; the answer is bytes, or None      |
-| home    | ``PUT``, chunk, bytes                       | write to Spark's state                                     |
-| home    | ``REMOVE``, chunk                           | remove from Spark's state                                  |
-| home    | ``OUT``, buffers                            | emit them                                                  |
-| home    | ``DONE``, next wake-up, accumulators        | the epoch's end                                            |
-| home    | ``FAILED``, kind, text                      | the epoch's other end, and the connection's                |
+| from    | message                              | meaning                                                        |
+| ------- | ------------------------------------ | -------------------------------------------------------------- |
+| relay   | the executor's secret, a line        | it is one of the executor's processes                          |
+| relay   | ``Hello``, as JSON                   | the place that it visits, and the plan's secret                |
+| relay   | ``Visit``                            | run an epoch for a Spark task                                  |
+| home    | ``VALUE``, number                    | request the value of a broadcast variable                      |
+| home    | ``WELCOME``                          | the epoch is running; sent only if nothing else is sent soon   |
+| home    | ``LATE``                             | the visit is refused, since a newer attempt has been here      |
+| home    | ``LEVEL``                            | request the level's vertices                                   |
+| home    | ``MORE``                             | request the next buffers; the answer is a list, or None at end |
+| home    | ``GET``, chunk                       | read from Spark's state; the answer is bytes, or None          |
+| home    | ``PUT``, chunk, bytes                | write to Spark's state                                         |
+| home    | ``REMOVE``, chunk                    | remove from Spark's state                                      |
+| home    | ``OUT``, buffers                     | emit them                                                      |
+| home    | ``DONE``, next wake-up, accumulators | the epoch has ended                                            |
+| home    | ``FAILED``, kind, text               | the epoch has failed; the connection ends                      |
 
-The starter connects as well: its ``Hello`` has no place. That and each ``ASK`` is answered by the home's ``HomeFacts``,
-as JSON.
+The starter connects, too: its ``Hello`` has no place. The home answers that and each ``ASK`` with its ``HomeFacts``, as
+JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Kind(IntEnum):
-    """The kinds of messages of a home."""
+    """The kinds of a home's messages."""
 
     MORE = 0
     GET = 1
@@ -51,16 +51,16 @@ class Kind(IntEnum):
     VALUE = 10
 
 
-#: A starter's question to a home.
+#: A starter's request for a home's facts.
 ASK = b"?"
 
 
 class Hello(NamedTuple):
-    """Who connects to a home.
+    """A client's first message to a home.
 
     Attributes:
-        place: the level and state partition whose tasks are asked for; empty: it is the starter.
-        secret: of the plan; empty: it is the starter.
+        place: the place that a relay visits; empty for a starter.
+        secret: the plan's secret; empty for a starter.
     """
 
     place: str
@@ -68,16 +68,16 @@ class Hello(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """An epoch of a subtask, for a task of Spark's.
+    """A request to run an epoch of a subtask for a Spark task.
 
     Attributes:
-        attempt: the number of Spark's task; later tasks have higher ones.
-        epoch: of its query.
-        surroundings: of its worker; None: this connection's visit before had the same ones.
-        subtask: vertex and subtask.
-        facts: of Spark's task.
-        head: the log's head, which the home asks for first; None: the relay has not read it.
-        answers: to the first ``MORE``, pickled, if they are small.
+        attempt: the Spark task's number; later tasks have higher ones.
+        epoch: the query's epoch.
+        surroundings: the worker's environment, or None if unchanged since the connection's previous visit.
+        subtask: (vertex, subtask).
+        facts: the facts of the Spark task.
+        head: the log's head, which the home needs first, or None if the relay has not read it.
+        answers: the first answers to ``MORE``, pickled, if they are small.
     """
 
     attempt: int
@@ -90,18 +90,18 @@ class Visit(NamedTuple):
 
 
 class HomeFacts(NamedTuple):
-    """What a home is told when it begins, and what it says of itself.
+    """The starter's parameters for a new home, and the home's description of itself.
 
     Attributes:
-        name: the name of its socket.
-        secret: of the plan.
-        idle: for how long it lives without an epoch (seconds).
-        watched: number and start of the processes with whose end it ends.
-        epoch: the last one that visited it.
-        places: whose tasks live in it.
+        name: its socket's name.
+        secret: the plan's secret.
+        idle: how long it lives without an epoch (seconds).
+        watched: pid and start time of the processes with which it ends.
+        epoch: the epoch of its last visit.
+        places: the places that it serves.
         pid: its process.
-        since: the number of the first of Spark's tasks that visited it; None: none has.
-        unused: for how long nobody has visited it (seconds).
+        since: the number of the first Spark task that visited it, or None.
+        unused: seconds since its last visit.
     """
 
     name: str

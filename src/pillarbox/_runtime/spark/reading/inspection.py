@@ -1,4 +1,4 @@
-"""What there is in a checkpoint: its program, its epochs, and the figures of each operator's state."""
+"""Inspects a checkpoint or a savepoint: its programs, its epochs, and the figures of each operator's state."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.description import compare
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.checkpoint.look import look_at
-from pillarbox._runtime.spark.checkpoint.state import CheckpointState, each_log
+from pillarbox._runtime.spark.checkpoint.look import read_epoch
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, map_logs
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -33,33 +33,35 @@ if TYPE_CHECKING:
 
 
 def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
-    """Return what there is in a checkpoint, as plain data; all state is read once.
+    """Return a checkpoint's content as plain data. Reads all state once.
 
     Args:
-        epoch: the number of a micro-batch; None: the last one that was committed.
-        top: how many of the largest keys to name.
+        epoch: the number of a micro-batch, or None for the last committed one.
+        top: how many of the largest keys to list.
 
     Raises:
         CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read.
-        ProgramError: ``epoch`` is no number of a micro-batch.
+        ProgramError: ``epoch`` is not a number of a micro-batch.
     """
-    return look_at(spark, checkpoint, epoch, partial(_inspect, top))
+    return read_epoch(spark, checkpoint, epoch, partial(_inspect, top))
 
 
 def _inspect(top: int, files: CheckpointState) -> dict[str, Any]:
     notes = files.checkpoint
-    found: dict[str, dict[str, Any]] = {}
+    operators: dict[str, dict[str, Any]] = {}
     for operator in files.stateful:
         logs = files.logs(operator)
-        summaries = map_in_arrow(logs, "inspect", partial(each_log, partial(_summary, top)), "facts STRING")
+        summaries = map_in_arrow(logs, "inspect", partial(map_logs, partial(_summary, top)), "facts STRING")
         with unwrapped_failures():
             rows = summaries.collect()
         for facts in sorted((json.loads(row.facts) for row in rows), key=itemgetter("operator", "subtask")):
-            _merge(found, facts, top)
+            _merge(operators, facts, top)
     noted = notes.binding()
-    described = {each["uid"]: each for program in (noted or {}).get("programs", ()) for each in program["operators"]}
-    for uid, each in found.items():
-        each.update({name: described.get(uid, {}).get(name) for name in ("name", "kind", "level")})
+    described = {
+        operator["uid"]: operator for program in (noted or {}).get("programs", ()) for operator in program["operators"]
+    }
+    for uid, figures in operators.items():
+        figures.update({name: described.get(uid, {}).get(name) for name in ("name", "kind", "level")})
     return {
         "checkpoint": str(notes),
         "epoch": files.epoch,
@@ -71,15 +73,15 @@ def _inspect(top: int, files: CheckpointState) -> dict[str, Any]:
         "interrupted_rescale_to": notes.interrupted,
         "state_file_format": int(notes.state_format),
         "programs": None if noted is None else noted["programs"],
-        "operators": [found[uid] for uid in sorted(found, key=lambda uid: (found[uid]["level"] or 0, uid))],
+        "operators": [operators[uid] for uid in sorted(operators, key=lambda uid: (operators[uid]["level"] or 0, uid))],
     }
 
 
 def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
-    """Return what there is in a savepoint, as plain data; all of it is proved, and its rows are counted.
+    """Return a savepoint's content as plain data. Verifies all files and counts the rows.
 
     Raises:
-        CheckpointMismatchError: it is no savepoint, or not as it was written.
+        CheckpointMismatchError: there is no savepoint, or it is damaged.
     """
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
@@ -127,7 +129,7 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
 
 
 def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Return what there is in a log, as a line of JSON."""
+    """Summarize a log as a line of JSON."""
     view = LogView(store, code)
     head = view.head
     by_columns = parts_slot_of(head) is not None
@@ -144,12 +146,12 @@ def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.Record
         "by_columns": by_columns,
         "summary": LogSummary.of(view, top, by_columns=by_columns).as_data(),
     }
-    facts["classes"] = sorted(view.classes)  # after the rows, which name them
+    facts["classes"] = sorted(view.classes)  # filled while the rows are read
     yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
 def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
-    """Return why the states in a log are pickled, as far as the log tells; None: they are plain, or there are none."""
+    """Return why a log's states are pickled, as far as the log shows it, or None if they are plain or absent."""
     if head.types or not _states(head):
         return None
     if view.task_state().get("operators"):
@@ -161,23 +163,23 @@ def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
 
 
 def _states(head: LogHead) -> dict[str, str]:
-    """Return the states of an operator by name, each with its kind, and its type where that is known."""
-    found: dict[str, str] = {}
+    """Return an operator's states: ``{name: kind, and type if declared}``."""
+    states: dict[str, str] = {}
     for lead, name, kind in head.slots():
         if kind != "timers":
             declared = head.types.get(lead + name)
-            found[state_name(name)] = kind if declared is None else f"{kind} {without_forms(declared)}"
-    return found
+            states[state_name(name)] = kind if declared is None else f"{kind} {without_forms(declared)}"
+    return states
 
 
-def _merge(found: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) -> None:
-    """Add the facts of a subtask to its operator's facts."""
+def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) -> None:
+    """Add a subtask's facts to its operator's facts."""
     summary = LogSummary(**facts.pop("summary"))
     uid, subtask, log_bytes = (facts.pop(name) for name in ("operator", "subtask", "log_bytes"))
-    operator = found.get(uid)
+    operator = operators.get(uid)
     if operator is None:
         total = LogSummary()
-        operator = found[uid] = {"uid": uid, **facts, "subtasks": [], "log_bytes": 0}
+        operator = operators[uid] = {"uid": uid, **facts, "subtasks": [], "log_bytes": 0}
     else:
         total = LogSummary(**{name: operator[name] for name in vars(LogSummary())})
         operator["states"] = {**operator["states"], **facts["states"]}
@@ -191,44 +193,45 @@ def _merge(found: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) ->
 
 
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
-    """Return what the newest program of another checkpoint would change if it resumed from this one.
+    """Return the changes that another checkpoint's newest program would make if it resumed from this one.
 
     Returns:
-        ``refused``: changes with which it could not resume; ``doubtful``: changes that may be such; ``carried_out``:
-        changes of states that the first epoch carries out.
+        ``refused``: changes that prevent a resume; ``doubtful``: changes that may prevent it; ``carried_out``: changes
+            of states that the first epoch makes.
 
     Raises:
-        CheckpointMismatchError: one of them has no description of a program next to it.
+        CheckpointMismatchError: one of the checkpoints has no description of a program.
     """
     then, now = Checkpoint(spark, checkpoint).binding(), Checkpoint(spark, other).newest()
-    for found, where in ((then, checkpoint), (now, other)):
-        if found is None:
+    for description, where in ((then, checkpoint), (now, other)):
+        if description is None:
             raise CheckpointMismatchError(
                 f"checkpoint {where} has no description of a program that ran: it is written where a query is started"
                 " with pillarbox.start(...)"
             )
     assert then is not None and now is not None
     changes = compare(then, now)
-    found = {"refused": changes.refused, "doubtful": changes.doubtful, "carried_out": list[str]()}
+    changes_by_kind = {"refused": changes.refused, "doubtful": changes.doubtful, "carried_out": list[str]()}
     logs, others = (_logs(CheckpointState(spark, where)) for where in (checkpoint, other))
     for uid in sorted(logs.keys() & others.keys()):
         # The logs of all subtasks declare the same states.
         of_states = compare_states(logs[uid][0].head, others[uid][0].head)
-        for kind, sentences in found.items():
+        for kind, sentences in changes_by_kind.items():
             sentences.extend(getattr(of_states, kind))
-    chains = {each["uid"]: each.get("chain") for program in now["programs"] for each in program["operators"]}
+    chains = {
+        operator["uid"]: operator.get("chain") for program in now["programs"] for operator in program["operators"]
+    }
     for uid, views in sorted(logs.items()):
-        found["refused"] += _lost_requests(uid, views, chains.get(uid))
-    return found
+        changes_by_kind["refused"] += _lost_requests(uid, views, chains.get(uid))
+    return changes_by_kind
 
 
 def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> Iterator[str]:
-    """Return what speaks against a program that has not the operators whose requests are carried.
+    """Yield a message for each operator whose carried requests the program would lose.
 
     Args:
-        views: the logs of all subtasks of an operator, as far as their heads go.
-        chain: the uids of the operators after it in the program's chain; None: it has no such operator, or nothing
-            tells.
+        views: the logs of all of an operator's subtasks, with heads only.
+        chain: uids of the operators chained after it in the program, or None if it is missing or this is unknown.
     """
     if chain is None:
         return
@@ -241,9 +244,9 @@ def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> I
 
 
 def _logs(files: CheckpointState) -> dict[str, list[LogView]]:
-    """Return the logs of each operator's subtasks by uid, as far as their heads go."""
-    found: dict[str, list[LogView]] = {}
+    """Return the logs of each operator's subtasks by uid, with heads only."""
+    views: dict[str, list[LogView]] = {}
     for operator in files.stateful:
         for view in files.views(operator).values():
-            found.setdefault(view.head.operator, []).append(view)
-    return found
+            views.setdefault(view.head.operator, []).append(view)
+    return views

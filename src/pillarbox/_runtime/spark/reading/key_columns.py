@@ -25,11 +25,11 @@ _PARTS = ("partials", "left", "right")
 def rows_in_columns(
     files: CheckpointState, operator: Stateful, epoch: int, heads: Mapping[int, LogHead], keys: Sequence[Any]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return the rows that some subtasks have of a key, by subtask, as looks into logs have them.
+    """Return a key's rows in some subtasks, by subtask, in the format of `key_life`'s facts.
 
     Args:
         heads: the heads of the subtasks' logs, by code.
-        keys: the key, as the only one.
+        keys: a list with only this key.
     """
     codes = ", ".join(map(str, heads))
     _, table = table_of_logs(files.logs(operator, epoch).where(f"code IN ({codes})"), list(heads.values()))
@@ -41,30 +41,30 @@ def rows_in_columns(
         .selectExpr("subtask", "namespace", *(f"to_json({quoted(part)}) AS {quoted(part)}" for part in parts))
         .collect()
     )
-    found: dict[int, list[dict[str, Any]]] = {}
+    rows: dict[int, list[dict[str, Any]]] = {}
     seen: Counter[Any] = Counter()
     for line in sorted(lines, key=str):
         states = {}
         for part in parts:
             if line[part] is not None:
-                # A key has a row for each stream that has not been merged, and for each record that a join keeps.
+                # A key has a row for each unmerged stream, and for each record that a join retains.
                 seen[line.namespace, part] += 1
                 states[f"{part} {seen[line.namespace, part]}"] = shorten_json(line[part])
-        found.setdefault(line.subtask, []).append(
+        rows.setdefault(line.subtask, []).append(
             {"key": shorten(keys[0], 200), "reading": 0, "namespace": line.namespace, "states": states, "timers": []}
         )
-    return found
+    return rows
 
 
 def shorten_json(text: str, limit: int = 2000) -> str:
-    """Return JSON without what it says of nothing, cut short."""
-    value = {name: each for name, each in json.loads(text).items() if each is not None}
+    """Remove null fields from JSON and truncate it."""
+    value = {name: field for name, field in json.loads(text).items() if field is not None}
     shown = json.dumps(value, ensure_ascii=False)
     return shown if len(shown) <= limit else f"{shown[: limit - 3]}..."
 
 
 def _columns_of(part: str, note: KeyNote) -> Sequence[str]:
-    """Return the columns of a part that are the key."""
+    """Return a part's key columns."""
     inputs = note.get("inputs", [note, note])
     return (inputs[1] if part == "right" else inputs[0]).get("columns", ())
 
@@ -73,8 +73,8 @@ def _condition(part: str, columns: Sequence[str], key: Any) -> Column:
     from pyspark.sql import functions
 
     values = key if len(columns) > 1 else (key,)
-    each = [
+    conditions = [
         functions.col(f"{quoted(part)}.{quoted(column)}").eqNullSafe(functions.lit(value))
         for column, value in zip(columns, values)
     ]
-    return reduce(and_, each, functions.col(quoted(part)).isNotNull())
+    return reduce(and_, conditions, functions.col(quoted(part)).isNotNull())

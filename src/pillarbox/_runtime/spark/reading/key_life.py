@@ -1,8 +1,8 @@
-"""A key's life: its state, timers and what they wait for, as of the last epochs that Spark still has.
+"""A key's history: its state and timers, and what the timers wait for, in the last epochs that Spark retains.
 
-The key says in which subtask it is, so only the logs of that one are unpickled. Spark's reader of state cannot look up
-a key: it reads the partitions of the level, in a job of a group of its own, which can be cancelled. One such job runs
-at a time in a process.
+The key determines its subtask, so only that subtask's logs are unpickled. Spark's state reader cannot look up a key: it
+reads the level's partitions, in a job with its own group, which can be cancelled. One such job runs at a time in a
+process.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, check_text, shorten
-from pillarbox._runtime.spark.checkpoint.look import look_at
-from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
+from pillarbox._runtime.spark.checkpoint.look import read_epoch
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, map_logs
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.reading.key_columns import rows_in_columns
 from pillarbox._runtime.spark.reading.key_text import is_same_key, possible_keys, several_keys
@@ -40,40 +40,40 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# So many epochs are read.
+# The maximum number of epochs.
 _EPOCHS = 5
-# How much of a value is shown.
+# The maximum length of a value's text.
 _VALUE = 2000
 _reading = threading.Lock()
 
 
 def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dict[str, Any]:
-    """Return the state of one key in the last five epochs that Spark still has, as plain data.
+    """Return the state of one key in the last five epochs that Spark retains, as plain data.
 
-    It reads the checkpoint of a query that is stopped, or running; the program and its classes are not needed. Spark
-    cannot look up a key: the state of the operator's level is read, and the logs of one subtask are unpickled.
+    Reads the checkpoint of a running or stopped query; needs neither the program nor its classes. Spark cannot look up
+    a key: all state of the operator's level is read, and one subtask's logs are unpickled.
 
     Args:
         spark: the session that reads the checkpoint.
         checkpoint: the ``checkpointLocation`` of the query.
         uid: the operator's, as in ``.uid("count")``.
-        key: the key. Text is read by the declared type of the keys, or by the keys in state: "10040" may be text or a
+        key: the key. Text is parsed by the keys' declared type, or by the keys in state: "10040" may be text or a
             number, "2026-05-01" a date, and '["a", 1]' a key of two columns. Any other value is the key itself.
 
     Returns:
-        - ``key``, as text; ``subtask``, the index of the subtask that has it;
-        - ``epoch``, the last epoch that was committed; ``epochs``, those that were read;
+        - ``key``, as text; ``subtask``, the index of its subtask;
+        - ``epoch``, the last committed epoch; ``epochs``, the epochs that were read;
         - ``watermark`` of the subtask (epoch milliseconds), or None;
         - ``state``: a list of ``name``, ``value`` as text, ``changed``, the last of these epochs that changed it, or
           None; and ``values``, one for each of these epochs. An operator by columns has the rows of the key;
         - ``timers``: a list of ``domain``, ``at`` (epoch milliseconds) and ``waits``, what it waits for;
-        - ``calls`` that asynchronous operators in the subtask carry into the next epoch, whose record has the key in
-          it: ``uid``, ``record`` as text, and ``asked``, when the service was asked, or None;
-        - ``messages`` for people, and ``took_ms``.
+        - ``calls``: requests that asynchronous operators in the subtask carry into the next epoch, if their record
+          contains the key: ``uid``, ``record`` as text, and ``asked``, the time of the request, or None;
+        - ``messages``, as text, and ``took_ms``.
 
     Raises:
         CheckpointMismatchError: there is no such checkpoint or operator, or it cannot be read.
-        ProgramError: the text is no key, or may be several keys; or another thread is reading the state of a key.
+        ProgramError: the text is not a key, or is ambiguous; or another thread is reading a key's state.
 
     Example:
         >>> key_history(spark, "/checkpoints/flights", "count", "AA")["state"]  # doctest: +SKIP
@@ -84,7 +84,7 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
 
 
 def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
-    """Return what a checkpoint has of a key: see :func:`key_history`."""
+    """Return a key's history. See :func:`key_history`."""
     check_text(uid, "the uid")
     if isinstance(text, str):
         check_text(text, "the key")
@@ -95,23 +95,23 @@ def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[
     try:
         began = time.monotonic()
         with unwrapped_failures(), session_of(spark).job_group(f"pillarbox: the life of a key of {uid}"):
-            found = _read(spark, checkpoint, uid, text)
-        return {**found, "took_ms": round((time.monotonic() - began) * 1000)}
+            history = _read(spark, checkpoint, uid, text)
+        return {**history, "took_ms": round((time.monotonic() - began) * 1000)}
     finally:
         _reading.release()
 
 
 def _read(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
-    return look_at(spark, checkpoint, None, partial(_look_for, uid, text))
+    return read_epoch(spark, checkpoint, None, partial(_read_key, uid, text))
 
 
-def _look_for(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
+def _read_key(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
     operator, heads = operator_with(files, uid)
     notes = [head.key for head in heads.values()]
     keys = possible_keys(text, notes) if isinstance(text, str) else [text]
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys} - {None}
-    codes = sorted(code for code, each in heads.items() if each.subtask in subtasks)
+    codes = sorted(code for code, head in heads.items() if head.subtask in subtasks)
     first = files.epoch if files.is_copy else max(operator.first, files.epoch - _EPOCHS + 1)
     epochs = list(range(first, files.epoch + 1))
     looks = _looks(files, operator, epochs, codes, keys) if codes else []
@@ -121,60 +121,60 @@ def _look_for(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
             for look in looks:
                 if look["epoch"] == epoch:
                     look["rows"] = rows.get(look["subtask"], [])
-    present = [keys[place] for place in sorted({row["reading"] for look in looks for row in look["rows"]})]
+    present = [keys[index] for index in sorted({row["reading"] for look in looks for row in look["rows"]})]
     if len(present) > 1:
         why, advice = "its state has several of them", "give key_history() the key itself"
         raise several_keys(str(text), uid, present, why, advice)
-    return told(text if isinstance(text, str) else shorten(text, 200), files.epoch, epochs, looks)
+    return describe_key(text if isinstance(text, str) else shorten(text, 200), files.epoch, epochs, looks)
 
 
 def _subtask(key: Any, head: LogHead) -> int | None:
     try:
         return subtask_of_key(key, head.max_parallelism, head.parallelism)
-    except TypeError:  # it is no key
+    except TypeError:  # not a key type
         return None
 
 
 def _looks(
     files: CheckpointState, operator: Stateful, epochs: Sequence[int], codes: Sequence[int], keys: list[Any]
 ) -> list[dict[str, Any]]:
-    """Return what the logs of some subtasks have of some keys in each epoch, by one job."""
+    """Return the facts about some keys in the logs of some subtasks in each epoch, by one job."""
     chosen = f"code IN ({', '.join(map(str, codes))})"
 
     def look(epoch: int) -> DataFrame:
         logs = files.logs(operator, epoch).where(chosen)
-        return map_in_arrow(logs, "key_life", partial(each_log, partial(_of_log, epoch, keys)), "facts STRING")
+        return map_in_arrow(logs, "key_life", partial(map_logs, partial(_log_facts, epoch, keys)), "facts STRING")
 
-    rows = reduce(lambda one, other: one.unionAll(other), map(look, epochs)).collect()
+    rows = reduce(lambda left, right: left.unionAll(right), map(look, epochs)).collect()
     return [json.loads(row.facts) for row in rows]
 
 
 def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
-    """Return the one of some keys that the state of an operator has, as :func:`chosen_key` does.
+    """Choose the key that an operator's state contains. See :func:`chosen_key`.
 
     Raises:
         CheckpointMismatchError: the state cannot be read.
-        ProgramError: the state does not decide it.
+        ProgramError: the state does not determine the key.
     """
     operator, heads = operator_with(files, uid)
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys}
-    codes = sorted(code for code, each in heads.items() if each.subtask in subtasks)
+    codes = sorted(code for code, head in heads.items() if head.subtask in subtasks)
     logs = files.logs(operator).where(f"code IN ({', '.join(map(str, codes))})")
     with unwrapped_failures():
-        rows = map_in_arrow(logs, "key_life", partial(each_log, partial(_keys_of_log, keys)), "facts STRING").collect()
+        rows = map_in_arrow(logs, "key_life", partial(map_logs, partial(_keys_of_log, keys)), "facts STRING").collect()
     return chosen_key(text, uid, keys, [json.loads(row.facts) for row in rows])
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Return the one of some keys that the state has; else the one of the same type as all keys in it.
+    """Choose the key that the state contains, or else the only one with the type of a key in state.
 
     Raises:
-        ProgramError: it has several of them, or none and keys of several types.
+        ProgramError: several keys qualify, or none.
     """
-    present = sorted({place for look in looks for place in look["present"]})
+    present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
-    alike = [place for place, key in enumerate(keys) if type(key).__name__ in types]
+    alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
     chosen = present or alike
     if len(chosen) == 1:
         return keys[chosen[0]]
@@ -183,18 +183,18 @@ def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[st
 
 
 def _keys_of_log(keys: Sequence[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Return which of some keys a log has, and the types of its keys, as a line of JSON."""
+    """Return which of some keys a log contains, and the types of its keys, as a line of JSON."""
     present: set[int] = set()
     types: set[str] = set()
     for rows in LogView(store, code).rows():
         types.update(type(key).__name__ for key in rows.keys)
-        present.update(place for place, key in enumerate(keys) if any(is_same_key(key, each) for each in rows.keys))
+        present.update(index for index, key in enumerate(keys) if any(is_same_key(key, other) for other in rows.keys))
     facts = {"present": sorted(present), "types": sorted(types)}
     yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
-def _of_log(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Return what a log has of some keys, as a line of JSON."""
+def _log_facts(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+    """Return the facts about some keys in a log, as a line of JSON."""
     view = LogView(store, code)
     task, by_columns = view.task_state(), parts_slot_of(view.head) is not None
     gate = task.get("gate") or {}
@@ -203,32 +203,32 @@ def _of_log(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> 
         "subtask": view.head.subtask,
         "watermark": (gate.get("valve") or {}).get("watermark"),
         "by_columns": by_columns,
-        "rows": [] if by_columns else [each for rows in view.rows() for each in _rows_of(rows, keys)],
+        "rows": [] if by_columns else [row for rows in view.rows() for row in _rows_of(rows, keys)],
         **_calls_of(task.get("operators") or {}, keys),
     }
     yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
 def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
-    places = [place for place, key in enumerate(rows.keys) if any(is_same_key(key, other) for other in keys)]
-    for place in places:
-        row = rows.rows[place]
+    indices = [index for index, key in enumerate(rows.keys) if any(is_same_key(key, other) for other in keys)]
+    for index in indices:
+        row = rows.rows[index]
         timers = encode_timers(rows.layout, [row], by_slot=True).to_pylist()[0] or ()
         yield {
-            "key": shorten(rows.keys[place], 200),
-            "reading": next(number for number, key in enumerate(keys) if is_same_key(rows.keys[place], key)),
-            "namespace": None if rows.namespaces is None else _shown(rows.namespaces[place]),
+            "key": shorten(rows.keys[index], 200),
+            "reading": next(number for number, key in enumerate(keys) if is_same_key(rows.keys[index], key)),
+            "namespace": None if rows.namespaces is None else _as_text(rows.namespaces[index]),
             "states": {
-                state_name(name): _shown(value)
+                state_name(name): _as_text(value)
                 for (name, kind), value in zip(rows.layout, row[1:])
                 if kind != "timers" and value is not None
             },
-            "timers": [[each["domain"], each["timestamp"]] for each in timers],
+            "timers": [[timer["domain"], timer["timestamp"]] for timer in timers],
         }
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return the requests that a task carries: of each operator how many, and those with one of some keys in them."""
+    """Return a task's carried requests: their number by operator, and those whose records contain one of the keys."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     for uid, state in operators.items():
@@ -237,13 +237,13 @@ def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
                 continue
             records, asked = request[1], request[-1]
             carried[uid] = carried.get(uid, 0) + len(records)
-            mine = [each for each in records if any(_has(each, key) for key in keys)]
-            calls += [{"uid": uid, "record": _shown(each), "asked": asked} for each in mine]
+            matching = [record for record in records if any(_contains_key(record, key) for key in keys)]
+            calls += [{"uid": uid, "record": _as_text(record), "asked": asked} for record in matching]
     return {"carried": carried, "calls": calls}
 
 
-def _has(record: Any, key: Any) -> bool:
-    """Return whether a record is a key, or has all of its columns among its own."""
+def _contains_key(record: Any, key: Any) -> bool:
+    """Return whether a record is a key, or has all of its columns as fields."""
     if is_same_key(record, key):
         return True
     if isinstance(record, dict):
@@ -254,19 +254,19 @@ def _has(record: Any, key: Any) -> bool:
         fields = record.parts
     else:
         return False
-    wanted = key if isinstance(key, tuple) and key else (key,)
-    return all(any(is_same_key(field, each) for field in fields) for each in wanted)
+    parts = key if isinstance(key, tuple) and key else (key,)
+    return all(any(is_same_key(field, part) for field in fields) for part in parts)
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     value = value.parts if isinstance(value, Opaque) else value
     text = as_json(value)
     shown = shorten(value, _VALUE) if text is None else text
     return shown if len(shown) <= _VALUE else f"{shown[: _VALUE - 3]}..."
 
 
-def told(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return for people what looks into the logs of some epochs found."""
+def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the history of a key from the facts of some epochs."""
     by_epoch = {number: [look for look in looks if look["epoch"] == number] for number in epochs}
     now = by_epoch.get(epoch, [])
     subtask = next((look["subtask"] for look in now if look["rows"]), now[0]["subtask"] if now else None)
@@ -301,8 +301,8 @@ def told(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str,
             {
                 "name": name if namespace is None else f"{name} of {namespace}",
                 "value": value,
-                "changed": _changed(epochs, [each.get((namespace, name)) for each in before]),
-                "values": [each.get((namespace, name)) for each in before],
+                "changed": _changed(epochs, [values.get((namespace, name)) for values in before]),
+                "values": [values.get((namespace, name)) for values in before],
             }
             for (namespace, name), value in sorted(states.items(), key=str)
         ],
@@ -316,8 +316,8 @@ def told(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str,
 
 
 def _changed(epochs: Sequence[int], values: Sequence[str | None]) -> int | None:
-    """Return the last of some epochs that changed a value; None: it changed in none after the first one."""
-    changes = [epoch for epoch, one, other in zip(epochs[1:], values, values[1:]) if one != other]
+    """Return the last epoch that changed a value, or None if it never changed after the first one."""
+    changes = [epoch for epoch, previous, value in zip(epochs[1:], values, values[1:]) if previous != value]
     return changes[-1] if changes else None
 
 
@@ -333,5 +333,5 @@ def _waits(domain: str, at: int, watermark: int | None) -> str:
 
 
 def no_checkpoint() -> CheckpointMismatchError:
-    """Return the error of a query whose state nobody can read."""
+    """Return the error for a query without a readable checkpoint."""
     return CheckpointMismatchError("the query has no checkpoint location of its own, so its state cannot be read")

@@ -1,4 +1,4 @@
-"""The key that a person's text stands for: by the declared type of the keys, or else by the state."""
+"""Parses a key from a user's text, by the keys' declared type or by the state."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _NUMBERS = (int, float, Decimal)
 
 
 def keys_of_text(text: str) -> list[Any]:
-    """Return the keys that a text may stand for: itself, and what it is as JSON, as a date or as a decimal."""
-    found: list[Any] = [text]
+    """Return the keys that a text can denote: itself, and its values as JSON, date, timestamp or decimal."""
+    keys: list[Any] = [text]
     readings: list[Callable[[str], Any]] = [
-        lambda given: _as_key(json.loads(given)),
+        lambda text: _as_key(json.loads(text)),
         dt.date.fromisoformat,
         dt.datetime.fromisoformat,
         Decimal,
@@ -39,9 +39,9 @@ def keys_of_text(text: str) -> list[Any]:
             value = reading(text)
         except (ValueError, InvalidOperation):
             continue
-        if value is not None and not any(is_same_key(value, each) for each in found):
-            found.append(value)
-    return found
+        if value is not None and not any(is_same_key(value, key) for key in keys):
+            keys.append(value)
+    return keys
 
 
 def _as_key(value: Any) -> Any:
@@ -49,28 +49,28 @@ def _as_key(value: Any) -> Any:
 
 
 def is_same_key(key: Any, other: Any) -> bool:
-    """Return whether two values are one key."""
-    # (True equals 1, and they are two keys.)
+    """Return whether two values are the same key."""
+    # True equals 1, but they are different keys.
     if isinstance(key, bool) != isinstance(other, bool):
         return False
     try:
         return bool(key == other)
-    except Exception:  # such as an array
+    except Exception:  # an array, for example
         return False
 
 
 def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
-    """Return the keys that a text may stand for: a single one if the operator's keys have a declared type.
+    """Return the keys that a text can denote: a single one if the operator's keys have a declared type.
 
     Args:
-        notes: how the operator's keys are made.
+        notes: the notes about the operator's keys.
 
     Raises:
-        ProgramError: the text is no key of the declared type.
+        ProgramError: the text does not fit the declared type.
     """
     types, _ = declared_key(notes)
-    classes = [None if (scalar := scalar_of_spark(each)) is None else scalar.classes[0] for each in types]
-    if not types or not all(each in _READINGS for each in classes):
+    classes = [None if (scalar := scalar_of_spark(spark_type)) is None else scalar.classes[0] for spark_type in types]
+    if not types or not all(kind in _READINGS for kind in classes):
         return keys_of_text(text)
     named = ", ".join(types)
     try:
@@ -78,7 +78,7 @@ def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
             return [_read(text, classes[0])]
         parts = json.loads(text)
         if isinstance(parts, list) and len(parts) == len(types):
-            return [tuple(_read(part, each) for part, each in zip(parts, classes))]
+            return [tuple(_read(part, kind) for part, kind in zip(parts, classes))]
     except (ValueError, KeyError, InvalidOperation):
         pass
     example = ' as JSON, such as ["a", 1]' if len(types) > 1 else ""
@@ -86,7 +86,7 @@ def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
 
 
 def _read(part: Any, kind: Any) -> Any:
-    """Return a value of a class from text, or from a value of JSON."""
+    """Parse a value of a class from text or from a JSON value."""
     if part is None or type(part) is kind:
         return part
     if isinstance(part, (bool, list, dict)) or (kind is str and not isinstance(part, str)):
@@ -95,7 +95,7 @@ def _read(part: Any, kind: Any) -> Any:
 
 
 def described_keys(keys: Sequence[Any]) -> list[str]:
-    """Return what keys are, for people."""
+    """Return descriptions of keys for messages."""
     return [
         f"{shorten(key)} as {_READINGS[type(key)][0] if type(key) in _READINGS else f'a {type(key).__name__}'}"
         for key in keys
@@ -103,11 +103,11 @@ def described_keys(keys: Sequence[Any]) -> list[str]:
 
 
 def several_keys(text: str, uid: str, keys: Sequence[Any], why: str, advice: str) -> ProgramError:
-    """Return the error about a text that may stand for several keys.
+    """Return the error for an ambiguous text.
 
     Args:
-        why: what the state says of them.
-        advice: what to give instead of the text.
+        why: why the state does not determine the key.
+        advice: the alternative to the text.
     """
     return ProgramError(
         f"the key {shorten(text)} of {uid!r} may be {' or '.join(described_keys(keys))}, and {why}: write text in"

@@ -1,8 +1,8 @@
-"""State as columns: which there are, of which types, and Arrow arrays of them.
+"""State as columns: names, types, and Arrow arrays.
 
-A state has a column of its declared type where the checkpoint knows that all values are of it, which is where the
-operator's state is plain (docs/security.md). Any other is a VARIANT. Spark makes variants of JSON, so in Arrow such a
-column is a struct: of the value as JSON; or of its pickle, where it has a class of the user's in it, or bytes.
+A state's column has its declared type if the checkpoint guarantees the types of all values, that is, if the operator's
+state is plain (docs/security.md). Other columns are VARIANT. Spark parses variants from JSON, so in Arrow such a column
+is a struct with the value's JSON, or its pickle if it contains bytes or a user's class.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _SPARK_VARIANT = spark.StructType().add("json", "string").add("pickled", "binary
 _SPARK_TIMERS = spark.ArrayType(
     spark.StructType().add("service", "string").add("domain", "string").add("timestamp", "long")
 )
-# Longer ones are pickled: Spark's variants have a limit.
+# Longer JSON is pickled, since Spark's variants have a size limit.
 _LONGEST_JSON = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class StateColumn:
-    """A column of the table of an operator's state.
+    """A column of an operator's state table.
 
     Attributes:
-        name: unique among them, whatever the case.
-        slots: the names of the slots that it shows, as the log has them.
-        type: its Spark type; None: VARIANT.
-        name_of_type: its plain type, as heads have it.
+        name: unique among them, ignoring case.
+        slots: the names of its slots in the log.
+        type: its Spark type, or None for VARIANT.
+        name_of_type: its plain type, as in heads.
     """
 
     name: str
@@ -60,7 +60,7 @@ class StateColumn:
 
 
 def type_of_name(name: str) -> spark.DataType | None:
-    """Return the Spark type of a plain type from its name in a head; None: it has none."""
+    """Return the Spark type for a plain type's name in a head, or None."""
     parsed = parse(name)
     return _spark_type(parsed) if parsed.is_plain else None
 
@@ -81,10 +81,10 @@ def _struct(names: Sequence[str], parts: Sequence[spark.DataType]) -> spark.Stru
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
-    """Return the type of an operator's keys; None: it is not known, or not the same for all inputs.
+    """Return the type of an operator's keys, or None if unknown or different between inputs.
 
     Args:
-        parse: makes a type of what Spark calls it.
+        parse: parses Spark's name of a type.
     """
     types, names = declared_key(head.key for head in heads)
     kinds = list(map(parse, types))
@@ -95,12 +95,12 @@ def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -
     return _struct(names, kinds)
 
 
-def state_columns(heads: Sequence[LogHead], taken: Iterable[str]) -> list[StateColumn]:
+def state_columns(heads: Sequence[LogHead], reserved: Iterable[str]) -> list[StateColumn]:
     """Return the columns of an operator's states, in the order of their first declaration.
 
     Args:
-        heads: the heads of all its subtasks that have one.
-        taken: names that states do not get.
+        heads: all log heads of its subtasks.
+        reserved: names of other columns.
     """
     slots: dict[str, dict[str, None]] = {}
     types: dict[str, set[str | None]] = {}
@@ -109,11 +109,11 @@ def state_columns(heads: Sequence[LogHead], taken: Iterable[str]) -> list[StateC
             if kind != "timers":
                 slots.setdefault(state_name(name), {})[name] = None
                 types.setdefault(state_name(name), set()).add(head.types.get(lead + name))
-    used = {name.lower() for name in taken}
+    used = {name.lower() for name in reserved}
     columns = []
     for state, names in slots.items():
-        known = types[state]
-        plain = known.pop() if len(known) == 1 else None
+        declared_types = types[state]
+        plain = declared_types.pop() if len(declared_types) == 1 else None
         declared = type_of_name(plain or "")
         name_of_type = None if declared is None else plain
         columns.append(StateColumn(unique_name(state, used), tuple(names), declared, name_of_type))
@@ -121,15 +121,15 @@ def state_columns(heads: Sequence[LogHead], taken: Iterable[str]) -> list[StateC
 
 
 class StateEncoder:
-    """Makes Arrow batches of an operator's rows: key, namespace, states, timers, subtask.
+    """Encodes an operator's rows as Arrow batches: key, namespace, states, timers, subtask.
 
     Args:
-        key: the type of keys; None: VARIANT.
+        key: the type of keys, or None for VARIANT.
         timezone: the session's, for datetimes without one.
 
     Attributes:
         schema: the columns of the batches.
-        types: the same as Spark's types, by name.
+        types: the columns' Spark types, by name.
     """
 
     def __init__(self, operator: str, key: spark.DataType | None, states: list[StateColumn], timezone: str) -> None:
@@ -139,31 +139,31 @@ class StateEncoder:
         self._key = _Column("key", key, zone)
         self._namespace = _Column("namespace", None, zone)
         self._columns = [_Column(column.name, column.type, zone, column.name_of_type) for column in states]
-        fields = [(each.name, each.arrow) for each in (self._key, self._namespace, *self._columns)]
+        fields = [(column.name, column.arrow) for column in (self._key, self._namespace, *self._columns)]
         self.schema: pa.Schema = pa.schema([*fields, ("timers", TIMERS), ("subtask", pa.int32())])
         self.types: dict[str, spark.DataType] = {
-            **{each.name: each.spark for each in (self._key, self._namespace, *self._columns)},
+            **{column.name: column.spark for column in (self._key, self._namespace, *self._columns)},
             "timers": _SPARK_TIMERS,
             "subtask": spark.IntegerType(),
         }
 
     @property
     def variants(self) -> list[str]:
-        """The columns that Spark has to make variants of."""
-        return [each.name for each in (self._key, self._namespace, *self._columns) if each.is_variant]
+        """The columns that Spark has to convert to VARIANT."""
+        return [column.name for column in (self._key, self._namespace, *self._columns) if column.is_variant]
 
     def encode(self, rows: ViewedRows, subtask: int) -> pa.RecordBatch:
-        """Return rows as a batch.
+        """Encode rows as a batch.
 
         Raises:
             TypeMismatchError: a value does not fit its declared type.
         """
-        places = {name: place for place, (name, _) in enumerate(rows.layout, 1)}
+        indices = {name: index for index, (name, _) in enumerate(rows.layout, 1)}
         count, keys = len(rows.keys), rows.keys
         arrays = [self._convert(self._key, keys, keys), self._convert(self._namespace, rows.namespaces, keys)]
         for state, column in zip(self._states, self._columns):
-            place = next((places[name] for name in state.slots if name in places), None)
-            values = None if place is None else [row[place] for row in rows.rows]
+            index = next((indices[name] for name in state.slots if name in indices), None)
+            values = None if index is None else [row[index] for row in rows.rows]
             arrays.append(self._convert(column, values, keys))
         arrays.append(encode_timers(rows.layout, rows.rows, by_slot=True))
         arrays.append(pa.array(np.full(count, subtask, np.int32)))
@@ -222,7 +222,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def as_json(value: Any) -> str | None:
-    """Return a value of state as JSON; None where it has none."""
+    """Return a state value as JSON, or None if it has no JSON form."""
     kind = type(value)
     if value is None:
         return None
@@ -231,16 +231,16 @@ def as_json(value: Any) -> str | None:
     try:
         text = _encode(value if kind is str else _plain(value))
         text.encode()
-    except (TypeError, ValueError, RecursionError):  # (text that UTF-8 has no bytes for is a ValueError)
+    except (TypeError, ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
         return None
     return text if len(text) <= _LONGEST_JSON else None
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as lists, dictionaries, text and numbers.
+    """Convert a value to lists, dictionaries, text and numbers.
 
     Raises:
-        TypeError: there is something else in it.
+        TypeError: it contains another type.
     """
     kind = type(value)
     if value is None or kind is str or kind is bool:
@@ -253,14 +253,14 @@ def _plain(value: Any) -> Any:
         return list(map(_plain, value))
     if kind is dict:
         if all(type(key) is str for key in value):
-            return {key: _plain(each) for key, each in value.items()}
+            return {key: _plain(item) for key, item in value.items()}
         if all(type(key) is int for key in value):
-            return {str(key): _plain(each) for key, each in value.items()}
-        return [[_plain(key), _plain(each)] for key, each in value.items()]
+            return {str(key): _plain(item) for key, item in value.items()}
+        return [[_plain(key), _plain(item)] for key, item in value.items()]
     if kind is set or kind is frozenset:
         return sorted(map(_plain, value), key=_encode)
     if isinstance(value, Row):
-        return {name: _plain(each) for name, each in zip(value._fields, value)}
+        return {name: _plain(item) for name, item in zip(value._fields, value)}
     if kind is dt.datetime or kind is dt.date or kind is dt.time:
         return value.isoformat()
     if kind is dt.timedelta:

@@ -1,6 +1,6 @@
-"""Columns of any names, and functions on the Arrow batches of a DataFrame.
+"""Arbitrary column names, and functions on a DataFrame's Arrow batches.
 
-``DataFrame.mapInArrow`` looks columns up by their names, and takes a dot in one for a field of a struct.
+``DataFrame.mapInArrow`` resolves columns by name and parses a dot as a struct field.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column for SQL."""
+    """Return a column name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def with_plain_names(df: DataFrame) -> DataFrame:
-    """Return a DataFrame for ``mapInArrow``, with other names for its columns if some of these are not plain."""
+    """Return a DataFrame for ``mapInArrow``, with its columns renamed if a name has a dot or a backtick."""
     names = df.columns
     if not any("." in name or "`" in name for name in names):
         return df
-    return df.toDF(*(f"c{place}" for place in range(len(names))))
+    return df.toDF(*(f"c{index}" for index in range(len(names))))
 
 
 def map_in_arrow(df: DataFrame, task: str, function: _Function, schema: StructType | str) -> DataFrame:
-    """Return what ``df.mapInArrow(function, schema)`` does where all names of columns are plain.
+    """Apply ``df.mapInArrow(function, schema)`` with arbitrary column names.
 
     Args:
-        task: whose errors say what has failed.
+        task: the name in error messages.
     """
     return with_plain_names(df).mapInArrow(_Mapped(task, function, df.columns), schema)
 
 
 class _Mapped:
-    """Calls a function in a worker, with batches whose columns have their names again."""
+    """Restores the column names in a worker and calls the function."""
 
     def __init__(self, task: str, function: _Function, names: list[str]) -> None:
         self._task = task

@@ -1,8 +1,8 @@
-"""Arrow batches as the pandas frames that Spark's stateful operator takes.
+"""Arrow batches as pandas frames, for Spark's stateful operator.
 
-It makes Arrow of them again, and nothing is converted in between: a pandas column may hold an Arrow array. PySpark
-hands such a column on as it is, but for nested types. There it first has each value converted, by the column's
-``apply``, from what users have in their frames.
+Spark turns them into Arrow again without conversion, since a pandas column may hold an Arrow array. PySpark passes such
+a column on unchanged, except for nested types: it first calls the column's ``apply`` to convert values from users'
+types.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 
 class _Column(pd.Series):  # type: ignore[misc]
-    """A column of an Arrow array that has its final type: there is nothing to apply to its values."""
+    """A column with an Arrow array of its final type; ``apply`` does nothing."""
 
     @property
     def _constructor(self) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ class _Frame(pd.DataFrame):  # type: ignore[misc]
 
 
 def arrow_frame(batch: pa.RecordBatch) -> pd.DataFrame:
-    """Return the frame of a batch, without copying; its columns are for Spark only."""
+    """Return a batch as a frame, without copying. Only Spark may use its columns."""
     columns = zip(batch.schema.names, batch.columns)
     return _Frame(
         {name: pd.arrays.ArrowExtensionArray(pa.chunked_array([array])) for name, array in columns}, copy=False

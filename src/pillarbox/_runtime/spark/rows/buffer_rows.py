@@ -1,8 +1,8 @@
-"""Buffers as rows of Spark's, on their way through a shuffle.
+"""Buffers as Spark rows, for a shuffle.
 
-A buffer of half a megabyte is many rows. So no row is large, and the number of rows in an Arrow batch, which Spark
-bounds, bounds its bytes, too. Spark can also bound these, but then it adds up the sizes of all columns again for each
-row that it hands to Python, rows of sources as well: that took a third of the time that their way into Python takes.
+A buffer of half a megabyte becomes many rows. Rows are small, so Spark's limit of rows per Arrow batch limits its
+bytes, too. Spark also has a limit of bytes, but computing the sizes of all columns for every row, including source
+rows, takes a third of the time of the transfer to Python.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, part LONG, parts LONG, pay
 _NUMBERS = ("target", "channel", "seq", "part", "parts")
 BUFFER_COLUMNS = (*_NUMBERS, "payload")
 
-# The most bytes of a row, and the most rows of an Arrow batch.
+# The maximum bytes of a row, and the maximum rows of an Arrow batch.
 _ROW_BYTES = 4096
 _MOST_ROWS = 10_000
-# With so few columns of fixed width a batch is no larger than Spark has it by default.
+# Up to this number of fixed-width columns, a batch does not exceed Spark's default limit of bytes.
 _NARROW = 400
 
-# A task and an Arrow batch take so many bytes of buffers at a time, or one buffer. Spark brings up to 40 MiB at once: a
-# home would hold them twice over, pickled and unpickled, and the results of all of them.
+# The bytes of buffers that a task or an Arrow batch takes at a time (at least one buffer). Spark provides up to 40 MiB
+# at once: a home would hold them twice, pickled and unpickled, and all their results.
 PORTION_BYTES = 4 * 1024 * 1024
 
 _UNBOUNDED = str(2**31 - 1)
 
 
 def as_rows(buffers: Sequence[Buffer]) -> list[pa.Array]:
-    """Return the columns of rows with these buffers."""
+    """Encode buffers as columns of rows."""
     payloads = [buffer.payload for buffer in buffers]
     lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
     parts = np.maximum(1, -(-lengths // _ROW_BYTES))
@@ -48,7 +48,7 @@ def as_rows(buffers: Sequence[Buffer]) -> list[pa.Array]:
     starts = np.repeat(np.cumsum(lengths) - lengths, parts) + part * _ROW_BYTES
     ends = np.append(starts, lengths.sum()).astype(np.int32)
     content = pa.py_buffer(b"".join(payloads))
-    numbers = [np.repeat(np.array([buffer[place] for buffer in buffers], np.int64), parts) for place in range(3)]
+    numbers = [np.repeat(np.array([buffer[index] for buffer in buffers], np.int64), parts) for index in range(3)]
     return [
         *map(pa.array, (*numbers, part, np.repeat(parts, parts))),
         pa.Array.from_buffers(pa.binary(), len(part), [None, pa.py_buffer(ends), content]),
@@ -56,7 +56,7 @@ def as_rows(buffers: Sequence[Buffer]) -> list[pa.Array]:
 
 
 def in_portions(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
-    """Return buffers, so many at a time as a task or an Arrow batch takes."""
+    """Group buffers into portions of about `PORTION_BYTES`."""
     portion: list[Buffer] = []
     size = 0
     for buffer in buffers:
@@ -70,20 +70,20 @@ def in_portions(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
 
 
 class BufferRows:
-    """Makes buffers of rows, which may come in any order."""
+    """Reassembles buffers from rows in any order."""
 
     def __init__(self) -> None:
-        # The rows of buffers that are not complete, by their numbers; and how many there are to be.
+        # Rows of incomplete buffers: ``{(target, channel, seq, parts): {part: payload}}``.
         self._begun: dict[tuple[int, int, int, int], dict[int, bytes]] = {}
 
     def take(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[Buffer]:
-        """Return the buffers of which all rows have come.
+        """Add rows and yield the completed buffers.
 
         Args:
-            columns: of rows that have come.
+            columns: the columns of the rows.
 
         Raises:
-            ExchangeError: a row came twice.
+            ExchangeError: a row is duplicate.
         """
         begun = self._begun
         for target, channel, seq, part, parts, payload in zip(*columns):
@@ -100,26 +100,26 @@ class BufferRows:
                 yield Buffer(target, channel, seq, b"".join(map(pieces.__getitem__, range(parts))))
 
     def portions(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[list[Buffer]]:
-        """Return the buffers of which all rows have come, so many at a time as a task takes; as :meth:`take`."""
+        """Add rows and yield the completed buffers in portions. See :meth:`take`."""
         return in_portions(self.take(columns))
 
     def end(self) -> None:
-        """Check that there are no more rows to come.
+        """Check that all buffers are complete.
 
         Raises:
-            ExchangeError: some are missing.
+            ExchangeError: rows are missing.
         """
         for (_, channel, seq, parts), pieces in self._begun.items():
             raise ExchangeError(f"of buffer {seq} of channel {channel} only {len(pieces)} of {parts} rows have come")
 
 
 def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narrow: bool) -> dict[str, str]:
-    """Return the settings of Arrow batches that the query of some programs needs.
+    """Return the settings of Arrow batches that a query needs.
 
     Args:
-        present: the settings that the session has.
-        are_narrow: whether no row of their sources can be large: then the bytes of batches are not bounded, unless the
-            user has done it.
+        present: the session's settings.
+        are_narrow: whether all source rows are small: the bytes of batches are then unlimited unless the user limits
+            them.
     """
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
@@ -130,7 +130,7 @@ def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narro
 
 
 def has_narrow_rows(program: Program) -> bool:
-    """Return whether the rows of all sources of a program have few columns, all of fixed width."""
+    """Return whether all sources of a program have few columns, all of fixed width."""
     from pyspark.sql.types import BooleanType, DateType, NumericType, TimestampNTZType, TimestampType
 
     fixed = (BooleanType, DateType, NumericType, TimestampNTZType, TimestampType)

@@ -1,7 +1,6 @@
-"""The end of a level: what its tasks send becomes the Arrow batches that Spark takes.
+"""Converts the output of a level's tasks to Arrow batches for Spark.
 
-Task metrics have a column of their own there, and rows in which nothing else is set: they are observed after the
-level, and go no further.
+Task metrics have their own column and their own rows. They are observed after the level and then dropped.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
 from pillarbox._task.vertex import REPORT_TARGET
 
-# A column of buffers on their way into a level of a query without timers, to whose functions Spark tells no time.
+# A column that is added to buffers before a level of a query without timers, whose functions get no time from Spark.
 BATCH_TIMESTAMP = "batch_timestamp"
 
 
 class Output(ABC):
-    """Turns what a task hands over into Arrow batches; it travels to the workers with the level's host."""
+    """Converts task output to Arrow batches. Pickled to the workers with the level's host."""
 
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Return the batches."""
-        # Buffers share an Arrow batch, as each of these has its price, but a task may hand over very much at once.
+        """Convert buffers to batches."""
+        # Buffers share an Arrow batch, since each batch has a cost, but a task's output may be large.
         for portion in in_portions(buffers):
             yield from self._batches(portion)
 
     @abstractmethod
     def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Return the buffers as one batch, if they have any rows."""
+        """Convert buffers to one batch, or to none if they have no rows."""
 
 
 class BufferOutput(Output):
     """Buffers for the next level, as rows.
 
     Args:
-        report: the name of the column for metrics; None: they are left out.
+        report: name of the metrics column, or None to drop metrics.
     """
 
     def __init__(self, report: str | None) -> None:
@@ -60,14 +59,14 @@ class BufferOutput(Output):
 
 
 class ColumnOutput(Output):
-    """The typed columns of a program's outputs.
+    """Typed columns of a program's outputs.
 
-    A row has either the columns of one output or a task's metrics. One output has its columns at the top; of several,
-    each has a struct column with its name. Buffers for others are left out.
+    A row has either the columns of one output or a task's metrics. A single output has top-level columns; several
+    outputs have a struct column each. Buffers for other targets are dropped.
 
     Args:
         outputs: name and columns of each output, by its code.
-        report: the name of the column for metrics; None: they are left out.
+        report: name of the metrics column, or None to drop metrics.
     """
 
     def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], report: str | None) -> None:
@@ -103,7 +102,7 @@ class ColumnOutput(Output):
 
 
 def _reports(buffers: Iterable[Buffer]) -> Iterator[str]:
-    """Return the metrics among the buffers, as JSON."""
+    """Yield the metrics among the buffers, as JSON."""
     for buffer in buffers:
         if buffer.target == REPORT_TARGET:
             report = decode(buffer.payload)

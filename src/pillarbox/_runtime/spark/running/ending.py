@@ -85,7 +85,7 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
 
 def finish_epoch(start: Start, has_time: Callable[[], bool]) -> bool:
     """Run an epoch to its end that was begun, if there is one; return whether there is none any more."""
-    half = Checkpoint(start.spark, str(start.checkpoint)).half_epoch
+    half = Checkpoint(start.spark, str(start.checkpoint)).uncommitted_epoch
     if half is None:
         return True
     _log.info("checkpoint %s: finishing epoch %d", start.checkpoint, half)

@@ -1,7 +1,7 @@
-"""Savepoints on Spark: written from a checkpoint, and opened, by Spark's readers and writers alone.
+"""Writes savepoints from a checkpoint, and reads them, only through Spark's readers and writers.
 
-So a savepoint can be wherever Spark writes. How it is written, step by step, is in docs/savepoint-format.md: the
-manifest comes last, and without it there is no savepoint.
+So a savepoint can be wherever Spark writes. docs/savepoint-format.md describes the steps: the manifest is written last,
+and makes the savepoint complete.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.budgets.spent import IN_SAVEPOINT, charges_in
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.copy import removed
-from pillarbox._runtime.spark.checkpoint.look import look_at
-from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
+from pillarbox._runtime.spark.checkpoint.look import read_epoch
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, map_logs
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.session.folders import is_savepoint, reader, text_of, unless_missing
@@ -51,31 +51,31 @@ if TYPE_CHECKING:
 
 _STATE = "state"
 _TASKS = "tasks"
-# A file of at most so many bytes may be in memory as a whole, several times over, to be proved and read. So no file
-# gets larger, unless a single row is.
+# Limits of a data file. Its bytes may be in memory several times when it is verified and read. Only a single large row
+# exceeds the limit.
 _BYTES_IN_FILE = 64 * 1024 * 1024
 _ROWS_IN_FILE = 200_000
 
 
 def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: int | None = None) -> None:
-    """Write a savepoint: all state of a query as plain Parquet, from which a query with other parallelism can start.
+    """Write a savepoint: a query's state as plain Parquet. A query with another parallelism can start from it.
 
-    It is written from the checkpoint of a query that is stopped, or running, of one epoch that was committed; the
-    program and its classes are not needed. All state is read, and proved, once; a task has the log of one subtask in
-    memory. The format is described in docs/savepoint-format.md.
+    Reads one committed epoch from the checkpoint of a running or stopped query; needs neither the program nor its
+    classes. All state is read and verified once; a task has one subtask's log in memory. The format is described in
+    docs/savepoint-format.md.
 
-    If it is interrupted, there is no savepoint: the same call starts from scratch, and overwrites the incomplete one.
+    If it is interrupted, the savepoint is incomplete: the same call starts from scratch and overwrites it.
 
     Args:
         spark: the session that reads the checkpoint and writes the savepoint.
         checkpoint: the ``checkpointLocation`` of the query.
         directory: where to write it, anywhere that Spark writes; it must not exist.
-        epoch: the number of a micro-batch whose state Spark still has; None: the last one that was committed.
+        epoch: the number of a micro-batch whose state Spark retains, or None for the last committed one.
 
     Raises:
-        CheckpointMismatchError: there is no such checkpoint or epoch, it cannot be read, or Spark removes it; or there
-            is something in the directory.
-        ProgramError: ``epoch`` is no number of a micro-batch.
+        CheckpointMismatchError: there is no such checkpoint or epoch, it cannot be read, or Spark removes it; or the
+            directory is not empty.
+        ProgramError: ``epoch`` is not a number of a micro-batch.
 
     Example:
         >>> savepoint(spark, "/checkpoints/flights", "/savepoints/flights-1")  # doctest: +SKIP
@@ -83,7 +83,7 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     check_session(spark, "savepoint()")
     checkpoint = place_of(checkpoint, "savepoint(): the checkpoint")
     directory = place_of(directory, "savepoint(): the place of the savepoint")
-    look_at(spark, checkpoint, epoch, partial(_write, directory))
+    read_epoch(spark, checkpoint, epoch, partial(_write, directory))
 
 
 def _write(directory: str, files: CheckpointState) -> None:
@@ -93,7 +93,7 @@ def _write(directory: str, files: CheckpointState) -> None:
             f"checkpoint {files} has no state of pillarbox: does it belong to another query of Spark's?"
         )
     check_new(spark, directory)
-    # Before the tables: Spark removes the offsets, too.
+    # Before the tables, since Spark removes the offsets of old epochs, too.
     programs, sources = files.checkpoint.programs_at(files.epoch), _sources(files)
     with unwrapped_failures():
         begin(spark, directory)
@@ -116,14 +116,16 @@ def _write(directory: str, files: CheckpointState) -> None:
 
 
 def check_new(spark: SparkSession, directory: str) -> None:
-    """Check that a savepoint can be written into a directory: it is new, or has one that was not completed.
+    """Check that a directory is new or has an incomplete savepoint, so that a savepoint can be written.
 
     Raises:
-        CheckpointMismatchError: it contains something else.
+        CheckpointMismatchError: it has other content.
     """
     directory = directory.rstrip("/")
-    is_half = text_of(spark, f"{directory}/{STARTED}") is not None and text_of(spark, f"{directory}/{MANIFEST}") is None
-    if is_half or _is_empty(spark, directory):
+    is_incomplete = (
+        text_of(spark, f"{directory}/{STARTED}") is not None and text_of(spark, f"{directory}/{MANIFEST}") is None
+    )
+    if is_incomplete or _is_empty(spark, directory):
         return
     what = "is a savepoint already" if is_savepoint(spark, directory) else "contains something else"
     raise CheckpointMismatchError(f"{directory} exists, and {what}: give a new directory for the savepoint")
@@ -133,21 +135,21 @@ def check_new(spark: SparkSession, directory: str) -> None:
 
 
 def begin(spark: SparkSession, directory: str) -> None:
-    """Begin a savepoint, or begin again one that was not completed."""
+    """Begin a savepoint, or restart an incomplete one."""
     if text_of(spark, f"{directory}/{STARTED}") is None:
-        # Overwriting it would remove it first: who is killed then would leave files that nobody knows.
+        # Overwriting would remove the file first: after a crash then, nothing would mark the other files.
         _write_text(spark, BEGUN, f"{directory}/{STARTED}")
-    # Overwriting a folder removes all that an incomplete earlier savepoint has in it.
+    # Overwriting the folder removes the content of an incomplete earlier savepoint.
     _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
 
 
 def write_table(rows: DataFrame, directory: str, uid: str) -> None:
-    """Write the table of an operator; where rows are so large that its files are, too, once more with fewer in each."""
-    place, most = f"{directory}/{table_folder(uid)}", _ROWS_IN_FILE
+    """Write an operator's table. Writes it again with fewer rows per file if a file is too large."""
+    path, most = f"{directory}/{table_folder(uid)}", _ROWS_IN_FILE
     while True:
-        rows.write.mode("overwrite").option("maxRecordsPerFile", str(most)).parquet(place)
+        rows.write.mode("overwrite").option("maxRecordsPerFile", str(most)).parquet(path)
         largest = max(
-            (row["length"] for row in _parquet(rows.sparkSession, place).select("length").collect()), default=0
+            (row["length"] for row in _parquet(rows.sparkSession, path).select("length").collect()), default=0
         )
         if largest <= _BYTES_IN_FILE or most == 1:
             return
@@ -155,21 +157,23 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 
 
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
-    """Write the manifest, with the digests of all files written so far: the savepoint is complete by that.
+    """Write the manifest with the digests of all files, which completes the savepoint.
 
-    The tables that the manifest has digests of keep these: what was damaged since is not taken for good.
+    Digests that the manifest already has stay, so that later damage is still detected.
     """
     tasks = f"{_TASKS}/"
-    known = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
-    folders = sorted({*(table_folder(each.uid) for each in manifest.operators), _TASKS} - set(map(_folder, known)))
-    whole = replace(manifest, files={**known, **_digests(spark, directory, folders)})
+    digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
+    folders = sorted(
+        {*(table_folder(operator.uid) for operator in manifest.operators), _TASKS} - set(map(_folder, digests))
+    )
+    whole = replace(manifest, files={**digests, **_digests(spark, directory, folders)})
     _write_text(spark, whole.to_json(), f"{directory}/{MANIFEST}")
 
 
 def _write_tables(
     files: CheckpointState, stateful: Iterable[Stateful], directory: str
 ) -> tuple[list[OperatorTable], list[dict[str, Any]]]:
-    """Write the tables of all operators; return what the manifest says of them, and the rows of ``tasks``."""
+    """Write the tables of all operators; return their manifest entries, and the rows of ``tasks``."""
     operators: list[OperatorTable] = []
     tasks: list[dict[str, Any]] = []
     for operator in stateful:
@@ -187,15 +191,15 @@ def _write_tables(
             write_table(rows, directory, uid)
             operators.append(table)
             tasks += map(task_row, views.values())
-    return sorted(operators, key=lambda each: each.uid), tasks
+    return sorted(operators, key=lambda operator: operator.uid), tasks
 
 
 def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTable, DataFrame]:
     """Return the table of an operator's state, and its rows.
 
     Args:
-        logs: the values of the logs of all its subtasks.
-        heads: the heads of these.
+        logs: the log values of all its subtasks.
+        heads: the heads of these logs.
     """
     table = Table(OperatorTable.of(heads))
     if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
@@ -204,7 +208,7 @@ def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTa
 
 
 def _rows(operator: OperatorTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the rows of the table, from the values of logs."""
+    """Convert log values to rows of the table."""
     table = Table(operator)
 
     def rows(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
@@ -212,27 +216,27 @@ def _rows(operator: OperatorTable, batches: Iterable[pa.RecordBatch]) -> Iterato
         with collector_paused():
             yield from table.encode(view.rows(), view.head.subtask)
 
-    return each_log(rows, batches)
+    return map_logs(rows, batches)
 
 
 def _parts(logs: DataFrame) -> dict[str, pa.Schema]:
     """Return the Arrow schemas of an operator by columns."""
-    found: dict[str, pa.Schema] = {}
-    schemas = map_in_arrow(logs, "savepoint", partial(each_log, _schemas), "part STRING, content BINARY")
+    parts: dict[str, pa.Schema] = {}
+    schemas = map_in_arrow(logs, "savepoint", partial(map_logs, _schemas), "part STRING, content BINARY")
     for row in schemas.collect():
-        found.setdefault(row["part"], pa.ipc.read_schema(pa.py_buffer(bytes(row["content"]))))
-    return found
+        parts.setdefault(row["part"], pa.ipc.read_schema(pa.py_buffer(bytes(row["content"]))))
+    return parts
 
 
 def _schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    found = schemas_of(LogView(store, code))
-    if found:
-        contents = [schema.serialize().to_pybytes() for schema in found.values()]
-        yield pa.RecordBatch.from_pydict({"part": [*found], "content": contents})
+    schemas = schemas_of(LogView(store, code))
+    if schemas:
+        contents = [schema.serialize().to_pybytes() for schema in schemas.values()]
+        yield pa.RecordBatch.from_pydict({"part": [*schemas], "content": contents})
 
 
 def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
-    """Write what subtasks keep besides the rows of keys, of all operators."""
+    """Write the operator state of all operators' subtasks."""
     values = [tuple(row[name] for name in TASKS.names) for row in rows]
     schema = spark_schema(TASKS)
     frame = spark.createDataFrame(values, schema)
@@ -248,45 +252,45 @@ def _write_text(spark: SparkSession, text: str, folder: str) -> None:
 
 
 def _sources(files: CheckpointState) -> Sources:
-    """Return how far the sources had been read as of the epoch."""
+    """Return the sources' offsets as of the epoch."""
     entry = files.checkpoint.offsets([files.epoch])[files.epoch]
     if not entry.lines:
         raise removed(str(files), files.epoch)
     last = max(entry.files.values(), default=None)
     if last is None:
         return Sources(entry.lines)
-    # A source that is read twice has two lines, and one folder: which folder is whose, the program tells. So for each
-    # there is more than it may need.
+    # A source that is read twice has two lines and one folder, and only the program knows which. So each folder's log
+    # is saved up to the highest number of all sources, which may be more than it needs.
     seen = {name: _files_seen(files.spark, f"{files}/sources/{name}", last) for name in entry.sources}
     return Sources(entry.lines, {name: log for name, log in seen.items() if log})
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
-    """Return the lines of a file source's log up to a number; compact files repeat the lines of others."""
+    """Return the lines of a file source's log up to a number. Compact files repeat the lines of others."""
     rows: list[Any] = unless_missing(
         lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
     )
     seen = [
-        (found, row[0]) for row in rows if "path" in (found := json_object(row[0])) and found.get("batchId", 0) <= last
+        (entry, row[0]) for row in rows if "path" in (entry := json_object(row[0])) and entry.get("batchId", 0) <= last
     ]
-    return tuple(line for _, line in sorted(seen, key=lambda each: (each[0].get("batchId", 0), each[0]["path"])))
+    return tuple(line for _, line in sorted(seen, key=lambda item: (item[0].get("batchId", 0), item[0]["path"])))
 
 
 # -- reading --
 
 
 def _digests(spark: SparkSession, directory: str, folders: Iterable[str]) -> dict[str, FileDigest]:
-    """Return what the data files in some folders are, by their place in the directory."""
-    found: dict[str, FileDigest] = {}
+    """Return the digests of the data files in some folders, by path in the directory."""
+    digests: dict[str, FileDigest] = {}
     for folder in folders:
         rows = _parquet(spark, f"{directory}/{folder}").selectExpr("path", "length", "sha2(content, 256)")
         for path, length, digest in rows.collect():
-            found[_place(path, folder)] = FileDigest(length, digest)
-    return found
+            digests[_relative_path(path, folder)] = FileDigest(length, digest)
+    return digests
 
 
 def _lengths(spark: SparkSession, directory: str) -> dict[str, FileDigest | int]:
-    """Return the lengths of all data files, by their place in the directory: they are listed, and not read."""
+    """Return the lengths of all data files, by path in the directory. Lists the files without reading them."""
     return {
         "/".join([name, *path.split("/")[-depth:]]): length
         for name, depth in ((_STATE, 2), (_TASKS, 1))
@@ -294,12 +298,12 @@ def _lengths(spark: SparkSession, directory: str) -> dict[str, FileDigest | int]
     }
 
 
-def _place(path: str, folder: str) -> str:
+def _relative_path(path: str, folder: str) -> str:
     return f"{folder}/{path.rsplit('/', 1)[1]}"
 
 
-def _folder(place: str) -> str:
-    return place.rsplit("/", 1)[0]
+def _folder(path: str) -> str:
+    return path.rsplit("/", 1)[0]
 
 
 def _parquet(spark: SparkSession, directory: str) -> DataFrame:
@@ -309,19 +313,19 @@ def _parquet(spark: SparkSession, directory: str) -> DataFrame:
 
 
 def _is_empty(spark: SparkSession, directory: str) -> bool:
-    """Return whether a directory does not exist, or has no files."""
+    """Return whether a directory is missing or has no files."""
     read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
     return unless_missing(lambda: read.load(directory).select("path").limit(1).count(), 0) == 0
 
 
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
-    """Return a savepoint whose files exist and have their lengths; their content is checked when it is read.
+    """Open a savepoint. Checks that its files exist and have the right lengths; their content is checked when read.
 
     Args:
-        directory: where it lies.
+        directory: the savepoint's directory.
 
     Raises:
-        CheckpointMismatchError: it is none, or not complete, or not as it was written.
+        CheckpointMismatchError: there is no savepoint, or it is incomplete or damaged.
     """
     directory = directory.rstrip("/")
     text = text_of(spark, f"{directory}/{MANIFEST}")
@@ -337,10 +341,10 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
 
 
 class OpenSavepoint:
-    """A savepoint as Spark reads it.
+    """A savepoint that can be read by Spark.
 
     Attributes:
-        directory: where it lies.
+        directory: its directory.
         manifest: its manifest.
     """
 
@@ -348,13 +352,13 @@ class OpenSavepoint:
         self._spark = spark
         self.directory: str = directory
         self.manifest: Manifest = manifest
-        self._proved: set[str] = set()
+        self._verified: set[str] = set()
 
     def table(self, uid: str) -> Table:
-        """Return the table of an operator, which reads its rows.
+        """Return an operator's table, which decodes its rows.
 
         Raises:
-            CheckpointMismatchError: there is no state of it.
+            CheckpointMismatchError: it has no state.
         """
         return Table(self.manifest.operator(uid))
 
@@ -362,44 +366,46 @@ class OpenSavepoint:
         """Return the rows of an operator's table.
 
         Raises:
-            CheckpointMismatchError: there is no state of it, or it is not as it was written.
+            CheckpointMismatchError: it has no state, or the files are damaged.
         """
         schema = spark_schema(self.table(uid).schema)
-        self._prove(table_folder(uid))
+        self._verify(table_folder(uid))
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
     def rows(self, uid: str) -> int:
-        """Return the number of rows of an operator's table. It is not checked."""
+        """Return the number of rows of an operator's table, without checking the files."""
         read = reader(self._spark).schema(spark_schema(self.table(uid).schema))
         return unless_missing(lambda: read.parquet(f"{self.directory}/{table_folder(uid)}").count(), 0)
 
     def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]]:
-        """Return the files of an operator's table, each a row with ``path`` and ``content``, and their digests by name.
+        """Return the unchecked files of an operator's table with ``path`` and ``content``, and their digests by name.
 
         The caller has to check them.
         """
         folder = table_folder(uid)
-        wanted = {name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder}
-        return _parquet(self._spark, f"{self.directory}/{folder}").select("path", "content"), wanted
+        digests = {
+            name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder
+        }
+        return _parquet(self._spark, f"{self.directory}/{folder}").select("path", "content"), digests
 
     @property
     def tasks(self) -> DataFrame:
-        """What subtasks keep besides the rows of keys, pickled: a row for each.
+        """DataFrame of pickled operator state, one row per subtask.
 
         Raises:
-            CheckpointMismatchError: it is not as it was written.
+            CheckpointMismatchError: the files are damaged.
         """
-        self._prove(_TASKS)
+        self._verify(_TASKS)
         return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 
     def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
-        """Return what the operator's subtasks keep besides the rows of keys, by subtask; all of it is in memory.
+        """Return an operator's own state by subtask, in memory.
 
         Args:
             loads: unpickles it.
 
         Raises:
-            CheckpointMismatchError: there is no state of it, or it cannot be read, or is not as it was written.
+            CheckpointMismatchError: it has no state, or the state cannot be read or is damaged.
         """
         table = self.table(uid)
         tasks = (row.asDict() for row in self.tasks.where("task IS NOT NULL").collect())
@@ -408,21 +414,21 @@ class OpenSavepoint:
             batches = self.frame(uid).where("key_group IS NULL").toArrow().to_batches()
         return own_states(table.operator, tasks, (table.own_rows(batch, loads) for batch in batches), loads)
 
-    def _prove(self, folder: str) -> None:
-        """Prove, once, that the files in a folder are those that were written.
+    def _verify(self, folder: str) -> None:
+        """Verify the digests of the files in a folder, once.
 
         Raises:
-            CheckpointMismatchError: they are not.
+            CheckpointMismatchError: the files are damaged.
         """
-        if folder not in self._proved:
-            wanted = {name: file for name, file in self.manifest.files.items() if _folder(name) == folder}
-            found = _digests(self._spark, self.directory, [folder])
-            replace(self.manifest, files=wanted).check_files(self.directory, found)
-            self._proved.add(folder)
+        if folder not in self._verified:
+            expected = {name: file for name, file in self.manifest.files.items() if _folder(name) == folder}
+            actual = _digests(self._spark, self.directory, [folder])
+            replace(self.manifest, files=expected).check_files(self.directory, actual)
+            self._verified.add(folder)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the columns of an Arrow schema as Spark has them."""
+    """Convert an Arrow schema to Spark's."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)

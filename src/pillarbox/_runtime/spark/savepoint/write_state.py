@@ -1,4 +1,4 @@
-"""``write_state``: state from a DataFrame, as a savepoint that programs start from."""
+"""``write_state``: writes a DataFrame as an operator's state in a savepoint."""
 
 from __future__ import annotations
 
@@ -39,31 +39,32 @@ def write_state(
     timers: str | None = None,
     like: str | None = None,
 ) -> None:
-    """Write the state of an operator from a table: a savepoint that ``env.from_savepoint(directory)`` starts from.
+    """Write an operator's state from a table: a savepoint that ``env.from_savepoint(directory)`` starts from.
 
-    State that another system has, or that a batch job computes from history, so a query need not begin with nothing: a
-    row for each key. Where there is a savepoint in ``directory`` already, the operator is added to it.
+    It imports state from another system or from a batch job over history, so that a query does not begin empty. The
+    table has a row for each key. If ``directory`` has a savepoint, the operator is added to it.
 
     With ``like``, the rows belong to an operator of another savepoint, as Spark reads them from its folder
-    ``state/UID`` (docs/savepoint-format.md) or as :func:`read_state` returns them: filtered, or with other values.
-    A savepoint of production, filtered to one key, so opens in a test.
+    ``state/UID`` (docs/savepoint-format.md) or as :func:`read_state` returns them, possibly filtered or changed. A test
+    can open a production savepoint this way, filtered to one key.
 
     Args:
         df: a batch DataFrame.
-        directory: where the savepoint is, or is to be.
+        directory: the new or existing savepoint.
         uid: the operator's, as in ``.uid("count")``.
-        key: the column of the key, or several; the program has to key by columns of these names, or by a function that
-            returns the same values (a tuple, of several).
-        states: the operator's states, each of which has a column with its name; a value has the column's type, a list
-            an ARRAY, a map a MAP. None: all other columns are values of the columns' types.
-        timers: a column of timers that a ``KeyedProcessFunction`` has set: an ARRAY of STRUCTs with ``domain``
-            (``event`` or ``processing``) and ``timestamp`` (epoch milliseconds); None: there are none.
+        key: the column or columns of the key. The program has to key by columns of these names, or by a function that
+            returns the same values (a tuple, if several).
+        states: the operator's states. Each has a column with its name: a value has the column's type, a list is an
+            ARRAY, a map is a MAP. None: every other column is a value state of the column's type.
+        timers: a column of timers of a ``KeyedProcessFunction``, an ARRAY of STRUCTs with ``domain`` (``event`` or
+            ``processing``) and ``timestamp`` (epoch milliseconds), or None.
         like: another savepoint, instead of the three above.
 
     Raises:
         ProgramError: an argument is wrong, or a column is missing.
-        TypeMismatchError: a key is null, or there twice; a value is not of its state's type.
-        CheckpointMismatchError: the directory holds something else, or has state of the operator; or ``like`` has none.
+        TypeMismatchError: a key is null or repeated; a value does not have its state's type.
+        CheckpointMismatchError: the directory has other content, or state of the operator; or ``like`` has no state of
+            it.
 
     Example:
         >>> history = spark.sql("SELECT 'c1' AS card, 7L AS seen")  # doctest: +SKIP
@@ -84,9 +85,9 @@ def write_state(
         tasks = [row.asDict() for row in other.tasks.collect() if row["uid"] == uid]
         _write(spark, directory, uid, rows, edited, tasks, other.manifest)
         return
-    made, columns = _new(df, uid, key, states, timers)
-    _refuse_twice(df, list(made.keys), uid)
-    _write(spark, directory, uid, df.select(*map(quoted, columns)), made, [], None)
+    table, columns = _new(df, uid, key, states, timers)
+    _check_unique(df, list(table.keys), uid)
+    _write(spark, directory, uid, df.select(*map(quoted, columns)), table, [], None)
 
 
 def _new(
@@ -96,7 +97,7 @@ def _new(
     states: Sequence[StateDescriptor] | None,
     timers: str | None,
 ) -> tuple[NewTable, list[str]]:
-    """Return the table, and the columns that it is made of."""
+    """Return the table, and its columns in the DataFrame."""
     if not isinstance(uid, str) or not uid:
         raise ProgramError(f"write_state(): uid is the operator's, as in .uid('count'), not {shorten(uid)}")
     names = [key] if isinstance(key, str) else list(key or ())
@@ -120,9 +121,9 @@ def _new(
         raise ProgramError(
             f"write_state(): there is no column {missing[0]!r} for operator {uid!r}; the columns are {', '.join(types)}"
         )
-    twice = [name for name in columns if columns.count(name) > 1]
-    if twice:
-        raise ProgramError(f"write_state(): the column {twice[0]!r} of operator {uid!r} has two meanings")
+    repeated = [name for name in columns if columns.count(name) > 1]
+    if repeated:
+        raise ProgramError(f"write_state(): the column {repeated[0]!r} of operator {uid!r} has two meanings")
     if timers is not None and not _are_timers(types[timers]):
         raise ProgramError(
             f"write_state(): the column {timers!r} is {types[timers].simpleString()}; timers are an"
@@ -141,17 +142,17 @@ def _are_timers(kind: Any) -> bool:
     return fields.get("domain") is StringType and fields.get("timestamp") is LongType
 
 
-def _refuse_twice(df: DataFrame, columns: list[str], uid: str) -> None:
-    """Refuse keys that occur twice."""
-    found = df.groupBy(*map(quoted, columns)).count().where("count > 1").drop("count").take(1)
-    if found:
-        values = found[0].asDict()
-        said = next(iter(values.values())) if len(values) == 1 else tuple(values.values())
-        raise TypeMismatchError(f"operator {uid!r}: the key {shorten(said)} occurs more than once: a key has one row")
+def _check_unique(df: DataFrame, columns: list[str], uid: str) -> None:
+    """Raise an error if a key occurs twice."""
+    duplicates = df.groupBy(*map(quoted, columns)).count().where("count > 1").drop("count").take(1)
+    if duplicates:
+        values = duplicates[0].asDict()
+        key = next(iter(values.values())) if len(values) == 1 else tuple(values.values())
+        raise TypeMismatchError(f"operator {uid!r}: the key {shorten(key)} occurs more than once: a key has one row")
 
 
 def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, EditedTable]:
-    """Return the rows with the columns of the operator's table, as far as they have them."""
+    """Return the rows for the operator's table, with the columns that they have."""
     from pyspark.sql.types import VariantType
 
     edited = EditedTable(manifest.operator(uid))
@@ -178,8 +179,8 @@ def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, Edi
     rows = df.selectExpr(*columns)
     if not edited.operator.parts:
         of = ["key", *(["namespace"] if "namespace" in types else [])]
-        # A null is no key to compare: the operator's own rows have none, and a key may be in ``exact`` instead.
-        _refuse_twice(rows.where("key IS NOT NULL"), of, uid)
+        # Null keys are not comparable: the operator's own rows have no key, and a key may be in ``exact`` instead.
+        _check_unique(rows.where("key IS NOT NULL"), of, uid)
     return rows, edited
 
 
@@ -192,13 +193,13 @@ def _write(
     tasks: list[dict[str, Any]],
     like: Manifest | None,
 ) -> None:
-    before = _there(spark, directory, uid)
+    before = _existing_savepoint(spark, directory, uid)
     with unwrapped_failures():
         if before is None:
             files.begin(spark, directory)
         schema = files.spark_schema(Table(table.operator).schema)
-        made = map_in_arrow(rows, f"write_state {uid}", partial(_encoded, table), schema)
-        files.write_table(made, directory, uid)
+        encoded = map_in_arrow(rows, f"write_state {uid}", partial(_encoded, table), schema)
+        files.write_table(encoded, directory, uid)
         others = [] if before is None else [row.asDict() for row in before.tasks.collect()]
         files.write_tasks(spark, [*others, *tasks], directory)
         manifest = Manifest(
@@ -212,28 +213,28 @@ def _write(
         )
         if before is not None:
             manifest = before.manifest
-        operators = sorted([*manifest.operators, table.operator], key=lambda each: each.uid)
+        operators = sorted([*manifest.operators, table.operator], key=lambda operator: operator.uid)
         files.complete(spark, directory, replace(manifest, operators=tuple(operators)))
 
 
-def _there(spark: SparkSession, directory: str, uid: str) -> files.OpenSavepoint | None:
-    """Return the existing savepoint, to which the operator is added; None: there is none."""
+def _existing_savepoint(spark: SparkSession, directory: str, uid: str) -> files.OpenSavepoint | None:
+    """Return the existing savepoint, to which the operator will be added, or None."""
     try:
         files.check_new(spark, directory)
     except CheckpointMismatchError:
         if not is_savepoint(spark, directory):
             raise
-        found = files.open_savepoint(spark, directory)
-        if any(each.uid == uid for each in found.manifest.operators):
+        existing = files.open_savepoint(spark, directory)
+        if any(operator.uid == uid for operator in existing.manifest.operators):
             raise CheckpointMismatchError(
                 f"the savepoint {directory} has state of operator {uid!r} already: write it into a new directory"
             ) from None
-        return found
+        return existing
     return None
 
 
 def _encoded(table: NewTable | EditedTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return rows of the user's as the rows of the table."""
+    """Encode the user's rows as rows of the table."""
     for batch in batches:
         if batch.num_rows:
             yield from table.encode(batch)

@@ -58,10 +58,10 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     found = state.checkpoint
     if found.query_id in {*(str(query.id) for query in spark.streams.active), *running()}:
         raise CheckpointMismatchError(f"checkpoint {location}: its query is running: stop it, and call this again")
-    if found.half_epoch is not None:
+    if found.uncommitted_epoch is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {location}: epoch {found.half_epoch} was begun, and is not committed: start the query once"
-            " more by pillarbox.start(...) with trigger(availableNow=True), let it end, and call this again"
+            f"checkpoint {location}: epoch {found.uncommitted_epoch} was begun, and is not committed: start the query"
+            " once more by pillarbox.start(...) with trigger(availableNow=True), let it end, and call this again"
         )
     found.check_interrupted(parallelism)
     if found.interrupted is None and found.parallelism == parallelism:
@@ -75,7 +75,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
             f" first start fixed: choose one up to {subtasks}; or write a savepoint, and start from it on a new"
             " checkpoint, with env.from_savepoint(...) and any set_max_parallelism(...)"
         )
-    found.keep()
+    found.renew_description()
     # The more state there is, the longer it takes: in a session of its own, so other queries start meanwhile.
     own = session_with(spark, settings_of_state(found.state_format))
     repartition(own, location, parallelism)
@@ -104,4 +104,4 @@ def _subtasks(state: CheckpointState) -> int | None:
     noted = state.checkpoint.subtasks()
     if noted is not None:
         return min((subtasks for subtasks, _ in noted), default=None)
-    return max((head.parallelism for head in state.every_head()), default=None)
+    return max((head.parallelism for head in state.all_heads()), default=None)

@@ -151,7 +151,7 @@ class _Starting:
 
     def _configuration(self, checkpoint: Checkpoint | None) -> Configuration:
         """Return what the query runs with."""
-        present = None if checkpoint is None else checkpoint.known_parallelism
+        present = None if checkpoint is None else checkpoint.cached_parallelism
         stateful = [one.parallelism for one in self._programs if one.parallelism]
         own = {"trigger": self._start.trigger}
         if stateful:
@@ -221,7 +221,7 @@ def _layouts_in_state(
     spark: SparkSession, checkpoint: Checkpoint, planned: Sequence[PlannedProgram]
 ) -> list[Layout | None]:
     """Return the layout of each program, from the heads of the logs; None: it has none, or nobody knows which."""
-    heads = CheckpointState(spark, str(checkpoint)).every_head()
+    heads = CheckpointState(spark, str(checkpoint)).all_heads()
     found: list[Layout | None] = []
     for one in planned:
         own = [head for head in heads if head.operator in one.facts.description.uids]
