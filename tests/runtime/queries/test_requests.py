@@ -146,12 +146,12 @@ def want_stop(folder, generation=1, until=1060.0):
 
 
 def stop(told=None):
-    stop_query(NO_SPARK, "cp", timeout=30.0, tell=print if told is None else told.append)
+    stop_query(NO_SPARK, "cp", timeout=30.0, notify=print if told is None else told.append)
 
 
 def savepoint(told=None, directory="/sp", drain=False):
     hear = print if told is None else told.append
-    request_savepoint(NO_SPARK, "cp", directory, drain=drain, timeout=30.0, tell=hear)
+    request_savepoint(NO_SPARK, "cp", directory, drain=drain, timeout=30.0, notify=hear)
 
 
 # -- the driver --

@@ -24,6 +24,7 @@ from pillarbox._runtime.savepoint_stores import classes_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
@@ -43,7 +44,6 @@ from pillarbox._runtime.spark.starting.source_positions import (
     stand_ins,
     stateful_steps,
 )
-from pillarbox._runtime.spark.telling import tell
 from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.slots import LIST
@@ -170,7 +170,7 @@ class _Beginning:
         checkpoint.check([self._program], [self._program.layout])
         self._run(first)
         rows = {uid: opened.rows(uid) for uid in plan.vertices}
-        tell(
+        notify(
             f"checkpoint {checkpoint} begins with the state of savepoint {asked.directory}, epoch"
             f" {opened.manifest.epoch}: {restored(rows, asked.renamed, sources, found.positions)}"
         )

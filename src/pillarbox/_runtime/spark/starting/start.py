@@ -22,6 +22,7 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.damage import check_logs
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.homes.settings import settings_of
+from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.plan.other_python import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
     PlannedProgram,
@@ -42,7 +43,6 @@ from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
 from pillarbox._runtime.spark.starting.whole_batches import whole_batches
 from pillarbox._runtime.spark.tasks.task_facts import RUN
-from pillarbox._runtime.spark.telling import tell
 from pillarbox._runtime.spark.tools import Hooks, installed_tools
 
 if TYPE_CHECKING:
@@ -255,14 +255,14 @@ def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> No
     """Tell the numbers that the user has not set, as a checkpoint keeps them."""
     stateful = [one for one in planned if one.parallelism]
     if stateful and wanted_parallelism(stateful) is None:
-        tell(
+        notify(
             f"the query begins with parallelism {max(one.parallelism for one in stateful)},"
             f" {default_parallelism(spark)[1]}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes"
             " it, up to the max parallelism"
         )
     fixed = {one.layout.subtasks for one in stateful if not one.sets_max_parallelism}
     if fixed:
-        tell(
+        notify(
             f"the query begins with max parallelism {' and '.join(map(str, sorted(fixed)))},"
             " which is now fixed: env.set_max_parallelism() sets another one for a new checkpoint, which may begin"
             " with a savepoint of this one"
