@@ -112,7 +112,7 @@ def start(
     started = find(query)
     assert started is not None
     watch = _Watch(started, ends=timed and how.is_available_now)
-    started.hold_its_end(watch.wait_for_closing)
+    started.hold_end(watch.wait_for_closing)
     watch.start()
     return query
 
