@@ -1,9 +1,9 @@
-"""Copies of values that user code may change later.
+"""Copies of emitted values.
 
-A record belongs to the operator that receives it, and operators handle runs: a function may change a value that it has
-emitted before any consumer has seen it. So emitted values are copied, as between Flink's chained operators, unless
-their type is known to be immutable. Each class has one copy function, made at its first value and chosen by
-:func:`_copy_function_of`.
+A record belongs to the operator that receives it, and operators process records in runs: a function may change a value
+after it has emitted it and before a consumer reads it. So emitted values are copied, as between Flink's chained
+operators, unless their type is immutable. Each class has one copy function, chosen by :func:`_copy_function_of` at the
+class's first value.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from pillarbox._errors import ProgramError, check_takes, describe, shorten
 
 C = TypeVar("C", bound=type)
 
-# Instances of exactly these types cannot change.
+# Immutable types. Subclasses may be mutable.
 FIXED = frozenset(
     {int, float, complex, str, bool, bytes, type(None), decimal.Decimal, fractions.Fraction, range, uuid.UUID}
     | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo}
     | {ipaddress.IPv4Address, ipaddress.IPv6Address, re.Pattern, type, type(Ellipsis), type(NotImplemented)}
     | {types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, object}
 )
-# Neither can instances of these and of their subclasses. (Nothing changes an exception, and its copy has no traceback.)
+# Types that are immutable with their subclasses. (Nothing changes an exception, and its copy has no traceback.)
 _FIXED_BASES = (enum.Enum, pathlib.PurePath, datetime.tzinfo, type, BaseException)
-# The same of libraries, by module, as far as they are imported.
+# The same for libraries, by module, if they are imported.
 _FIXED_OF_LIBRARIES = {
     "numpy": ("number", "bool_", "str_", "bytes_", "datetime64"),
     "pandas": ("Timestamp", "Timedelta", "Period", "Interval"),
@@ -53,26 +53,26 @@ _FIXED_OF_LIBRARIES = {
     ),
 }
 COPY_MS = "copy_ms_"
-"""The counters of the time (ms) that copies of emitted values took in the epoch: followed by the name of the class."""
+"""Prefix of the counters of copy time (ms) in the epoch, followed by the class's name."""
 
-# Tuples of these classes have fields and no attributes besides: known ones, for loops that look at the fields in line.
+# Tuple classes with fields and no other attributes. Known in advance, so that loops can check the fields in line.
 TUPLES: set[type] = {tuple}
 
-# The methods by which a class decides how its instances are copied.
+# The methods by which a class customizes copies.
 _PROTOCOL = (
     *("__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__"),
     *("__reduce__", "__reduce_ex__"),
 )
 
-# One copy in so many is timed. (A prime: copies of several classes may alternate.)
+# One copy in this many is timed. A prime, since copies of several classes may alternate.
 _TIMED = 61
 
 
 class CannotCopyError(Exception):
-    """An object cannot be copied; the cause says why.
+    """An object cannot be copied. The cause has the reason.
 
     Attributes:
-        kind: its class; if the object is an attribute of another object, the class of that.
+        kind: the object's class, or the class of the object that has it as an attribute.
     """
 
     def __init__(self, kind: type) -> None:
@@ -82,14 +82,14 @@ class CannotCopyError(Exception):
 
 
 class _CopyFunction(Protocol):
-    """Copies values of one class.
+    """A copy function for the values of a class.
 
     Args:
-        known: the copies made within a larger value, by the id of the original; None: the value stands alone.
-        unshared: whether only the caller refers to the value: it need not be copied unless its contents may change.
+        memo: copies made within a larger value, by the original's id; None: the value stands alone.
+        unshared: whether only the caller refers to the value. If so, it is copied only if its contents may change.
     """
 
-    def __call__(self, value: Any, known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any: ...
+    def __call__(self, value: Any, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any: ...
 
 
 # -- declared classes --
@@ -98,9 +98,9 @@ _immutable: dict[type, None] = {}
 
 
 def immutable(cls: C) -> C:
-    """Declare that instances of a class, and of its subclasses, never change: they are emitted without a copy.
+    """Declare a class and its subclasses immutable: their instances are emitted without a copy.
 
-    Functions that emit such an object, keep it and change it nevertheless change records that were emitted already.
+    If a function nevertheless changes an instance that it has emitted, it changes the emitted records.
 
     Args:
         cls: the class. The call may decorate it, or name a class of a library.
@@ -109,7 +109,7 @@ def immutable(cls: C) -> C:
         The class.
 
     Raises:
-        ProgramError: it is not a class.
+        ProgramError: `cls` is not a class.
 
     Example:
         >>> @immutable
@@ -126,12 +126,12 @@ def immutable(cls: C) -> C:
 
 
 def declared_immutable() -> tuple[type, ...]:
-    """Return the declared classes, for a program that travels to other processes."""
+    """Return the declared classes, to send them to other processes with the program."""
     return tuple(_immutable)
 
 
 def declare_immutable(classes: Iterable[type]) -> None:
-    """Declare the classes of a program that has arrived here."""
+    """Declare the classes of a program from another process."""
     missing = [cls for cls in classes if cls not in _immutable]
     if missing:
         _immutable.update(dict.fromkeys(missing))
@@ -144,7 +144,7 @@ def declare_immutable(classes: Iterable[type]) -> None:
 
 
 def is_fixed(value: Any) -> bool:
-    """Return whether a value, and all that is in it, cannot change."""
+    """Return whether a value and all its contents are immutable."""
     kind = type(value)
     if kind in FIXED:
         return True
@@ -154,7 +154,7 @@ def is_fixed(value: Any) -> bool:
 
 
 def are_fixed(values: Collection[Any]) -> bool:
-    """Return whether none of the values can change."""
+    """Return whether all values are immutable."""
     kinds = set(map(type, values))
     if kinds <= FIXED:
         return True
@@ -164,9 +164,9 @@ def are_fixed(values: Collection[Any]) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """Return a value that stays as it is, whatever happens to the given one.
+    """Return a copy that later changes of the value do not affect.
 
-    An object that occurs several times within a value occurs as often in its copy, even if it contains itself.
+    Keeps the identity of objects that occur several times in the value, also in cycles.
 
     Raises:
         CannotCopyError: the value, or an object in it, cannot be copied.
@@ -175,9 +175,9 @@ def copied(value: Any) -> Any:
 
 
 class Copier:
-    """Copies the values that the functions of one operator emit.
+    """Copies the values that one operator's functions emit.
 
-    An async operator's loop copies, too. Threads may lose each other's samples of times, and nothing else.
+    An async operator's event loop copies, too. Concurrent threads may lose samples of times, but nothing else.
 
     Args:
         operator: the operator's name, for errors.
@@ -194,7 +194,7 @@ class Copier:
         self._seconds: dict[str, float] = {}
 
     def copied(self, value: Any) -> Any:
-        """Return a copy of a value, or the value itself if it cannot change.
+        """Return a copy of a value, or the value itself if it is immutable.
 
         Raises:
             ProgramError: it cannot be copied.
@@ -203,7 +203,7 @@ class Copier:
         return value if copy_function is _same else self._apply(copy_function, value, False)
 
     def emitted(self, value: Any) -> Any:
-        """Return the same for a value that no variable holds but one of the caller's: a new object needs no copy.
+        """Copy like :meth:`copied`, unless only one variable of the caller holds the value.
 
         Raises:
             ProgramError: it cannot be copied.
@@ -221,9 +221,9 @@ class Copier:
             raise self._refusal(value, error) from error.__cause__
 
     def take_milliseconds(self) -> dict[str, int]:
-        """Return the time that copies took since the last call, by the name of the class; estimated from samples."""
+        """Return the copy time (ms) since the last call, by class name. Estimated from samples."""
         seconds, self._seconds = self._seconds, {}
-        return {name: took for name, each in seconds.items() if (took := round(each * 1000))}
+        return {name: took for name, elapsed in seconds.items() if (took := round(elapsed * 1000))}
 
     def _apply(self, copy_function: _CopyFunction, value: Any, unshared: bool) -> Any:
         is_timed = self._until_timed <= 1
@@ -253,21 +253,19 @@ class Copier:
 
 
 class NoCopier(Copier):
-    """Copies nothing, as the program promises that no function changes what it has received or emitted."""
+    """Copies nothing: the program enables object reuse."""
 
     is_off = True
 
     def copied(self, value: Any) -> Any:
-        """Return the value itself."""
         return value
 
     def emitted(self, value: Any) -> Any:
-        """Return the value itself."""
         return value
 
 
 def _calibrated() -> int:
-    """Return how many references :meth:`Copier.emitted` counts to an object that one variable of its caller holds."""
+    """Return the reference count that :meth:`Copier.emitted` sees if one variable of its caller holds the object."""
     emitted = Copier("")._references
     result: Any = object()
     result = emitted(result)
@@ -281,7 +279,7 @@ _REFERENCES = _calibrated()
 
 
 class _Functions(dict[type, _CopyFunction]):
-    """The copy function of each class, found when the class is first seen."""
+    """The copy function of each class, chosen when the class is first seen."""
 
     def __missing__(self, kind: type) -> _CopyFunction:
         function = self[kind] = _copy_function_of(kind)
@@ -315,17 +313,17 @@ def _of_libraries() -> Iterator[type]:
 
 
 def _is_named_tuple(kind: type) -> bool:
-    """Return whether instances are tuples with names, and nothing else: they have no other attributes."""
+    """Return whether instances are named tuples without further attributes."""
     return hasattr(kind, "_fields") and not kind.__dictoffset__ and not hasattr(kind, "__deepcopy__")
 
 
 def _attributes_of(kind: type) -> tuple[str, ...] | None:
-    """Return the slots of a class whose instances are their attributes and nothing else; None for other classes."""
+    """Return the slots of a class whose instances consist of their attributes, or None for other classes."""
     if getattr(kind, "__new__", None) is not object.__new__ or kind in dispatch_table:
         return None
     for name in _PROTOCOL:
         own = getattr(kind, name, None)
-        # (What the module dataclasses defines for frozen classes with slots does no more than the default.)
+        # (The methods that dataclasses generate for frozen classes with slots equal the defaults.)
         if own is not getattr(object, name, None) and getattr(own, "__module__", None) != "dataclasses":
             return None
     slots: list[str] = []
@@ -339,19 +337,19 @@ def _attributes_of(kind: type) -> tuple[str, ...] | None:
 
 
 def _object_copy(kind: type, slots: tuple[str, ...]) -> _CopyFunction:
-    """Return the copy function of a class whose instances are their attributes and nothing else."""
+    """Return the copy function of a class whose instances consist of their attributes."""
     new, fixed = object.__new__, FIXED
-    # A frozen dataclass is as fixed as the values of its fields.
+    # A frozen dataclass is immutable if its fields' values are.
     params = getattr(kind, "__dataclass_params__", None)
     frozen = dataclasses.is_dataclass(kind) and params is not None and bool(params.frozen)
     set_attribute: Any = kind.__setattr__
     sets_itself = set_attribute is not object.__setattr__
 
-    def copy_plain(value: Any, known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+    def copy_plain(value: Any, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
         attributes = value.__dict__
-        if known is None:
-            for each in attributes.values():
-                if type(each) not in fixed:
+        if memo is None:
+            for item in attributes.values():
+                if type(item) not in fixed:
                     return copy_attributes(value, attributes, {})
             if unshared or frozen:
                 return value
@@ -361,121 +359,120 @@ def _object_copy(kind: type, slots: tuple[str, ...]) -> _CopyFunction:
             else:
                 other.__dict__ = attributes.copy()
             return other
-        return copy_attributes(value, attributes, known)
+        return copy_attributes(value, attributes, memo)
 
-    def copy_slotted(value: Any, known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+    def copy_slotted(value: Any, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
         attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
         attributes.update(getattr(value, "__dict__", ()))
-        if known is None:
+        if memo is None:
             if (unshared or frozen) and fixed.issuperset(map(type, attributes.values())):
                 return value
-            known = {}
-        return copy_attributes(value, attributes, known)
+            memo = {}
+        return copy_attributes(value, attributes, memo)
 
-    def copy_attributes(value: Any, attributes: dict[str, Any], known: dict[int, Any]) -> Any:
-        other = known.get(id(value))
+    def copy_attributes(value: Any, attributes: dict[str, Any], memo: dict[int, Any]) -> Any:
+        other = memo.get(id(value))
         if other is None:
-            other = known[id(value)] = new(kind)
+            other = memo[id(value)] = new(kind)
             same = True
             try:
-                for name, each in attributes.items():
-                    its_copy = each if type(each) in fixed else _functions[type(each)](each, known)
-                    same = same and its_copy is each
+                for name, item in attributes.items():
+                    its_copy = item if type(item) in fixed else _functions[type(item)](item, memo)
+                    same = same and its_copy is item
                     object.__setattr__(other, name, its_copy)
             except CannotCopyError as error:
                 if not error.has_owner:
                     error.kind, error.has_owner = kind, True
                 raise
             if frozen and same:
-                other = known[id(value)] = value
+                other = memo[id(value)] = value
         return other
 
     return copy_slotted if slots else copy_plain
 
 
-def _same(value: Any, known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
-    """Return the value, which cannot change."""
+def _same(value: Any, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
     return value
 
 
-def _copy_list(value: list[Any], known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
-    if known is None:
+def _copy_list(value: list[Any], memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+    if memo is None:
         if FIXED.issuperset(map(type, value)):
             return value if unshared else value.copy()
-        known = {}
-    other = known.get(id(value))
+        memo = {}
+    other = memo.get(id(value))
     if other is None:
-        other = known[id(value)] = []
-        for each in value:
-            other.append(each if type(each) in FIXED else _functions[type(each)](each, known))
+        other = memo[id(value)] = []
+        for item in value:
+            other.append(item if type(item) in FIXED else _functions[type(item)](item, memo))
     return other
 
 
-def _copy_dict(value: dict[Any, Any], known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
-    if known is None:
+def _copy_dict(value: dict[Any, Any], memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+    if memo is None:
         if FIXED.issuperset(map(type, value.values())) and FIXED.issuperset(map(type, value)):
             return value if unshared else value.copy()
-        known = {}
-    other = known.get(id(value))
+        memo = {}
+    other = memo.get(id(value))
     if other is None:
-        other = known[id(value)] = {}
-        for key, each in value.items():
-            key = key if type(key) in FIXED else _functions[type(key)](key, known)  # noqa: PLW2901
-            other[key] = each if type(each) in FIXED else _functions[type(each)](each, known)
+        other = memo[id(value)] = {}
+        for key, item in value.items():
+            key = key if type(key) in FIXED else _functions[type(key)](key, memo)  # noqa: PLW2901
+            other[key] = item if type(item) in FIXED else _functions[type(item)](item, memo)
     return other
 
 
-def _copy_set(value: set[Any], known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
-    if FIXED.issuperset(map(type, value)) and known is None:
+def _copy_set(value: set[Any], memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+    if FIXED.issuperset(map(type, value)) and memo is None:
         return value if unshared else value.copy()
-    known = {} if known is None else known
-    other = known.get(id(value))
+    memo = {} if memo is None else memo
+    other = memo.get(id(value))
     if other is None:
-        other = known[id(value)] = {_functions[type(each)](each, known) for each in value}
+        other = memo[id(value)] = {_functions[type(item)](item, memo) for item in value}
     return other
 
 
-def _copy_tuple(value: tuple[Any, ...], known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+def _copy_tuple(value: tuple[Any, ...], memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
     if FIXED.issuperset(map(type, value)):
         return value
-    known = {} if known is None else known
-    items = [each if type(each) in FIXED else _functions[type(each)](each, known) for each in value]
-    if all(one is other for one, other in zip(items, value)):
+    memo = {} if memo is None else memo
+    items = [item if type(item) in FIXED else _functions[type(item)](item, memo) for item in value]
+    if all(copied_item is other for copied_item, other in zip(items, value)):
         return value
-    # It may contain itself, by way of a list.
-    other = known.get(id(value))
+    # It may contain itself, through a list.
+    other = memo.get(id(value))
     if other is None:
-        other = known[id(value)] = tuple.__new__(type(value), items)
+        other = memo[id(value)] = tuple.__new__(type(value), items)
     return other
 
 
-def _copy_frozenset(value: frozenset[Any], known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+def _copy_frozenset(value: frozenset[Any], memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
     if are_fixed(value):
         return value
-    known = {} if known is None else known
-    return frozenset([_functions[type(each)](each, known) for each in value])
+    memo = {} if memo is None else memo
+    return frozenset([_functions[type(item)](item, memo) for item in value])
 
 
-def _copy_bytearray(value: bytearray, known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
-    known = {} if known is None else known
-    other = known.get(id(value))
+def _copy_bytearray(value: bytearray, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+    memo = {} if memo is None else memo
+    other = memo.get(id(value))
     if other is None:
-        other = known[id(value)] = value if unshared else value[:]
+        other = memo[id(value)] = value if unshared else value[:]
     return other
 
 
-def _copy_deque(value: deque[Any], known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
-    known = {} if known is None else known
-    other = known.get(id(value))
+def _copy_deque(value: deque[Any], memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+    memo = {} if memo is None else memo
+    other = memo.get(id(value))
     if other is None:
-        other = known[id(value)] = deque(maxlen=value.maxlen)
-        other.extend(each if type(each) in FIXED else _functions[type(each)](each, known) for each in value)
+        other = memo[id(value)] = deque(maxlen=value.maxlen)
+        other.extend(item if type(item) in FIXED else _functions[type(item)](item, memo) for item in value)
     return other
 
 
-def _copy_other(value: Any, known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
+def _copy_other(value: Any, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
     try:
-        return copy.deepcopy(value, known)
+        return copy.deepcopy(value, memo)
     except CannotCopyError:
         raise
     except Exception as error:

@@ -1,7 +1,7 @@
-"""The elements of streams: records, watermarks, barriers; and the buffers that hold them.
+"""Stream elements (records, watermarks, barriers) and the buffers that hold them.
 
-A *buffer* is one binary payload that holds many stream elements and is addressed to one target subtask. Its
-first byte tells its content. Elements of one channel keep their order: ``seq`` counts up per channel and target.
+A *buffer* is a binary payload of one stream element or run of records for one target subtask. Its first byte is a tag
+for the content. Elements of one channel are ordered: ``seq`` counts up per channel and target.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from pillarbox._rows import Row, row_class, rows_from_arrow
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
 
-# A channel's number holds the sending subtask in its lowest bits, above them the edge.
+# A channel's number: the sending subtask in the lowest bits, the edge above.
 _SUBTASK_BITS = 20
 
 
 def channel_code(edge: int, subtask: int) -> int:
-    """Return the number of a channel: of an edge, as its receiver knows it, and of a sending subtask."""
+    """Return the number of a channel from the receiver's edge id and the sending subtask."""
     return edge << _SUBTASK_BITS | subtask
 
 
 def edge_of_channel(channel: int) -> int:
-    """Return the edge that a channel belongs to, as its receiver knows it."""
+    """Return the receiver's edge id of a channel."""
     return channel >> _SUBTASK_BITS
 
 
@@ -45,12 +45,11 @@ def subtask_of_channel(channel: int) -> int:
 
 
 class Records:
-    """A run of stream records: ``values`` and, where they have one, their event-time ``timestamps``.
+    """A run of stream records: ``values`` and their event-time ``timestamps``.
 
     Attributes:
         values: the records, any Python objects.
-        timestamps: epoch milliseconds, one for each value (None for a record without), or None when no record
-            has one.
+        timestamps: epoch milliseconds per value (None if it has no timestamp), or None if no record has one.
     """
 
     __slots__ = ("_is_fixed", "timestamps", "values")
@@ -68,7 +67,7 @@ class Records:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether no value can change."""
+        """Whether all values are immutable."""
         if self._is_fixed is None:
             self._is_fixed = are_fixed(self.values)
         return self._is_fixed
@@ -82,7 +81,7 @@ class Records:
         return records
 
     def copied(self, copied: Callable[[Any], Any]) -> Records:
-        """Return the records with copies of their values; the records themselves if no value can change."""
+        """Return the records with copied values, or the records themselves if all values are immutable."""
         return self if self.is_fixed else Records(list(map(copied, self.values)), self.timestamps)
 
     def slice(self, start: int, stop: int) -> Records:
@@ -101,11 +100,11 @@ class Records:
 
 
 class ArrowRecords(Records):
-    """A run of records that no Python function has touched yet: it stays columnar until one asks for values.
+    """A columnar run of records: rows are decoded when a Python function first reads values.
 
     Attributes:
         batch: the columns.
-        stamps: epoch milliseconds as int64, one for each row, or None.
+        stamps: epoch milliseconds as int64, one per row, or None.
     """
 
     __slots__ = ("_timestamps", "_values", "batch", "stamps")
@@ -134,13 +133,13 @@ class ArrowRecords(Records):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether no value can change: a list or map in a row can."""
+        """Whether all values are immutable: not if a row may contain a list or map."""
         if self._is_fixed is None:
             self._is_fixed = not any(pa.types.is_nested(field.type) for field in self.batch.schema)
         return self._is_fixed
 
     def copied(self, copied: Callable[[Any], Any]) -> ArrowRecords:
-        """Return the records with rows of their own, each decoded again; the records themselves if none can change."""
+        """Return records that decode their own rows, or the records themselves if all values are immutable."""
         return self if self.is_fixed else ArrowRecords(self.batch, self.stamps)
 
     def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
@@ -155,30 +154,30 @@ class ArrowRecords(Records):
 
 
 def pickled_records(batch: pa.RecordBatch) -> Records:
-    """Return the records of a collection, which are pickled in the first column."""
+    """Unpickle the records of a collection from the first column."""
     return Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
 
 
 @dataclass(frozen=True)
 class Watermark:
-    """No record with a timestamp of at most ``timestamp`` (epoch ms) is expected any more."""
+    """Asserts that no further record has a timestamp of at most ``timestamp`` (epoch ms)."""
 
     timestamp: int
 
 
 @dataclass(frozen=True)
 class WatermarkStatus:
-    """Whether a channel takes part in the downstream watermark: an idle one does not hold it back."""
+    """Whether a channel is idle, which excludes it from the downstream watermark."""
 
     idle: bool
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """Ends a channel's share of an epoch.
+    """The end of an epoch in a channel.
 
     Attributes:
-        checkpoint_id: the number of the epoch as the sender counts it (Spark's batch id where that is known).
+        checkpoint_id: the sender's number of the epoch (Spark's batch id if known).
     """
 
     checkpoint_id: int
@@ -186,76 +185,77 @@ class Barrier:
 
 @dataclass(frozen=True)
 class EndOfData:
-    """A bounded channel has given its last record and its last watermark."""
+    """The end of a bounded channel, after its last record and watermark."""
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """The metrics of one task for one epoch. Times are in milliseconds; points in time are epoch milliseconds.
+    """The metrics of one task for one epoch. Durations are in milliseconds, times in epoch milliseconds.
 
     Attributes:
         vertex: names of the task's operators.
         uid: the uid of its first operator; empty for a source.
-        level: how many shuffles it is away from the sources.
-        subtask: which parallel instance it is; of a source, the partition.
+        level: number of shuffles between the sources and the task.
+        subtask: the subtask's index; for a source, the partition.
         epoch: number of the epoch.
-        records_in: records that came in.
-        records_out: records that were sent.
-        bytes_out: bytes of the buffers that were sent.
-        mails: mails that were run.
+        records_in: records received.
+        records_out: records sent.
+        bytes_out: bytes of the buffers sent.
+        mails: mails run.
         busy_ms: time in none of the next three states.
-        idle_ms: time without input: the task waits for it.
-        back_pressured_ms: time in which the output was not taken.
+        idle_ms: time waiting for input.
+        back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for bringing the state to the store's version, and for writing it.
         alignment_ms: time from the first barrier to the last.
-        counters: the operators' own counts, and the counts of the user's functions, by ``uid.name``.
-        buffers_in: buffers that came in. This and what follows: None for a source.
+        counters: counters of the operators and of the user's functions, by ``uid.name``.
+        buffers_in: buffers received. This and the following fields are None for a source.
         watermark: the task's event time.
         keys: keys with state or timers; if windows fold more than 100,000 accumulators, the keys of the largest window.
         event_time_timers: event-time timers of all keys.
         processing_time_timers: processing-time timers of all keys.
-        next_wake_up: when there is something to do even without input; None: never.
+        next_wake_up: time of the next work that needs no input, or None.
         unfinished: whether requests are carried into the next epoch.
         state_bytes: the approximate size of the state when it is written.
-        state_bytes_written: what this epoch wrote of it.
+        state_bytes_written: bytes of state that this epoch wrote.
         state_chunks: chunks of the state log.
-        mailbox_latency_ms: the longest that one of the latest ten probes waited for its turn in the mailbox; also for a
-            source. None: no probe has run, or the program asks for none (``measure_mailbox_latency``).
-        state_sync: how the task stood to the store's version: ``"in step"``, or ``"loaded"``: it was created again.
-        state_format: ``"plain"``, where state is plain data of declared types; or ``"pickle: "`` and the reason. None:
-            there is no state, or (in a batch) it is written nowhere.
+        mailbox_latency_ms: the longest wait of the latest ten probes for their turn in the mailbox; also for a source.
+            None: no probe has run, or the program does not measure it (``measure_mailbox_latency``).
+        state_sync: ``"in step"`` if the task's state had the store's version, ``"loaded"`` if it was loaded from the
+            store.
+        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None: there is no
+            state, or (in a batch) it is not written.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: time in which the next request of an async function waited for a rate limit; None: there is no
-            rate limit.
-        broadcast_in: how many of ``records_in`` were broadcast: each subtask gets all of them.
+        rate_limited_ms: time that an async function's next request waited for a rate limit; None: there is no rate
+            limit.
+        broadcast_in: how many of ``records_in`` were broadcast: each subtask receives all of them.
         host: the machine that the task ran on.
-        process: the number of its process there: a home, or a Python worker of Spark's.
-        attempt: which attempt of Spark's task ran it, from 0; None where no task of Spark's did.
-        process_tasks: how many tasks live in that process.
-        process_bytes: the resident memory of that process (Linux), of which homes share some with each other.
-        number: the number of its vertex in the program; -1: it is not known.
+        process: id of its process there: a home, or a Python worker of Spark.
+        attempt: attempt of the Spark task that ran it, from 0; None outside of Spark tasks.
+        process_tasks: number of tasks in that process.
+        process_bytes: resident memory of that process (Linux). Homes share a part of it.
+        number: number of its vertex in the program; -1: unknown.
         started: when the task began the epoch (epoch ms).
-        operators: for each operator of the chain, the head first, how many records came in and went out.
-        held_by: the vertex and the subtask whose watermark is the lowest, and so holds the task's; the subtask is -1 if
-            it is a source that had no records in the epoch. None: nothing holds it.
-        event_times: the smallest and the largest timestamp that the task has given to records of the epoch, and the
-            place of the record with the largest one: ``{"topic", "partition", "offset"}`` of Kafka or ``{"file"}``, and
-            ``{}`` where the records do not tell. None: it has given none.
-        key_sample: how many records of the epoch were sampled, and the most frequent keys among them (as text), each
-            with the number of its records in the sample. None: it has no keys, or few records.
-        versions: of Python and of packages in its process, in the first epoch of the task there; None: in later ones.
-        private_bytes: the memory of its process (Linux) without pages that other processes have, too, such as those
-            that homes share. So a sum over processes counts no page twice.
-        executor: the number of the process of its executor, a JVM; None: it is not known.
-        memory_limit: bytes that all processes of its container may use, in the first epoch of the task there. None: in
-            later ones, or there is no limit.
-        home_restarts: homes that were started for this epoch because the home before ended, hung or was lost.
-        home_cold_starts: homes that had nothing of the run: the task's first epoch in the executor, or the first after
-            its partition has moved there.
-        home_adoptions: homes that a new starter took over from one that had ended.
-        fallback: why the task ran in a Python worker of Spark's although it should have a home; None: it had one, or
-            should have none.
-        program: the name that the metrics of its program are observed under, which whoever reads the progress sets.
+        operators: records in and out of each operator of the chain, from the head.
+        held_by: the vertex and subtask with the lowest watermark, which holds the task's watermark back. The subtask is
+            -1 for a source without records in the epoch. None: nothing holds it back.
+        event_times: the smallest and largest timestamp that the task assigned in the epoch, and the position of the
+            record with the largest: ``{"topic", "partition", "offset"}`` for Kafka, ``{"file"}`` for files, otherwise
+            ``{}``. None: it assigned no timestamps.
+        key_sample: the number of records sampled in the epoch, and the most frequent keys (as text) with their numbers
+            of records in the sample. None: it has no keys, or few records.
+        versions: versions of Python and of packages in its process, in the task's first epoch there; None in later
+            epochs.
+        private_bytes: memory of its process (Linux) without pages shared with other processes, such as other homes. So
+            a sum over processes counts no page twice.
+        executor: process id of its executor, a JVM; None: unknown.
+        memory_limit: memory limit (bytes) of its container, in the task's first epoch there. None in later epochs, or
+            without a limit.
+        home_restarts: homes started for this epoch because the previous home ended, hung or was lost.
+        home_cold_starts: homes without state of the run: the task's first epoch in the executor, or the first after its
+            partition has moved there.
+        home_adoptions: homes that a new starter took over from an ended one.
+        fallback: why the task ran in a Python worker of Spark instead of its home; None: it had a home, or needs none.
+        program: the name that its program's metrics are observed under; set by the reader of the progress.
     """
 
     vertex: str
@@ -322,22 +322,25 @@ class TaskReport:
 
     @property
     def total_ms(self) -> int:
-        """How long it took."""
+        """The task's time in the epoch (ms)."""
         return self.busy_ms + self.idle_ms + self.back_pressured_ms + self.state_ms
 
     def __repr__(self) -> str:
-        return told(self, vars(self))
+        return metrics_repr(self, vars(self))
 
 
-# The default of each field; of those without one, an object that no value equals.
-_DEFAULTS = [each.default if each.default_factory is MISSING else each.default_factory() for each in fields(TaskReport)]
+# The default of each field; for fields without a default, an object that equals no value.
+_DEFAULTS = [
+    default_field.default if default_field.default_factory is MISSING else default_field.default_factory()
+    for default_field in fields(TaskReport)
+]
 
 
 def text_of_report(report: TaskReport) -> str:
-    """Return the values of a report as JSON, in the order of the fields, which gains fields at its end and loses none.
+    """Return a report's values as a JSON array, in field order. New fields are only added at the end.
 
-    Spark logs the reports of all tasks with each progress, and keeps a hundred of these for each query, so defaults
-    at the end are left out.
+    Defaults at the end are omitted: Spark logs the reports of all tasks with each progress, and stores a hundred
+    progress events per query.
     """
     values = list(vars(report).values())
     while values[-1] == _DEFAULTS[len(values) - 1]:
@@ -346,12 +349,12 @@ def text_of_report(report: TaskReport) -> str:
 
 
 def report_of_text(text: str) -> TaskReport:
-    """Return the report that a text is of, perhaps one of a later version with more fields."""
+    """Parse a report. Ignores further fields of later versions."""
     return TaskReport(*json.loads(text)[: len(fields(TaskReport))])
 
 
-def told(report: Any, values: dict[str, Any]) -> str:
-    """Return the text of metrics, without those that are None, 0, False or empty."""
+def metrics_repr(report: Any, values: dict[str, Any]) -> str:
+    """Return a repr of metrics without values that are None, 0, False or empty."""
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name in ("subtask", "epoch"))
     return f"{type(report).__name__}({shown})"
 
@@ -360,12 +363,12 @@ Element = Records | Watermark | WatermarkStatus | Barrier | EndOfData | TaskRepo
 
 
 class Buffer(NamedTuple):
-    """One payload on its way to one subtask.
+    """A payload for one subtask.
 
     Attributes:
         target: the code of the receiving subtask or output.
         channel: the sending subtask: unique in the program.
-        seq: position in the order of this channel to this target within the epoch, from 0.
+        seq: index within the epoch of this channel's buffers to this target, from 0.
         payload: the encoded element.
     """
 
@@ -378,16 +381,16 @@ class Buffer(NamedTuple):
 _ARROW, _PICKLED, _ROWS = b"A", b"P", b"R"
 _WATERMARK, _STATUS, _BARRIER, _END, _REPORT = b"W", b"S", b"B", b"E", b"M"
 _INT64 = struct.Struct("<q")
-# Columns begin at a multiple of this many bytes, as Arrow's functions on them want it.
+# Columns are aligned to this many bytes, for Arrow's kernels.
 _ALIGNED = 8
 
 
 class ByValueError(Exception):
-    """A class or a function cannot be pickled by its name; the message says which."""
+    """A class or a function cannot be pickled by name. The message names it."""
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value; classes and functions that cannot be imported elsewhere go along by value."""
+    """Pickle a value. Classes and functions that cannot be imported elsewhere are pickled by value."""
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -396,10 +399,10 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_by_name(value: Any) -> bytes:
-    """Pickle a value for a checkpoint: its classes and functions are read by name, also by other versions of Python.
+    """Pickle a value for a checkpoint, with classes and functions by name, for other versions of Python.
 
     Raises:
-        ByValueError: something in it has no name by which it can be imported: it would come back as another thing.
+        ByValueError: a class or function in it cannot be imported by name.
     """
     try:
         return pickle.dumps(value, protocol=5)
@@ -441,7 +444,7 @@ def _encode_arrow(records: ArrowRecords) -> bytes:
 
 def _encode_values(records: Records) -> bytes:
     values, timestamps = records.values, records.timestamps
-    # A Row pickles through its constructor, several times slower than the plain tuple that it is.
+    # Rows pickle through their constructor, several times slower than plain tuples.
     if values and isinstance(values[0], Row) and len(set(map(type, values))) == 1:
         return _ROWS + dumps((values[0]._fields, list(map(tuple, values)), timestamps))
     return _PICKLED + dumps((values, timestamps))

@@ -1,7 +1,7 @@
-"""The errors that pillarbox raises for wrong use and for broken promises, and how they show a value.
+"""pillarbox's errors, checks of arguments, and shortened values for messages.
 
-Every message names the operator, the key or field, the value (cut short) and what to do. Its first line is the
-error message; the second says where in the program it happened, so far as the first does not.
+Each message names the operator, the key or field, the value (shortened) and what to do. Its first line is the error
+message. A second line gives the location in the program that the first line does not mention.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from pillarbox._unpickle import make_error
 
-# Of what an exception says, this much is shown.
+# Maximum length of an exception's message.
 _MESSAGE_LIMIT = 1000
 _FIELDS_LIMIT = 300
-# Of a value that becomes a column of text, this much (characters).
+# Maximum length (characters) of a value that is shown in a text column.
 SHOWN = 10_000
 
 
@@ -32,9 +32,9 @@ class PillarboxError(Exception):
         return make_error, (type(self).__name__, self.args), self.__dict__
 
     def at(self, **place: object) -> None:
-        """Add where it happened: ``operator``, ``subtask``, ``key``, ``record``; the first operator to say so is right.
+        """Add the location: ``operator``, ``subtask``, ``key``, ``record``. The first reported operator wins.
 
-        The operators before it see the error, too, as it passes through their calls.
+        Operators upstream see the error, too, as it passes through their calls.
         """
         shown = {name: shorten_record(value) if name == "record" else shorten(value) for name, value in place.items()}
         if "operator" not in shown or self._place.setdefault("operator", shown["operator"]) == shown["operator"]:
@@ -42,13 +42,13 @@ class PillarboxError(Exception):
 
     @property
     def place(self) -> dict[str, str]:
-        """Where it happened, as far as that is known: each value as text, cut short."""
+        """The location, as far as known: values as shortened text."""
         return dict(self._place)
 
     def __str__(self) -> str:
         message = super().__str__()
-        told = [f"{name} {value}" for name in _PLACE if (value := self._place.get(name)) is not None]
-        missing = [part for part in told if part not in message]
+        parts = [f"{name} {value}" for name in _PLACE if (value := self._place.get(name)) is not None]
+        missing = [part for part in parts if part not in message]
         return f"{message}\n  ({', '.join(missing)})" if missing else message
 
 
@@ -56,9 +56,9 @@ _PLACE = ("operator", "subtask", "key", "record")
 
 
 def place_of_task(operator: str, subtask: int | None = None, epoch: int | None = None) -> str:
-    """Return where a task was, which lines of the log end with: ``(operator 'x', subtask 3, epoch 12)``.
+    """Return a task's location for the end of a log line: ``(operator 'x', subtask 3, epoch 12)``.
 
-    None is left out: it is not known there.
+    Omits values that are None.
     """
     parts = [f"operator {operator!r}"]
     parts += [f"{name} {value}" for name, value in (("subtask", subtask), ("epoch", epoch)) if value is not None]
@@ -66,15 +66,15 @@ def place_of_task(operator: str, subtask: int | None = None, epoch: int | None =
 
 
 class ProgramError(PillarboxError, ValueError):
-    """The program cannot run as it is written; raised while it is being built."""
+    """The program cannot run as written. Raised while it is built."""
 
 
 class MissingMethodError(ProgramError, AttributeError):
-    """An object of this kind has no such method: it is an ``AttributeError``, so ``hasattr`` says no."""
+    """A method does not exist for this kind of object. As an ``AttributeError``, it makes ``hasattr`` return False."""
 
 
 class MissingClassError(ProgramError, ImportError):
-    """A class of PyFlink's does not exist here. It is an ``ImportError``, so an ``import`` shows what to do instead."""
+    """A PyFlink class does not exist here. As an ``ImportError``, it shows at the ``import`` what to use instead."""
 
 
 class ConfigurationError(PillarboxError):
@@ -82,19 +82,19 @@ class ConfigurationError(PillarboxError):
 
 
 class KeyTypeError(PillarboxError, TypeError):
-    """A key has no hash that is the same in every process, so it cannot be routed."""
+    """A key cannot be routed: its hash is not the same in every process."""
 
 
 class OperatorError(PillarboxError):
-    """User code of an operator raised; the cause is chained."""
+    """User code of an operator raised. The cause is chained."""
 
 
 class BudgetExceededError(PillarboxError):
-    """A request did not begin: the ceiling of a budget with ``when_exceeded="fail"`` is reached."""
+    """A request was rejected: a budget with ``when_exceeded="fail"`` has reached its ceiling."""
 
 
 class CircuitOpenError(PillarboxError):
-    """A request did not begin: the circuit breaker of a budget with ``when_exceeded="fail"`` is open."""
+    """A request was rejected: the circuit breaker of a budget with ``when_exceeded="fail"`` is open."""
 
 
 class TypeMismatchError(PillarboxError, TypeError):
@@ -102,17 +102,17 @@ class TypeMismatchError(PillarboxError, TypeError):
 
 
 class ExchangeError(PillarboxError):
-    """A channel between two tasks lost, doubled or reordered a buffer, or ended without its barrier."""
+    """A channel between two tasks lost, duplicated or reordered a buffer, or ended without its barrier."""
 
 
 class CheckpointMismatchError(PillarboxError):
-    """The state at hand was written by another program, parallelism, or newer version of pillarbox, or is damaged."""
+    """State belongs to another program, parallelism or newer version of pillarbox, or is damaged."""
 
 
 class SavepointError(PillarboxError):
-    """A query could not be stopped with a savepoint, or was stopped before it had the state of one.
+    """A query could not be stopped with a savepoint, or ended before the savepoint was complete.
 
-    It says whether the query runs, and how to resume it.
+    The message says whether the query is running, and how to resume it.
     """
 
 
@@ -121,10 +121,10 @@ class TaskCanceledError(PillarboxError):
 
 
 class TaskStateError(PillarboxError):
-    """A task was asked for something that cannot happen in the state that it is in."""
+    """A task was asked for something that its state does not allow."""
 
 
-# How values of these types begin and end, as Python shows them.
+# The brackets in the repr of these types.
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"),
     tuple: ("(", ")"),
@@ -134,75 +134,76 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 }
 
 
-def check_kind(value: object, kinds: type | tuple[type, ...], what: str, wanted: str) -> None:
-    """Check that an argument is of one of some classes.
+def check_kind(value: object, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
+    """Check the type of an argument.
 
     Args:
-        what: the argument, and ``wanted``: the words for what it is, as in "the name of a column".
+        what: the argument, for the message.
+        expected: its description, as in "the name of a column".
 
     Raises:
-        ProgramError: it is of another one.
+        ProgramError: it has another type.
     """
     if not isinstance(value, kinds):
-        raise ProgramError(f"{what} is {wanted}, not {shorten(value)}")
+        raise ProgramError(f"{what} is {expected}, not {shorten(value)}")
 
 
-def check_takes(value: object, kinds: type | tuple[type, ...], method: str, wanted: str) -> None:
-    """Check that a method is given an object of one of some classes.
+def check_takes(value: object, kinds: type | tuple[type, ...], method: str, expected: str) -> None:
+    """Check the type of a method's argument.
 
     Args:
         method: the method, as in "key_by()".
-        wanted: the words for what it takes, as in "an OutputTag".
+        expected: a description of the argument, as in "an OutputTag".
 
     Raises:
-        ProgramError: it is of another one.
+        ProgramError: it has another type.
     """
     if not isinstance(value, kinds):
-        raise ProgramError(f"{method} takes {wanted}, not {shorten(value)}")
+        raise ProgramError(f"{method} takes {expected}, not {shorten(value)}")
 
 
 def check_text(value: object, what: str) -> None:
-    """Check that an argument is text, and not empty.
+    """Check that an argument is a non-empty string.
 
     Raises:
-        ProgramError: it is something else.
+        ProgramError: it is not.
     """
     check_kind(value, str if value != "" else (), what, "a non-empty string")
 
 
 def is_count(value: object, least: int = 1) -> bool:
-    """Return whether something is a whole number, and at least another one. ``True`` is no number."""
+    """Return whether a value is an int of at least ``least``. ``True`` is not an int here."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def check_count(value: object, what: str, wanted: str = "a whole number from 1") -> None:
+def check_count(value: object, what: str, expected: str = "a whole number from 1") -> None:
     """Check that an argument is a whole number from 1.
 
     Raises:
-        ProgramError: it is something else.
+        ProgramError: it is not.
     """
     if not is_count(value):
-        raise ProgramError(f"{what} is {wanted}, not {shorten(value)}")
+        raise ProgramError(f"{what} is {expected}, not {shorten(value)}")
 
 
 def listed(names: Iterable[object]) -> str:
-    """Return names for an error: each as ``repr`` shows it, or "none"."""
+    """Return the reprs of names for a message, or "none"."""
     return ", ".join(map(repr, names)) or "none"
 
 
 def shorten(value: object, limit: int = 80) -> str:
-    """Return ``repr(value)`` in at most ``limit`` characters; never raises."""
+    """Return ``repr(value)`` in at most ``limit`` characters. Never raises."""
     try:
         text = _shown(value, limit)
-    except Exception as error:  # a user's __repr__ may be broken: the report must still come out
+    except Exception as error:  # a user's __repr__ may raise
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _shown(value: Any, limit: int) -> str:
-    """Return ``repr(value)``, or a beginning of it that is longer than ``limit``: all of it may be huge.
+    """Return ``repr(value)``, or a prefix of it that is longer than ``limit``: the whole may be huge.
 
-    Classes of the program's own say themselves what they show.
+    Other classes are shown with their own ``repr``.
     """
     kind = type(value)
     if kind in (str, bytes, bytearray):
@@ -217,10 +218,10 @@ def _shown(value: Any, limit: int) -> str:
     if limit <= 0 or not value:
         return repr(value) if not value else "..."
     text = opening
-    for name, each in zip(repeat("") if fields is None else map("{}=".format, fields), value):
-        text += name + _shown(each, limit - len(text))
+    for name, item in zip(repeat("") if fields is None else map("{}=".format, fields), value):
+        text += name + _shown(item, limit - len(text))
         if kind is dict:
-            text += ": " + _shown(value[each], limit - len(text))
+            text += ": " + _shown(value[item], limit - len(text))
         if len(text) > limit:
             return text
         text += ", "
@@ -228,24 +229,24 @@ def _shown(value: Any, limit: int) -> str:
 
 
 def shorten_record(record: object) -> str:
-    """Return ``repr(record)``, cut short where it is longer than records are that one reads at a glance."""
+    """Return ``repr(record)``, shortened to a length that can be read at a glance."""
     return shorten(record, 200)
 
 
-def advice_on_version(written: int, known: int) -> str:
-    """Return what to do about a file of a format, or by a scheme, with another number than this version knows."""
-    return "update pillarbox" if written > known else "run the version of pillarbox that wrote it"
+def advice_on_version(written: int, supported: int) -> str:
+    """Return advice for a file whose format version is not supported."""
+    return "update pillarbox" if written > supported else "run the version of pillarbox that wrote it"
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as one line: its type, its message, cut short, and those that it groups; never raises."""
+    """Return an exception as one line: its type, shortened message and grouped exceptions. Never raises."""
     try:
         message = " ".join(str(error).split())
-    except Exception as broken:  # a user's __str__ may be broken: the report must still come out
+    except Exception as broken:  # a user's __str__ may raise
         message = f"<its message raised {type(broken).__name__}>"
     inner: Any = getattr(error, "exceptions", ())
     if isinstance(inner, (list, tuple)) and inner:
-        message += f" [{'; '.join(describe(each) for each in inner if isinstance(each, BaseException))}]"
+        message += f" [{'; '.join(describe(part) for part in inner if isinstance(part, BaseException))}]"
     message += _fields_of(error)
     if len(message) > _MESSAGE_LIMIT:
         message = message[: _MESSAGE_LIMIT - 3] + "..."
@@ -253,7 +254,7 @@ def describe(error: BaseException) -> str:
 
 
 def _fields_of(error: BaseException) -> str:
-    """Return the fields that there are, where an attribute was asked for that a row or named tuple does not have."""
+    """Return a hint with the existing fields if an attribute of a row or named tuple was missing."""
     if not isinstance(error, AttributeError) or not isinstance(error.obj, tuple):
         return ""
     fields: object = getattr(type(error.obj), "_fields", None)
@@ -264,24 +265,24 @@ def _fields_of(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
-    """Return an error and all that Python shows with it; each once, also where one is its own cause.
+    """Return an error and all errors that Python prints with it, once each, also in cycles.
 
-    These are the error that it was raised from, or that was being handled meanwhile, and the errors that it groups.
+    These are its ``__cause__`` or ``__context__`` and the exceptions of a group.
     """
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     pending: list[object] = [error]
     while pending:
-        each = pending.pop()
-        if isinstance(each, BaseException) and not any(each is other for other in found):
-            found.append(each)
-            inner = getattr(each, "exceptions", ())
+        candidate = pending.pop()
+        if isinstance(candidate, BaseException) and not any(candidate is other for other in errors):
+            errors.append(candidate)
+            inner = getattr(candidate, "exceptions", ())
             pending += inner if isinstance(inner, (list, tuple)) else ()
-            pending.append(each.__cause__ if each.__suppress_context__ else each.__context__)
-    return found
+            pending.append(candidate.__cause__ if candidate.__suppress_context__ else candidate.__context__)
+    return errors
 
 
 def no_time_zone(what: str) -> str:
-    """Return the message for dates and naive datetimes that are no points in time, as no session has a time zone."""
+    """Return the message for dates and naive datetimes without a session time zone."""
     return (
         f"{what} has no time zone, and there is no Spark session, whose time zone it would be in: give it one, such as"
         " tzinfo=timezone.utc, or set one with env.set_time_zone('Europe/Berlin'), or with the time_zone of a harness"
@@ -289,25 +290,25 @@ def no_time_zone(what: str) -> str:
 
 
 def failed(error: BaseException) -> str:
-    """Return the words for what an error did to a call: Ctrl-C interrupts it, and is no failure."""
+    """Return the verb for a call that raised: Ctrl-C interrupts it and is not a failure."""
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def raise_from_user_code(error: BaseException, what: str, **place: object) -> NoReturn:
-    """Raise what user code raised as an error that says so: :class:`OperatorError`, with the cause chained.
+    """Raise a user code's error as :class:`OperatorError`, with the cause chained.
 
-    pillarbox's own errors stay what they are, and learn where they happened. ``KeyboardInterrupt`` stays one, too, with
-    the error message as its own: it may be the user's Ctrl-C, which must not be caught by an ``except Exception``.
+    pillarbox's own errors are re-raised with the location added. ``KeyboardInterrupt`` keeps its type, with the message
+    added: it may be the user's Ctrl-C, which an ``except Exception`` must not catch.
 
     Args:
-        what: what failed (:func:`failed`): the message up to the cause.
-        place: where: see :meth:`PillarboxError.at`.
+        what: the failed call (:func:`failed`): the message up to the cause.
+        place: the location, see :meth:`PillarboxError.at`.
     """
     if isinstance(error, PillarboxError):
         error.at(**place)
         raise error
     if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, KeyboardInterrupt):
-        raise error  # an operator further on has said it
+        raise error  # an operator downstream has added the message
     if isinstance(error, KeyboardInterrupt):
         raise KeyboardInterrupt(what) from error
     outcome = OperatorError(f"{what}: {describe(error)}")

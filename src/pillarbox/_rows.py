@@ -1,8 +1,7 @@
-"""A DataFrame's row as a light named tuple, and the fast way from Arrow to Python.
+"""Rows of DataFrames as light named tuples, and the fast conversion from Arrow to Python.
 
-Every record of a stream that came from a DataFrame is a ``Row``. Rows are made by the hundred
-thousand per second, so nothing here works value by value in Python: Arrow and numpy convert whole
-columns, and ``zip`` puts the rows together.
+Each record of a stream from a DataFrame is a ``Row``. There are hundreds of thousands of rows per second, so nothing
+here loops over values in Python: Arrow and numpy convert whole columns, and ``zip`` combines them into rows.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ _RowT = TypeVar("_RowT", bound="Row")
 
 
 class UnknownColumnError(KeyError):
-    """``row["name"]`` asked for a column that the row does not have."""
+    """``row["name"]`` names a column that the row does not have."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError shows the repr of its message
 
 
 class _Positions(dict[str, int]):
-    """Where each column of a row is; a clear error for names that are none."""
+    """Maps column names to positions, with a clear error for unknown names."""
 
     def __missing__(self, name: str) -> int:
         raise UnknownColumnError(f"no column {name!r}; the columns are {', '.join(self)}")
 
 
 class _ClassOfRows:
-    """Stands for a row class in pickles, where it becomes ``row_class(fields)``.
+    """A row class's placeholder in pickles, where it becomes ``row_class(fields)``.
 
-    Pickle stores one and the same object once, so a list of rows carries its column names once,
-    and each row is then rebuilt by a call of the class itself, without any Python function.
+    Pickle stores an object once, so a list of rows stores its column names once. Each row is rebuilt by a call of the
+    class, without a Python function.
     """
 
     __slots__ = ("fields",)
@@ -61,9 +60,9 @@ class _ClassOfRows:
 
 
 class _RowType(type):
-    """The class of ``Row``, which is called with the values themselves."""
+    """The metaclass of ``Row``, which is called with the values."""
 
-    if not TYPE_CHECKING:  # type checkers look at ``Row.__new__``
+    if not TYPE_CHECKING:  # type checkers use ``Row.__new__``
 
         def __call__(cls, /, *values, **named):
             if not named:
@@ -74,9 +73,9 @@ class _RowType(type):
 
 
 class _NamedRowType(_RowType):
-    """The class of the classes with column names, which are called with one iterable, as ``tuple`` is.
+    """The metaclass of classes with column names, which are called with one iterable, like ``tuple``.
 
-    It takes back the call of ``Row``: so rows are made without any Python function.
+    Restores ``type.__call__``, so that rows are created without a Python function.
     """
 
     if not TYPE_CHECKING:
@@ -84,22 +83,20 @@ class _NamedRowType(_RowType):
 
 
 class Row(tuple[Any, ...], metaclass=_RowType):
-    """A row: a tuple whose values also have names.
+    """A row: a tuple whose values have names, too.
 
-    ``Row(card="c1", amount=2.5)`` makes one; ``Row("c1", 2.5)`` has the columns f0 and f1, until an ``output_type``
-    names them. ``Payment = Row("card", "amount")`` makes rows of these columns: ``Payment("c1", 2.5)``.
+    ``Row(card="c1", amount=2.5)`` creates one; ``Row("c1", 2.5)`` has the columns f0 and f1, until an ``output_type``
+    names them. ``Payment = Row("card", "amount")`` creates rows with these columns: ``Payment("c1", 2.5)``.
 
-    A value is reached by attribute (``row.card``, as fast as in a named tuple), by name
-    (``row["card"]``), by position (``row[0]``), or by unpacking. A column whose name is no identifier,
-    starts with two underscores, or is one of ``_fields``, ``_make``, ``_replace`` is reached by
-    ``row["..."]`` only. A column with the name of a method (``count``, ``get``) hides that method, as
-    in a named tuple.
+    Values are accessed by attribute (``row.card``, as fast as in a named tuple), by name (``row["card"]``), by position
+    (``row[0]``), or by unpacking. A column whose name is not an identifier, starts with two underscores, or is one of
+    ``_fields``, ``_make``, ``_replace`` is accessed by ``row["..."]`` only. A column with the name of a method
+    (``count``, ``get``) hides that method, as in a named tuple.
 
-    ``"card" in row`` says whether there is such a column. Rows are equal, ordered and hashed as the
-    tuples of their values: names do not count. As a tuple, a row cannot be changed: ``_replace`` makes
-    another one.
+    ``"card" in row`` checks whether the column exists. Rows compare, sort and hash like the tuples of their values,
+    without the names. Like a tuple, a row is immutable: ``_replace`` returns a new one.
 
-    To make many rows, call ``row_class(fields)`` with an iterable of the values of each.
+    To create many rows, call ``row_class(fields)`` with an iterable of values per row.
     """
 
     __slots__ = ()
@@ -123,10 +120,10 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         return row_class(tuple(values))(values.values())
 
     def __call__(self, *values: Any) -> Row:
-        """Return a row of these values, whose columns have this row's values as their names.
+        """Return a row of these values, with this row's values as column names.
 
         Raises:
-            TypeError: a value of this row is no string; there are more ``values``, or fewer.
+            TypeError: a value of this row is not a string, or the number of ``values`` differs.
         """
         if not all(isinstance(name, str) for name in self):
             raise TypeError(f"the names of columns are strings, not {tuple(self)}")
@@ -134,14 +131,14 @@ class Row(tuple[Any, ...], metaclass=_RowType):
 
     @classmethod
     def _make(cls: type[_RowT], values: Iterable[Any]) -> _RowT:
-        """Return a row of this class, made of as many ``values`` as it has columns; else a ``TypeError``."""
+        """Return a row of this class. Raises TypeError if the number of ``values`` differs."""
         row = cls(values)
         if len(row) != len(cls._fields):
             raise TypeError(f"{len(cls._fields)} values expected, got {len(row)}")
         return row
 
     def _replace(self: _RowT, **values: Any) -> _RowT:
-        """Return the same row with other ``values`` in some columns.
+        """Return a copy of the row with new values in some columns.
 
         Raises:
             UnknownColumnError: there is no such column.
@@ -152,10 +149,10 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         return type(self)(changed)
 
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
-        """Return names and values, in the order of the columns.
+        """Return a dict of the row's columns, in order.
 
         Args:
-            recursive: turn rows inside this row (also those in lists and dicts) into dicts, too.
+            recursive: convert nested rows to dicts, too, also those in lists and dicts.
         """
         values = map(_plain, self) if recursive else self
         return dict(zip(self._fields, values, strict=True))
@@ -182,7 +179,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         name = key if isinstance(key, str) else "column"
         raise TypeError(f"a row cannot be changed: row._replace({name}=...) returns another one")
 
-    if TYPE_CHECKING:  # for type checkers alone: it would slow down every access by attribute
+    if TYPE_CHECKING:  # for type checkers only: it would slow down every attribute access
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -197,7 +194,7 @@ _item = tuple.__getitem__
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with the rows in it as dicts."""
+    """Return ``value`` with its rows converted to dicts."""
     if isinstance(value, Row):
         return value.as_dict(recursive=True)
     if isinstance(value, list):
@@ -207,16 +204,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# The latest classes. Names of columns may come from the data, as in ``Row(**counts)``: then there is no end of them.
+# The latest classes. Bounded, since column names may come from the data, as in ``Row(**counts)``.
 _classes: dict[tuple[str, ...], type[Row]] = {}
 _MOST_CLASSES = 10_000
 
 
 def row_class(fields: tuple[str, ...]) -> type[Row]:
-    """Return the class of the rows with these columns; the same class for the same ``fields``.
+    """Return the row class with these columns. Equal ``fields`` share one class.
 
-    It may be another one after thousands of others have come. The class is called with one iterable of values, as
-    ``tuple`` is, and does not count them: ``_make`` does.
+    After thousands of other classes, it may be recreated. The class is called with one iterable of values, like
+    ``tuple``, and does not check their number; ``_make`` does.
 
     Raises:
         ValueError: two columns have the same name.
@@ -229,10 +226,10 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     if len(positions) != len(fields):
         twice = sorted({name for name in fields if fields.count(name) > 1})
         raise ValueError(f"columns must have different names, but {', '.join(twice)} comes twice")
-    # A named tuple's accessors run in C and work on every tuple. They are taken by position since
-    # namedtuple itself refuses names such as "class" or "_id", which columns may well have.
+    # A named tuple's accessors run in C and work on every tuple. They are generated for positions, since namedtuple
+    # refuses names such as "class" or "_id", which columns may have.
     named = namedtuple("named", [f"f{i}" for i in range(len(fields))])  # type: ignore[misc]
-    # The class is kept until they are taken: its attributes go when the garbage collector finds it.
+    # Hold the class until then: its attributes vanish when it is garbage-collected.
     accessors = vars(named)
     namespace: dict[str, Any] = {
         name: accessors[f"f{position}"]
@@ -244,13 +241,13 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     if len(_classes) >= _MOST_CLASSES:
         for old in [*_classes][: _MOST_CLASSES // 2]:
             _classes.pop(old, None)
-    # setdefault is atomic: threads that race all get the first class.
+    # setdefault is atomic: racing threads all get the first class.
     return _classes.setdefault(fields, _NamedRowType("Row", (Row,), namespace))  # type: ignore[arg-type]
 
 
 @cache
 def numbered(count: int) -> tuple[str, ...]:
-    """Return the names of columns that were given none."""
+    """Return the default names of columns."""
     return tuple(f"f{position}" for position in range(count))
 
 
@@ -258,7 +255,7 @@ _OWN_NAMES = frozenset({"_fields", "_make", "_replace", "_positions", "_pickled_
 
 
 def rows_from_arrow(batch: pa.RecordBatch) -> list[Row]:
-    """Return the rows of ``batch``, with values as ``column_to_list`` makes them."""
+    """Return the rows of ``batch``, with values converted by ``column_to_list``."""
     return _rows(batch.schema.names, batch.columns, batch.num_rows)
 
 
@@ -272,13 +269,13 @@ def _rows(names: Iterable[str], columns: Sequence[pa.Array], count: int) -> list
 def column_to_list(column: pa.Array) -> list[Any]:
     """Return the values of ``column`` as Python objects; nulls are None.
 
-    Integers, floats, booleans, strings, binaries (``bytes``) and decimals (``Decimal``) are as
-    expected; dates are ``date``, durations ``timedelta``, timestamps ``datetime``: in UTC where the type
-    has a time zone (Spark's TIMESTAMP), naive where it has none (TIMESTAMP_NTZ). Arrays are lists,
-    maps dicts, structs rows. Finer parts of time than microseconds are cut off (towards the past).
+    Integers, floats, booleans, strings, binaries (``bytes``) and decimals (``Decimal``) are converted as expected.
+    Dates become ``date``, durations ``timedelta``, timestamps ``datetime``: in UTC if the type has a time zone (Spark's
+    TIMESTAMP), naive if not (TIMESTAMP_NTZ). Arrays become lists, maps dicts, structs rows. Times are rounded down to
+    microseconds.
 
     Raises:
-        ValueError: a date or a timestamp lies outside the years 1 to 9999.
+        ValueError: a date or a timestamp is outside the years 1 to 9999.
     """
     kind = column.type
     is_ = pa.types
@@ -298,8 +295,8 @@ def column_to_list(column: pa.Array) -> list[Any]:
         micros = _micros(column, _EARLIEST_US, _LATEST_US)
         if kind.tz is None:
             return _with_nones(micros.view("M8[us]").tolist(), column)
-        # numpy knows no time zones. ``epoch + delta`` stays in C and is the fastest way to a datetime
-        # that has one: 110 ns, against 950 for datetime.replace and 3,700 for to_pylist.
+        # numpy has no time zones. ``epoch + delta`` runs in C and is the fastest way to an aware datetime: 110 ns,
+        # against 950 for datetime.replace and 3,700 for to_pylist.
         return _with_nones(list(map(_EPOCH.__add__, micros.view("m8[us]").tolist())), column)
     if is_.is_date(kind):
         days = _in_range(_days(column), _EARLIEST_DAY, _LATEST_DAY)
@@ -340,24 +337,24 @@ def batch_from_bytes(payload: Any) -> pa.RecordBatch:
 
 
 def batch_of(schema: pa.Schema, rows: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """Return a batch of all columns of a schema: those that are not given are null."""
+    """Return a batch with all columns of a schema. Missing columns are null."""
     arrays = [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-# Batches are put together until they have about this size.
+# Target size of combined batches.
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 * 1024 * 1024
 
 
 def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
-    """Return batches, of which the bytes that they take are said, as batches of some thousand rows."""
+    """Combine batches, given with their sizes in bytes, into batches of some thousand rows."""
     pending: list[pa.RecordBatch] = []
     count = size = 0
-    for batch, taken in batches:
+    for batch, nbytes in batches:
         pending.append(batch)
         count += batch.num_rows
-        size += taken
+        size += nbytes
         if count >= _BATCH_ROWS or size >= _BATCH_BYTES:
             yield pa.concat_batches(pending)
             pending, count, size = [], 0, 0
@@ -369,17 +366,16 @@ def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[n
     """Return the times in ``column`` as milliseconds since 1970-01-01 UTC.
 
     Args:
-        column: timestamps of any unit, dates (their midnight), or integers, which are taken as
-            milliseconds since 1970 already.
-        zone: the time zone of dates and of timestamps without one, as where Spark casts them to TIMESTAMP.
+        column: timestamps of any unit, dates (their midnight), or integers, taken as milliseconds since 1970.
+        zone: the time zone of dates and of timestamps without one, as in Spark's casts to TIMESTAMP.
 
     Returns:
-        As many values as ``column`` has; finer parts than milliseconds are cut off towards the
-        past. It may share the memory of ``column``: do not write to it.
+        As many values as ``column`` has, rounded down to milliseconds. May share the memory of ``column``: do not write
+            to it.
 
     Raises:
         ValueError: there is a null; there is no time zone.
-        TypeError: the column holds no times.
+        TypeError: the column has another type.
     """
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
@@ -398,28 +394,28 @@ def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[n
 
 
 def _zoned(wall: npt.NDArray[np.int64], zone: tzinfo | None, kind: pa.DataType) -> npt.NDArray[np.int64]:
-    """Return times on the clocks of a time zone as times in UTC, all in microseconds."""
+    """Convert local times in a time zone to UTC, all in microseconds."""
     if zone is None:
         raise ValueError(no_time_zone(f"the type {kind}"))
     if zone is timezone.utc:
         return wall
-    # Clocks are set at most once in a quarter of an hour: nearly always, both of its ends have one offset.
+    # Clocks change at most once in a quarter of an hour. Nearly always, its start and end have the same offset.
     quarters, places = np.unique(wall // _QUARTER, return_inverse=True)
     first = _offsets(quarters * _QUARTER, zone)
     differs = first != _offsets((quarters + 1) * _QUARTER - 1, zone)
     offsets = first[places]
     rest = np.flatnonzero(differs[places])
     offsets[rest] = _offsets(wall[rest], zone)
-    found: npt.NDArray[np.int64] = wall - offsets
-    return found
+    utc: npt.NDArray[np.int64] = wall - offsets
+    return utc
 
 
 def _offsets(wall: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[np.int64]:
-    """Return the offsets of times on the clocks of a time zone, all in microseconds."""
+    """Return the UTC offsets of local times in a time zone, all in microseconds."""
     micro = timedelta(microseconds=1)
     moments = np.clip(wall, _EARLIEST_US, _LATEST_US).astype("M8[us]").tolist()
-    found = map(zone.utcoffset, moments)
-    return np.fromiter((0 if each is None else each // micro for each in found), np.int64, len(wall))
+    offsets = map(zone.utcoffset, moments)
+    return np.fromiter((0 if offset is None else offset // micro for offset in offsets), np.int64, len(wall))
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -429,7 +425,7 @@ _LATEST_US = (datetime.max - _NAIVE_EPOCH) // timedelta(microseconds=1)
 _EARLIEST_DAY = (datetime.min - _NAIVE_EPOCH).days
 _LATEST_DAY = (datetime.max - _NAIVE_EPOCH).days
 _QUARTER = 900_000_000
-_INT64 = (-(2**63) + 1, 2**63 - 1)  # without the least: numpy takes that for "not a time"
+_INT64 = (-(2**63) + 1, 2**63 - 1)  # without the minimum, which is numpy's "not a time"
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -447,20 +443,20 @@ def _with_nones(values: list[Any], column: pa.Array) -> list[Any]:
 
 
 def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Return the memory of a column of fixed width, as it is; zero where the column is null.
+    """Return the memory of a fixed-width column without conversion, with zeros for nulls.
 
-    Arrow's own to_numpy would turn integers with nulls into floats.
+    Arrow's to_numpy would convert integers with nulls to floats.
     """
     if not len(column):
         return np.empty(0, dtype)
     start = column.offset * np.dtype(dtype).itemsize
     numbers: npt.NDArray[Any] = np.frombuffer(column.buffers()[1], dtype, len(column), start)
-    # The content of a null slot is undefined: it might be no valid date, or overflow.
+    # The content of a null slot is undefined: it may be an invalid date, or overflow.
     return np.where(_nulls(column), np.zeros(1, dtype), numbers) if column.null_count else numbers
 
 
 def _scaled(numbers: npt.NDArray[np.int64], unit: str, to: str) -> npt.NDArray[np.int64]:
-    """Return times in ``unit`` in the unit ``to``, towards the past."""
+    """Convert times from ``unit`` to the unit ``to``, rounded down."""
     have, want = _PER_SECOND[unit], _PER_SECOND[to]
     if have == want:
         return numbers
@@ -468,10 +464,10 @@ def _scaled(numbers: npt.NDArray[np.int64], unit: str, to: str) -> npt.NDArray[n
 
 
 def _micros(column: pa.Array, least: int, most: int) -> npt.NDArray[np.int64]:
-    """Return a timestamp or duration column in microseconds, all of them within ``least`` and ``most``."""
+    """Return a timestamp or duration column in microseconds, checked to be within ``least`` and ``most``."""
     unit = column.type.unit
     numbers = _numbers(column, np.int64)
-    if unit in ("s", "ms"):  # these may overflow in microseconds, so the check comes first
+    if unit in ("s", "ms"):  # these may overflow in microseconds, so check first
         factor = 1_000_000 // _PER_SECOND[unit]
         return _scaled(_in_range(numbers, -(-least // factor), most // factor), unit, "us")
     return _in_range(_scaled(numbers, unit, "us"), least, most)
@@ -485,7 +481,7 @@ def _days(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDArray[np.int64]:
-    # numpy silently returns integers, not datetimes, for years that Python does not have.
+    # Check the range: numpy silently returns integers for years that datetimes do not support.
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         row = int(np.flatnonzero((numbers < least) | (numbers > most))[0])
         raise ValueError(f"the date or time at row {row} lies outside what Python can hold")
@@ -493,6 +489,6 @@ def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDAr
 
 
 def _cut(flat: list[Any], starts: npt.NDArray[Any]) -> list[list[Any]]:
-    """Return ``flat`` cut into lists; list i reaches from starts[i] to starts[i + 1]."""
+    """Split ``flat`` into lists: list i is from starts[i] to starts[i + 1]."""
     edges = (starts - starts[0]).tolist()
     return [flat[start:end] for start, end in pairwise(edges)]

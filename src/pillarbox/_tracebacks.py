@@ -1,4 +1,4 @@
-"""Tracebacks of errors that user code raised: the frames of the user's code, and no others."""
+"""Tracebacks of user code's errors, reduced to frames of user code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pillarbox._errors import causes_of
 
 
 def _plumbing() -> tuple[str, ...]:
-    """Return where the code lies that runs the user's code: directories of packages, and modules."""
-    # Spark is looked up, not loaded: nothing below the runtimes needs it.
-    found = [find_spec(name) for name in ("pillarbox", "pillarbox_tools", "pyspark")]
-    origins = [str(spec.origin) for spec in found if spec is not None and spec.origin is not None]
+    """Return the directories and modules of the code that runs user code."""
+    # Find Spark without importing it: only runtimes need it.
+    specs = [find_spec(name) for name in ("pillarbox", "pillarbox_tools", "pyspark")]
+    origins = [str(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
     origins += [str(base_events.__file__), str(concurrent.futures.__file__)]
     return (*(os.path.dirname(origin) + os.sep for origin in origins), str(threading.__file__))
 
@@ -29,10 +29,10 @@ _WIDTH = 400
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the tracebacks of an error and of its causes as text, causes first; "" where no frame is left of them."""
+    """Return the tracebacks of an error and its causes as text, causes first, or "" if no frames are left."""
     parts: list[str] = []
     cause = error.__cause__
-    if cause is not None and any(each.__traceback__ is not None for each in causes_of(cause)):
+    if cause is not None and any(part.__traceback__ is not None for part in causes_of(cause)):
         parts += traceback.format_exception(type(cause), cause, cause.__traceback__)
     if error.__traceback__ is not None:
         parts += ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
@@ -40,7 +40,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def formatted(error: BaseException) -> str:
-    """Return an error and its causes as Python prints them, but for frames that are not the user's."""
+    """Format an error and its causes like Python, with frames of user code only."""
     keep_user_frames(error)
     return _bounded(traceback.format_exception(type(error), error, error.__traceback__))
 
@@ -53,19 +53,19 @@ def _bounded(parts: list[str]) -> str:
 
 
 def is_user_code(filename: str) -> bool:
-    """Return whether code of a file is shown in tracebacks: it is none of what runs the user's code."""
+    """Return whether tracebacks show code of this file."""
     return not filename.startswith(_PLUMBING)
 
 
 def has_user_frames(error: BaseException) -> bool:
-    """Return whether the user's code is in the traceback of an error, or of one of its causes."""
-    return any(_user_frames(each.__traceback__) is not None for each in causes_of(error))
+    """Return whether the tracebacks of an error and its causes contain user code."""
+    return any(_user_frames(cause.__traceback__) is not None for cause in causes_of(error))
 
 
 def keep_user_frames(error: BaseException) -> None:
-    """Take the frames that are not the user's out of the tracebacks of an error and of its causes."""
-    for each in causes_of(error):
-        each.__traceback__ = _user_frames(each.__traceback__)
+    """Remove the frames that are not user code from the tracebacks of an error and its causes."""
+    for cause in causes_of(error):
+        cause.__traceback__ = _user_frames(cause.__traceback__)
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -74,7 +74,7 @@ def _user_frames(trace: TracebackType | None) -> TracebackType | None:
         if is_user_code(trace.tb_frame.f_code.co_filename):
             steps.append(trace)
         trace = trace.tb_next
-    kept: TracebackType | None = None
+    user_trace: TracebackType | None = None
     for step in reversed(steps):
-        kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
-    return kept
+        user_trace = TracebackType(user_trace, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    return user_trace

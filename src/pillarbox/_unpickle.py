@@ -1,8 +1,8 @@
-"""The one module of pillarbox that pickles in a checkpoint name, and how they are read.
+"""The only pillarbox module that pickles in a checkpoint name, and its unpicklers.
 
-Checkpoints outlive versions: a class that is pickled by its place in the sources could never move again. So values of
-pillarbox's own classes are pickled as a call of a function in here, with plain data: this module stays where it is, and
-what it calls may move. See docs/checkpoint-format.md.
+Checkpoints outlive versions, and a class that is pickled by its module could never move. So values of pillarbox's own
+classes are pickled as calls of functions in this module, with plain data. This module must not move; the classes may.
+See docs/checkpoint-format.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import reduce
 from importlib import import_module
 from typing import Any
 
-# By the names that stand in checkpoints: these stay.
+# Maps names in checkpoints to classes. The names must not change.
 _HOMES = {
     "AsyncFailure": "pillarbox._operators.async_io.api.function:AsyncFailure",
     "CountWindow": "pillarbox._operators.windowing.api.windows:CountWindow",
@@ -31,12 +31,12 @@ _HOMES = {
 
 
 def row_class(fields: tuple[str, ...]) -> Any:
-    """Return the class of the rows with these columns: pickled rows are calls of it."""
+    """Return the row class with these columns, for pickled rows."""
     return _at("pillarbox._rows:row_class")(fields)
 
 
 def make(kind: str, *parts: Any) -> Any:
-    """Return a value of one of pillarbox's other classes."""
+    """Return an instance of one of pillarbox's other classes."""
     return _at(_HOMES[kind])(*parts)
 
 
@@ -51,11 +51,11 @@ def _at(home: str) -> Any:
 
 
 class MissingGlobalError(Exception):
-    """A pickle names something that does not exist: ``args`` are its module, its name, and why."""
+    """A pickle names something that does not exist. ``args`` are the module, the name and the cause."""
 
     @property
     def advice(self) -> str:
-        """What is missing, and what to do, as a part of a message."""
+        """The missing name and how to fix it, as a part of a message."""
         module, name, why = self.args
         return (
             f"{module}.{name}, which cannot be found ({type(why).__name__}: {why}): keep it where it was; if it has"
@@ -64,10 +64,10 @@ class MissingGlobalError(Exception):
 
 
 class RefusedGlobalError(Exception):
-    """A pickle names something that it may not: ``args`` are its module and its name."""
+    """A pickle names something that is not allowed. ``args`` are the module and the name."""
 
 
-# By module and name, what makes the object that a pickle gets instead; called again for each pickle.
+# Maps (module, name) to a factory of the object that the pickle gets. Called once per pickle.
 Allowed = dict[tuple[str, str], Callable[[], Any]]
 
 
@@ -85,7 +85,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _AllowingUnpickler(pickle.Unpickler):
-    """Imports nothing: what a pickle gets was made beforehand."""
+    """An unpickler that imports nothing and offers allowed objects only."""
 
     def __init__(self, payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> None:
         super().__init__(io.BytesIO(payload))
@@ -106,20 +106,20 @@ def loads(payload: bytes | memoryview) -> Any:
     """Unpickle a value of a checkpoint.
 
     Raises:
-        MissingGlobalError: it names a class or a function that does not exist.
+        MissingGlobalError: it names a class or function that does not exist.
     """
     try:
         return pickle.loads(payload)
     except (ImportError, AttributeError):
-        # This one says which name it is. It costs a call for each name, so it is the second.
+        # Retry with the slower unpickler, whose error has the missing name.
         return _Unpickler(io.BytesIO(payload)).load()
 
 
 def find_global(module: str, name: str) -> Any:
-    """Return what a pickle names.
+    """Return the object that a pickle names.
 
     Raises:
-        MissingGlobalError: there is no such thing.
+        MissingGlobalError: it does not exist.
     """
     sys.audit("pickle.find_class", module, name)
     try:
@@ -138,9 +138,9 @@ def loads_plain(payload: bytes | memoryview) -> Any:
 
 
 def loads_allowed(payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> Any:
-    """Unpickle a value that may name these things only; nothing is imported.
+    """Unpickle a value that may name allowed objects only. Imports nothing.
 
     Raises:
-        RefusedGlobalError: it names something else. Nothing of it was called.
+        RefusedGlobalError: it names another object. That object was not called.
     """
     return _AllowingUnpickler(payload, allowed).load()

@@ -1,4 +1,4 @@
-"""pillarbox for DataFrames: one call turns a DataFrame into another one; there are no streams to build."""
+"""Functions from DataFrame to DataFrame, without a stream program."""
 
 from __future__ import annotations
 
@@ -51,22 +51,23 @@ def async_map(
     on_failure: Literal["fail", "drop"] = "fail",
     on_barrier: OnBarrier = "drain",
 ) -> DataFrame:
-    """Add columns that a service returns, with many requests under way at a time.
+    """Add columns with results of a service, with many concurrent requests.
 
     The options after ``failures`` are the options of :meth:`DataStream.map_async`.
 
     Args:
         df: a streaming or batch DataFrame; its columns stay.
         fn: ``async def f(row)``, a plain function (it runs in a thread pool), or an object with such a ``__call__``; as
-            in :meth:`DataStream.map_async`. With ``batch_size`` it gets a list of rows, and returns a list of results.
-        output: the columns to add: a DDL string such as ``"score DOUBLE"``, or anything else that tells columns. For
-            one column, ``fn`` returns its value; for several a tuple, dict, dataclass or ``NamedTuple``, by the rules
-            of ``to_dataframe()``.
-        columns: the columns of a row to pass to ``fn``, one argument each (of a batch: tuples of them, or
-            single values where it is one column); by default the row.
-        failures: a column to add that tells of rows whose last attempt failed, instead of failing the task: a struct of
-            the error's ``type``, its ``message`` and the number of ``attempts``, and null where all is well. The
-            columns of ``output`` are null in such a row.
+            in
+            :meth:`DataStream.map_async`. With ``batch_size`` it receives a list of rows, and returns a list of results.
+        output: the columns to add: a DDL string such as ``"score DOUBLE"``, or any other schema. For one column, ``fn``
+            returns its value; for several a tuple, dict, dataclass or ``NamedTuple``, by the rules of
+            ``to_dataframe()``.
+        columns: the columns to pass to ``fn`` as arguments (of a batch: a list of tuples, or of values for a single
+            column); by default the row.
+        failures: a column to add for rows whose last attempt failed, instead of failing the task: a struct of the
+            error's ``type``, its ``message`` and the number of ``attempts``; null for successful rows. The columns of
+            ``output`` are null in failed rows.
         cache: by default its key is ``columns``.
         on_failure: ``"fail"`` or ``"drop"``: a DataFrame has no side output.
 
@@ -106,15 +107,15 @@ def async_map(
             raise ProgramError(f"async_map(): failures is the name of a column, not {shorten(failures)}")
         added = StructType([StructField(field.name, field.dataType, True, field.metadata) for field in added.fields])
     _check_new_columns(df, [*added.names, *([] if failures is None else [failures])])
-    wanted = None if columns is None else tuple(_names(columns, "async_map(): columns"))
-    for column in wanted or ():
+    columns_read = None if columns is None else tuple(_names(columns, "async_map(): columns"))
+    for column in columns_read or ():
         if column not in df.columns:
             raise ProgramError(
                 f"async_map(): there is no column {column!r} to give to the function; the columns are"
                 f" {', '.join(df.columns)}"
             )
-    if isinstance(cache, AsyncCache) and cache.key is None and wanted:
-        cache = dataclasses.replace(cache, key=wanted)
+    if isinstance(cache, AsyncCache) and cache.key is None and columns_read:
+        cache = dataclasses.replace(cache, key=columns_read)
     options = AsyncOptions(
         "async_map",
         capacity=capacity,
@@ -131,12 +132,14 @@ def async_map(
         on_barrier=on_barrier,
     )
     kind = _AsyncRowCall if is_coroutine_function(fn) else _PlainRowCall
-    call = kind(fn, wanted, added, batched=batch_size is not None, takes_failures=failures is not None)
-    kept = [StructField(field.name, field.dataType, field.nullable, field.metadata) for field in df.schema.fields]
-    told = [] if failures is None else [_failure_column(failures)]
+    call = kind(fn, columns_read, added, batched=batch_size is not None, takes_failures=failures is not None)
+    input_fields = [
+        StructField(field.name, field.dataType, field.nullable, field.metadata) for field in df.schema.fields
+    ]
+    failure_fields = [] if failures is None else [_failure_column(failures)]
     env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
     stream = env.from_dataframe(df)._apply_async(call, options).name(call.__name__)
-    return stream.to_dataframe(StructType([*kept, *added.fields, *told]))
+    return stream.to_dataframe(StructType([*input_fields, *added.fields, *failure_fields]))
 
 
 def window_aggregate(
@@ -150,30 +153,29 @@ def window_aggregate(
     uid: str | None = None,
     **aggregates: ColumnAggregate,
 ) -> DataFrame:
-    """Aggregate the rows of each key in windows of event time, by Arrow.
+    """Aggregate the rows of each key in event-time windows, in Arrow.
 
-    The state is columns, and no row becomes a Python object. See :meth:`WindowedStream.aggregate`.
+    State is columnar, and rows are never converted to Python objects. See :meth:`WindowedStream.aggregate`.
 
     Args:
         df: a streaming or batch DataFrame.
         keys: the name of a column, or names of several; ``[]``: the windows are over all rows.
-        time: the column that tells when a row happened: a timestamp, a date, or epoch milliseconds; not null.
-            Dates and TIMESTAMP_NTZ are taken as UTC.
-        window: which windows a row belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
-        delay: how much later than a row others may come that happened before it, as in Spark's ``withWatermark``. A
-            batch is read to its end, whatever its order.
-        allowed_lateness: how long a window stays after its end: late rows of a micro-batch fire it once more, for
-            their keys.
-        uid: the uid that the state is stored under; by default it is derived from the place in the program.
-        aggregates: aggregates of columns, such as ``total=sum_("amount")``, by the names of the results. Names of the
-            other parameters are taken.
+        time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. Dates and TIMESTAMP_NTZ are
+            taken as UTC.
+        window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
+        delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch is read to its end, in any order.
+        allowed_lateness: how long a window is kept after its end: late rows of a micro-batch fire it again, for their
+            keys.
+        uid: the uid that the state is stored under; by default it is derived from the position in the program.
+        aggregates: aggregates of columns, such as ``total=sum_("amount")``, by the names of the results, except names
+            of the other parameters.
 
     Returns:
         the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates; streaming if ``df`` is. Late rows
-        are dropped, and counted in the metrics: ``late_records_dropped``.
+        are dropped, and counted in the metric ``late_records_dropped``.
 
     Raises:
-        ProgramError: there is no aggregate; a column is missing, or of a wrong type; the windows are of another kind.
+        ProgramError: there is no aggregate; a column is missing, or has a wrong type; the windows have another kind.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -216,35 +218,34 @@ def interval_join(
     suffixes: tuple[str, str] | None = None,
     uid: str | None = None,
 ) -> DataFrame:
-    """Join rows of two DataFrames with equal keys and near event times, by Arrow.
+    """Join rows of two DataFrames with equal keys and near event times, in Arrow.
 
-    The state is columns, and no row becomes a Python object. See :meth:`IntervalJoin.columns`.
+    State is columnar, and rows are never converted to Python objects. See :meth:`IntervalJoin.columns`.
 
     Args:
         left: a streaming or batch DataFrame.
         right: another one of the same session.
-        on: the name of a column that is equal in both, or names of several. A null equals nothing, NaN itself.
-        time: the column that tells when a row happened: a timestamp, a date, or epoch milliseconds; not null. A tuple:
-            the column of the left side, and the column of the right one.
-        lower: how much later than the left row the right one is at least, as ``"-5 seconds"``; an int: milliseconds.
-        upper: how much later at most.
-        how: ``"inner"``, or ``"left"``: also left rows without a partner, with nulls in its place, as soon as event
-            time has passed the last one that might have come.
-        lower_bound_exclusive: leave out pairs that are exactly as far apart as the lower bound.
-        upper_bound_exclusive: leave out pairs that are exactly as far apart as the upper bound.
-        delay: how much later than a row others may come that happened before it, as in Spark's ``withWatermark``. A
-            batch is read to its end, whatever its order.
-        suffixes: the endings for the names of columns that both sides have, such as ``("", "_right")``. By default
-            such columns are refused.
-        uid: the uid that the state is stored under; by default it is derived from the place in the program.
+        on: the name of a column, or names of several, to join on. A null equals nothing, NaN itself.
+        time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. Or a tuple: the left column
+            and the right column.
+        lower: the minimum of the right row's time minus the left row's, as ``"-5 seconds"``; an int: milliseconds.
+        upper: the maximum of the right row's time minus the left row's.
+        how: ``"inner"``, or ``"left"``: also left rows without a match, with nulls on the right side, as soon as event
+            time rules out a match.
+        lower_bound_exclusive: exclude pairs exactly at the lower bound.
+        upper_bound_exclusive: exclude pairs exactly at the upper bound.
+        delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch is read to its end, in any order.
+        suffixes: suffixes for column names that both sides have, such as ``("", "_right")``. By default such columns
+            are refused.
+        uid: the uid that the state is stored under; by default it is derived from the position in the program.
 
     Returns:
-        the columns of ``left``, then the columns of ``right`` except ``on``; streaming if they are. Late rows
-        are dropped, and counted in the metrics: ``late_records_dropped``.
+        the columns of ``left``, then the columns of ``right`` except ``on``; streaming if they are. Late rows are
+        dropped, and counted in the metric ``late_records_dropped``.
 
     Raises:
-        ProgramError: a column is missing, or of a wrong type; both sides have a column of the same name; no pair lies
-            between the bounds.
+        ProgramError: a column is missing, or has a wrong type; both sides have a column of the same name; no pair can
+            be between the bounds.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -258,14 +259,14 @@ def interval_join(
         if not hasattr(df, "mapInArrow"):
             raise ProgramError(f"interval_join() takes Spark DataFrames, and {which} is {shorten(df)}")
     times = (time, time) if isinstance(time, str) else time
-    if not isinstance(times, tuple) or len(times) != 2 or not all(isinstance(each, str) for each in times):
+    if not isinstance(times, tuple) or len(times) != 2 or not all(isinstance(name, str) for name in times):
         raise ProgramError(
             "interval_join(): time is the name of a column, or a tuple of the names on the left and on the right"
             f" side, not {shorten(time)}"
         )
     names = _names(on, "interval_join(): on")
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession)
-    one, other = (
+    left_stream, other = (
         env.from_dataframe(df, which)
         .assign_timestamps_and_watermarks(
             WatermarkStrategy.for_bounded_out_of_orderness(delay).with_timestamp_assigner(column)
@@ -273,7 +274,7 @@ def interval_join(
         .key_by(names)
         for df, which, column in ((left, "left", times[0]), (right, "right", times[1]))
     )
-    joined = one.interval_join(other).between(lower, upper)
+    joined = left_stream.interval_join(other).between(lower, upper)
     joined = joined.lower_bound_exclusive() if lower_bound_exclusive else joined
     joined = joined.upper_bound_exclusive() if upper_bound_exclusive else joined
     stream = joined.columns(how, suffixes=suffixes)
@@ -281,7 +282,7 @@ def interval_join(
 
 
 def _names(columns: Any, what: str) -> list[str]:
-    """Return the names of columns that were given as one name or several."""
+    """Return column names as a list."""
     if isinstance(columns, str):
         return [columns]
     if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
@@ -290,7 +291,7 @@ def _names(columns: Any, what: str) -> list[str]:
 
 
 def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:
-    """Refuse columns that Spark could not tell apart."""
+    """Refuse duplicate columns, by Spark's case sensitivity."""
     sensitive = (df.sparkSession.conf.get("spark.sql.caseSensitive", "false") or "false").lower() == "true"
 
     def folded(name: str) -> str:
@@ -300,10 +301,10 @@ def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:
     new: set[str] = set()
     for name in names:
         if folded(name) in there:
-            known = there[folded(name)]
-            hint = "" if known == name else f", which Spark cannot tell from {name!r}"
+            existing = there[folded(name)]
+            hint = "" if existing == name else f", which Spark cannot tell from {name!r}"
             raise ProgramError(
-                f"async_map(): the DataFrame has a column {known!r} already{hint}: name the output otherwise"
+                f"async_map(): the DataFrame has a column {existing!r} already{hint}: name the output otherwise"
             )
         if folded(name) in new:
             raise ProgramError(f"async_map(): the output has two columns {name!r}: name one otherwise")
@@ -318,7 +319,7 @@ def _failure_column(name: str) -> StructField:
 
 
 class _Failure(NamedTuple):
-    """A value of the column of failures."""
+    """A value of the failures column."""
 
     type: str
     message: str
@@ -326,7 +327,7 @@ class _Failure(NamedTuple):
 
 
 class _RowCall(CombiningFunction):
-    """Calls a function with the columns of a row that it wants, and appends the result to the row."""
+    """Calls a function with columns of a row, and appends the result to the row."""
 
     def __init__(
         self,
@@ -346,7 +347,7 @@ class _RowCall(CombiningFunction):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def open(self, runtime_context: RuntimeContext) -> Any:
-        """Open the function, if there is something to open; an ``async def`` returns its coroutine."""
+        """Open the function if it is a `Function`. For an ``async def``, returns its coroutine."""
         return self._function.open(runtime_context) if isinstance(self._function, Function) else None
 
     def close(self) -> Any:
@@ -395,7 +396,7 @@ class _RowCall(CombiningFunction):
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
-        """Return the fault in the keys of a dict, or None: all must be columns, and those not nullable are needed."""
+        """Return the error in a dict's keys, or None: keys must be columns, and non-nullable columns are required."""
         unknown = sorted(map(repr, result.keys() - set(self._names)))
         if unknown:
             return f"has a field {unknown[0]}, which is not declared"
@@ -410,7 +411,7 @@ class _RowCall(CombiningFunction):
 
 
 def _has_fields(value: Any) -> bool:
-    """Return whether attributes of a value can mean columns: attributes of a ``str``, such as ``count``, cannot."""
+    """Return whether a value's attributes can be columns, unlike the attributes of a ``str``, such as ``count``."""
     return dataclasses.is_dataclass(value) or (
         type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
     )

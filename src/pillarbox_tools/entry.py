@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running.observing import Dashboard, MetricsServer
 from pillarbox._runtime.spark.starting.started import StartedQuery
-from pillarbox._runtime.spark.telling import tell
 from pillarbox._runtime.spark.tools import Progress
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import START_RULES
@@ -31,7 +31,7 @@ def on_started(started: StartedQuery) -> None:
 
     for place in sorted(places, key=str):
         dashboard = open_dashboard([watched(started)], *place)
-        tell(f"query {started.query.id}: its dashboard is at {dashboard.url}")
+        notify(f"query {started.query.id}: its dashboard is at {dashboard.url}")
 
 
 def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:

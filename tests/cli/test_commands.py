@@ -351,9 +351,9 @@ def test_an_operator_by_columns_has_its_keys_in_columns(no_spark, monkeypatch):
 def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     asked = []
 
-    def request_savepoint(spark, checkpoint, directory, *, drain, timeout, tell):
+    def request_savepoint(spark, checkpoint, directory, *, drain, timeout, notify):
         asked.append((checkpoint, directory, drain, timeout))
-        tell("waiting")
+        notify("waiting")
         if directory == "bad":
             raise SavepointError("no driver has accepted the request")
 

@@ -29,7 +29,7 @@ from pillarbox_tools.replay.replay import replay
 def recorded(folder: Path) -> Iterator[list[Path]]:
     """Record each task of all local jobs meanwhile; the list has the recordings in the order of their ends."""
     found: list[Path] = []
-    run_partition, sent_by = LocalJob._run_partition, LocalJob._sent_by
+    run_partition, sent_by = LocalJob._run_partition, LocalJob._buffers_of
 
     def record(job: LocalJob, number: int, subtask: int, level: int, portions: list[Any], **facts: Any) -> Any:
         place = folder / f"{len(list(folder.iterdir())):04d}"
@@ -85,7 +85,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
 
     with (
         mock.patch.object(LocalJob, "_run_partition", of_partition),
-        mock.patch.object(LocalJob, "_sent_by", of_subtask),
+        mock.patch.object(LocalJob, "_buffers_of", of_subtask),
     ):
         yield found
 

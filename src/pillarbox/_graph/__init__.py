@@ -1,1 +1,1 @@
-"""A program as the user built it, and as a runtime runs it: vertices and levels."""
+"""The program: the user's steps, and the vertices and levels that a runtime executes."""

@@ -1,4 +1,4 @@
-"""The budgets of a program."""
+"""The rate limits of a program's budgets."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from pillarbox._task.vertex import Vertex
 
 
 def budgets_of(vertices: Iterable[Vertex]) -> list[Limits]:
-    """Return the limits that tasks of the vertices share.
+    """Return the limits that the vertices' tasks share.
 
     Raises:
-        ProgramError: two budgets of one name have different values.
+        ProgramError: two budgets with the same name have different values.
     """
     budgets: dict[str, Limits] = {}
     for vertex in vertices:
         for node in vertex.nodes:
-            for limits in (each.of_operator(node.uid) for each in node.factory.budgets):
+            for limits in (budget.of_operator(node.uid) for budget in node.factory.budgets):
                 check_equal(budgets.setdefault(limits.name, limits), limits)
     return list(budgets.values())
 
 
-def check_equal(one: Limits, other: Limits) -> None:
-    """Refuse two budgets of one name with different values.
+def check_equal(limits: Limits, other: Limits) -> None:
+    """Check that two budgets with the same name are equal.
 
     Raises:
-        ProgramError: they differ.
+        ProgramError: their values differ.
     """
-    if one != other:
+    if limits != other:
         values = [
-            ", ".join(f"{name} {value}" for name, value in each._asdict().items() if value != twin[name])
-            for each, twin in ((one, other._asdict()), (other, one._asdict()))
+            ", ".join(f"{name} {value}" for name, value in values._asdict().items() if value != twin[name])
+            for values, twin in ((limits, other._asdict()), (other, limits._asdict()))
         ]
         raise ProgramError(
-            f"two budgets have the name {one.name!r}, one with {values[0]}, one with {values[1]} (rates are per second,"
-            " times in ms): give all operators one Budget, or use another name"
+            f"two budgets have the name {limits.name!r}, one with {values[0]}, one with {values[1]} (rates are per"
+            " second, times in ms): give all operators one Budget, or use another name"
         )

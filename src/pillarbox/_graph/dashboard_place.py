@@ -1,4 +1,4 @@
-"""Where a dashboard listens, as a program says it."""
+"""The address and token of a query's dashboard."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from pillarbox._errors import ConfigurationError, ProgramError, is_count, shorten
 
-#: Flink's dashboard has 8081, and Spark's 4040.
+#: Next to Flink's dashboard at 8081; Spark's is at 4040.
 DEFAULT_PORT = 8082
 _MOST = 65535
 
 
-class DashboardPlace(NamedTuple):
-    """An address to listen on, and the token; None: no token on loopback, and a random one elsewhere."""
+class DashboardAddress(NamedTuple):
+    """Listen address and token. Without a token, other addresses than loopback get a random one."""
 
     host: str
     port: int
@@ -20,10 +20,10 @@ class DashboardPlace(NamedTuple):
 
 
 def checked_port(port: object, method: str) -> int:
-    """Return a port.
+    """Return a valid port.
 
     Raises:
-        ProgramError: it is none.
+        ProgramError: `port` is not a port number.
     """
     if isinstance(port, int) and is_count(port, 0) and port <= _MOST:
         return port
@@ -31,10 +31,10 @@ def checked_port(port: object, method: str) -> int:
 
 
 def checked_token(token: object, method: str) -> str | None:
-    """Return a token, or None if none is given.
+    """Return a valid token, or None if it is not set.
 
     Raises:
-        ConfigurationError: it is empty, or no text.
+        ConfigurationError: the token is empty, or not a str.
     """
     if token is None:
         return None

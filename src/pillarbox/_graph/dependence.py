@@ -1,4 +1,4 @@
-"""What the state of an operator depends on in its program: what its factory says, and where its inputs come from."""
+"""What an operator's state depends on: its factory's settings and its upstream sources."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, k
 
 
 def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransformation]) -> StateNote:
-    """Return what a checkpoint notes of what the operator's state depends on.
+    """Return the checkpoint's note of the things that the operator's state depends on.
 
     Args:
         sources: the program's sources.
     """
     factory, inputs = operator.factory, operator.inputs
     note = dict[str, str | Inputs](factory.state_depends_on)
-    if factory.keyed and len(inputs) == 2 and all(isinstance(each, KeyByTransformation) for each in inputs):
-        found = [list(steps_leading_to([each])) for each in inputs]
-        known = dict(zip(sources, _names(sources)))
-        names = [{_name(step, known) for step in steps} - {""} for steps in found]
-        places = [{step.effective_uid for step in steps if isinstance(step, OperatorTransformation)} for steps in found]
-        kept = kept_inputs(names, places)
-        if any(any(each.values()) for each in kept):
-            note[SIDES if factory.sides_are_fixed else INPUTS] = kept
+    if factory.keyed and len(inputs) == 2 and all(isinstance(step, KeyByTransformation) for step in inputs):
+        upstream = [list(steps_leading_to([step])) for step in inputs]
+        source_names = dict(zip(sources, _names(sources)))
+        names = [{_name(step, source_names) for step in steps} - {""} for steps in upstream]
+        places = [
+            {step.effective_uid for step in steps if isinstance(step, OperatorTransformation)} for steps in upstream
+        ]
+        distinct = kept_inputs(names, places)
+        if any(any(names.values()) for names in distinct):
+            note[SIDES if factory.sides_are_fixed else INPUTS] = distinct
     return note
 
 
 def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str:
-    """Return the name of a step that stays where others come and go; nothing: it has none."""
+    """Return a name that survives changes of other steps, or an empty string."""
     if isinstance(step, SourceTransformation):
         return sources[step]
     if isinstance(step, SideOutputTransformation):
@@ -44,8 +46,8 @@ def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str
 
 
 def _names(sources: Sequence[SourceTransformation]) -> Iterator[str]:
-    """Return a name for each source; sources of the same name are numbered in their order, as Spark does."""
+    """Yield a name for each source. Sources with the same name are numbered in Spark's order."""
     every = [source.name for source in sources]
     for source in sources:
-        place = sum(other.name == source.name and other.number < source.number for other in sources)
-        yield f"source {source.name!r}" + (f" ({place + 1})" if every.count(source.name) > 1 else "")
+        position = sum(other.name == source.name and other.number < source.number for other in sources)
+        yield f"source {source.name!r}" + (f" ({position + 1})" if every.count(source.name) > 1 else "")

@@ -1,7 +1,7 @@
-"""Descriptions of programs, written next to their checkpoints, and the changes that a program may not make.
+"""Program descriptions, stored next to checkpoints, and the changes that they rule out.
 
-A description is plain JSON, so that a later version reads it, and people do. Comparing two of them tells before
-anything runs what Spark would find out in the middle of a batch, and what it never would.
+A description is plain JSON, for later versions and for people. Comparing two descriptions finds, before the query
+starts, mistakes that Spark would report in the middle of a batch or never.
 """
 
 from __future__ import annotations
@@ -19,33 +19,35 @@ from pillarbox._graph.transformations import DataFrameSource, SourceTransformati
 from pillarbox._state.keys.key_note import key_change
 from pillarbox._state.keys.state_note import state_change
 
-# Of the description. Another one is refused.
+# Version of the description format. Other versions are refused.
 FORMAT = 1
 
 
 def describe_programs(
     programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout] | None = None
 ) -> dict[str, Any]:
-    """Return what describes the programs of one query, to be written as JSON.
+    """Return the JSON description of a query's programs.
 
-    The writer of a description adds a running ``number``, and the ``batch`` from which on it holds.
+    When stored, it gets a running ``number``, and the first ``batch`` that it applies to.
 
     Args:
-        layouts: those that the programs run with; None: those that they were compiled with.
+        layouts: the programs' layouts; None: the compiled ones.
     """
-    every = [each if isinstance(each, ProgramDescription) else ProgramDescription.of(each) for each in programs]
-    of = [each.layout for each in every] if layouts is None else layouts
-    return {"format": FORMAT, "programs": [each.with_layout(layout) for each, layout in zip(every, of)]}
+    every = [
+        program if isinstance(program, ProgramDescription) else ProgramDescription.of(program) for program in programs
+    ]
+    of = [program.layout for program in every] if layouts is None else layouts
+    return {"format": FORMAT, "programs": [program.with_layout(layout) for program, layout in zip(every, of)]}
 
 
 @dataclass(frozen=True)
 class ProgramDescription:
-    """What describes a program. It holds nothing of the program itself, which may be large.
+    """A program's description. Holds no reference to the program, which may be large.
 
     Attributes:
         layout: the layout that the program was compiled with.
-        content: its description but for the numbers of the layout.
-        parallelisms: of each operator, as ``Layout.count`` takes it.
+        content: the description without the layout's numbers.
+        parallelisms: the operators' parallelisms, for ``Layout.count``.
     """
 
     layout: Layout
@@ -54,7 +56,7 @@ class ProgramDescription:
 
     @staticmethod
     def of(program: Program) -> ProgramDescription:
-        """Return the description of a program."""
+        """Describe a program."""
         begun = {} if program.savepoint is None else {"savepoint": program.savepoint.directory}
         operators = [vertex for vertex in program.vertices if not vertex.is_source]
         content = {
@@ -81,14 +83,14 @@ class ProgramDescription:
 
     @property
     def uids(self) -> list[str]:
-        """The uids of its operators with state."""
+        """The uids of the stateful operators."""
         return [operator["uid"] for operator in self.content["operators"]]
 
     def with_layout(self, layout: Layout) -> dict[str, Any]:
-        """Return the description of the program as it runs with a layout."""
+        """Return the description of the program with this layout."""
         return {
             **self.content,
-            # The number of subtasks, and that of key groups.
+            # Numbers of subtasks and of key groups.
             "parallelism": layout.subtasks,
             "max_parallelism": layout.key_groups,
             "operators": [
@@ -105,37 +107,38 @@ def _columns(source: SourceTransformation) -> list[str] | None:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return a text that is a JSON object; an empty dictionary if it is something else."""
+    """Parse a JSON object. Returns an empty dict for any other text."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def read_description(text: str) -> dict[str, Any] | None:
-    """Return a description that was written before; or None if it is none, such as half of one.
+    """Parse a stored description, or return None if it is incomplete.
 
     Raises:
-        CheckpointMismatchError: it has another format.
+        CheckpointMismatchError: it has another format version.
     """
-    found = json_object(text)
-    if not all(isinstance(found.get(what), int) for what in ("format", "number", "batch")):
+    description = json_object(text)
+    if not all(isinstance(description.get(what), int) for what in ("format", "number", "batch")):
         return None
-    if found["format"] != FORMAT:
+    written = description["format"]
+    if written != FORMAT:
         raise CheckpointMismatchError(
-            f"the program's description in the checkpoint has format {found['format']}, this version of pillarbox"
-            f" reads format {FORMAT}: {advice_on_version(found['format'], FORMAT)}, or start from a new checkpoint"
+            f"the program's description in the checkpoint has format {written}, this version of pillarbox"
+            f" reads format {FORMAT}: {advice_on_version(written, FORMAT)}, or start from a new checkpoint"
         )
-    programs = found.get("programs")
-    return found if isinstance(programs, list) and all(map(_is_described, programs)) else None
+    programs = description.get("programs")
+    return description if isinstance(programs, list) and all(map(_is_described, programs)) else None
 
 
 class LayoutsNote(NamedTuple):
-    """A note of how a checkpoint's programs are laid out. Of several, the one with the highest number holds.
+    """A checkpoint's note of its programs' layouts. The note with the highest number is current.
 
     Attributes:
-        codes: by which scheme of codes their subtasks are found.
+        codes: version of the subtask codes.
         layouts: numbers of subtasks and of key groups of each program.
     """
 
@@ -144,18 +147,18 @@ class LayoutsNote(NamedTuple):
     layouts: list[list[int]]
 
     def to_json(self) -> str:
-        """Return the line that notes it."""
+        """Return the note as a line of JSON."""
         return json.dumps(self._asdict(), sort_keys=True)
 
 
 def read_layouts(text: str) -> LayoutsNote | None:
-    """Return the layouts that a line of JSON notes; None: it notes something else.
+    """Parse a note of layouts, or return None for other lines.
 
     Raises:
-        CheckpointMismatchError: subtasks are found by another scheme of codes.
+        CheckpointMismatchError: the subtask codes have another version.
     """
-    found = json_object(text)
-    codes = found.get("codes")
+    note = json_object(text)
+    codes = note.get("codes")
     if not isinstance(codes, int):
         return None
     if codes != CODES:
@@ -163,25 +166,25 @@ def read_layouts(text: str) -> LayoutsNote | None:
             f"the checkpoint finds its subtasks by scheme {codes} of codes, this version of pillarbox by scheme"
             f" {CODES}: {advice_on_version(codes, CODES)}, or start from a new checkpoint"
         )
-    number, layouts = found.get("number"), found.get("layouts")
+    number, layouts = note.get("number"), note.get("layouts")
     return LayoutsNote(number, codes, layouts) if isinstance(number, int) and isinstance(layouts, list) else None
 
 
 def _is_described(program: Any) -> bool:
     return isinstance(program, dict) and all(
-        isinstance(program.get(what), list) and all(isinstance(one, dict) for one in program[what])
+        isinstance(program.get(what), list) and all(isinstance(entry, dict) for entry in program[what])
         for what in ("sources", "operators")
     )
 
 
 @dataclass
 class Comparison:
-    """The changes of a program.
+    """The differences between two versions of a query's programs.
 
     Attributes:
-        refused: changes with which the checkpoint cannot be used.
-        doubtful: changes that may be such.
-        survives_savepoint: whether a start from a savepoint overcomes all that is refused.
+        refused: changes that rule out the checkpoint.
+        doubtful: changes that may be wrong: warnings.
+        survives_savepoint: whether a start from a savepoint allows all refused changes.
     """
 
     refused: list[str] = field(default_factory=list)
@@ -190,22 +193,22 @@ class Comparison:
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
-    """Compare the programs that a checkpoint belongs to with the programs that are to resume from it."""
-    found = Comparison()
+    """Compare a checkpoint's programs with the programs that resume from it."""
+    comparison = Comparison()
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):
-        found.refused.append(f"the query had {_count(len(old), 'program')} of pillarbox, and has {len(new)}")
-        found.survives_savepoint = False
-        return found
-    for one, other in zip(old, new):
-        _compare_programs(one, other, found)
-    return found
+        comparison.refused.append(f"the query had {_count(len(old), 'program')} of pillarbox, and has {len(new)}")
+        comparison.survives_savepoint = False
+        return comparison
+    for before, other in zip(old, new):
+        _compare_programs(before, other, comparison)
+    return comparison
 
 
-def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparison) -> None:
-    refused = found.refused
+def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison) -> None:
+    refused = comparison.refused
     was, now_is = then["parallelism"], now["parallelism"]
-    # One that is not set is taken from the checkpoint.
+    # If the user sets none, the checkpoint's value is used.
     if was != now_is and now["max_parallelism_is_set"]:
         refused.append(
             f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"
@@ -218,7 +221,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
             f" {'is' if timed else 'is not'}: Spark keeps that with the state; if it is only taken to be so by mistake,"
             f" say process(..., processing_time={not timed})"
         )
-    compare_sources(then["sources"], now["sources"], found)
+    compare_sources(then["sources"], now["sources"], comparison)
     old = {operator["uid"]: operator for operator in then["operators"]}
     new = {operator["uid"]: operator for operator in now["operators"]}
     missing = [uid for uid in old if uid not in new]
@@ -236,7 +239,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
     for uid, before in old.items():
         after = new.get(uid)
         if after is not None:
-            _compare_operators(before, after, moved_by=added, found=found)
+            _compare_operators(before, after, moved_by=added, comparison=comparison)
             was, now_is = before["parallelism"], after["parallelism"]
             if was != now_is and (was, now_is) != (then["parallelism"], now["parallelism"]):
                 refused.append(
@@ -245,25 +248,25 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
                 )
 
 
-def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], found: Comparison) -> None:
-    """Compare the sources of a program with those that it had."""
+def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], comparison: Comparison) -> None:
+    """Compare a program's sources with the checkpoint's."""
     names, new_names = ([source["name"] for source in sources] for sources in (then, now))
     if len(then) != len(now):
-        found.refused.append(
+        comparison.refused.append(
             f"there {_were(len(then), 'source')} ({listed(names)}), and there {_are(len(now))}"
             f" ({listed(new_names)}): Spark keeps how far each of them was read"
         )
         return
     if then != now and all(now.count(source) == then.count(source) for source in now):
-        found.refused.append(
+        comparison.refused.append(
             f"the sources were {'; '.join(map(_shown, then))}; and are {'; '.join(map(_shown, now))}: Spark keeps by"
             " their order how far each of them was read"
         )
         return
-    for one, other in zip(then, now):
-        if one["columns"] != other["columns"]:
-            found.doubtful.append(
-                f"a source was {_shown(one)}, and is {_shown(other)}: Spark resumes it where the old one was read to;"
+    for old, new in zip(then, now):
+        if old["columns"] != new["columns"]:
+            comparison.doubtful.append(
+                f"a source was {_shown(old)}, and is {_shown(new)}: Spark resumes it where the old one was read to;"
                 " if it reads something else, start from a new checkpoint"
             )
 
@@ -273,19 +276,19 @@ def _shown(source: dict[str, Any]) -> str:
     return repr(source["name"]) + ("" if columns is None else f" ({', '.join(columns)})")
 
 
-def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list[str], found: Comparison) -> None:
+def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list[str], comparison: Comparison) -> None:
     operator = f"operator {then['uid']!r}"
     if (then["number"], then["level"]) != (now["number"], now["level"]):
         why = f": {listed(moved_by)} was added before it; add it after the others" if moved_by else ""
-        found.refused.append(f"{operator} is in another place of the program, where its state is not found{why}")
+        comparison.refused.append(f"{operator} is in another place of the program, where its state is not found{why}")
     if then["kind"] != now["kind"]:
-        found.refused.append(f"{operator} was made by {then['kind']}(), and is made by {now['kind']}()")
-        found.survives_savepoint = False
+        comparison.refused.append(f"{operator} was made by {then['kind']}(), and is made by {now['kind']}()")
+        comparison.survives_savepoint = False
     change = key_change(then["key"], now["key"])
     if change is not None:
         surely, what = change
-        found.survives_savepoint = found.survives_savepoint and not surely
-        (found.refused if surely else found.doubtful).append(
+        comparison.survives_savepoint = comparison.survives_savepoint and not surely
+        (comparison.refused if surely else comparison.doubtful).append(
             f"{operator}: {what}; old and new keys {'would' if surely else 'may'} mix in one state"
         )
     change = state_change(then.get("depends_on"), now.get("depends_on"))
@@ -293,7 +296,7 @@ def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list
         surely, what = change
         if surely:
             what += ": what has begun would be lost or mixed; give it another uid() and start from a savepoint"
-        (found.refused if surely else found.doubtful).append(f"{operator}: {what}")
+        (comparison.refused if surely else comparison.doubtful).append(f"{operator}: {what}")
 
 
 def _count(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Event time of a program, before it runs: records that have no timestamps, and streams without watermarks."""
+"""Compile-time checks of event time: missing timestamps and missing watermarks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 _log = logging.getLogger("pillarbox")
 
-# A program may be compiled several times, as for its plan: the user is warned once.
+# A program may be compiled several times, for instance for its plan: warn only once.
 _warned: WeakSet[Transformation] = WeakSet()
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What is known of event time after a step.
+class _TimeState:
+    """Event time after a step.
 
     Attributes:
-        unstamped: the sources whose records come without timestamps; empty if records have some, or may have.
-        silent: the steps in which event time stands still until the input ends: sources, and strategies that emit no
-            watermarks.
+        unstamped: the sources if no record has a timestamp; empty if some records may have one.
+        silent: sources and strategies without watermarks: they hold event time back until the input ends.
         advances: whether another part of the stream has watermarks.
     """
 
@@ -41,34 +40,34 @@ class _Known:
 
 
 def check_event_time(steps: Iterable[Transformation], *, batch: bool) -> None:
-    """Refuse operators whose records have no timestamps, and warn of those whose event time stands still.
+    """Refuse operators whose records lack timestamps, and warn about stalled event time.
 
     Args:
         steps: all steps of the program.
         batch: whether it runs in batch mode, where event time ends with each key.
 
     Raises:
-        ProgramError: an operator needs timestamps, and its records have none.
+        ProgramError: an operator needs timestamps that its records lack.
     """
-    known: dict[Transformation, _Known] = {}
-    # A step is built after its inputs, so its number is higher.
-    for step in sorted(steps, key=lambda each: each.number):
-        before = [known[upstream] for upstream in step.inputs]
+    states: dict[Transformation, _TimeState] = {}
+    # Steps are numbered in the order of their construction: inputs first.
+    for step in sorted(steps, key=lambda step: step.number):
+        before = [states[upstream] for upstream in step.inputs]
         if isinstance(step, OperatorTransformation):
             _check_timestamps(step, before)
             if step.event_time is not EventTimeUse.NONE and not batch:
                 _warn_if_silent(step, before)
-        known[step] = _after(step, before)
+        states[step] = _after(step, before)
 
 
-def _after(step: Transformation, before: list[_Known]) -> _Known:
+def _after(step: Transformation, before: list[_TimeState]) -> _TimeState:
     if isinstance(step, SourceTransformation):
-        return _Known(frozenset({step.name}), frozenset({step}))
-    unstamped = frozenset[str]().union(*(each.unstamped for each in before))
-    if not isinstance(step, UnionTransformation) and not all(each.unstamped for each in before):
-        unstamped = frozenset()  # which input a record comes from is not known
-    silent = frozenset[Transformation]().union(*(each.silent for each in before))
-    advances = any(each.advances for each in before)
+        return _TimeState(frozenset({step.name}), frozenset({step}))
+    unstamped = frozenset[str]().union(*(state.unstamped for state in before))
+    if not isinstance(step, UnionTransformation) and not all(state.unstamped for state in before):
+        unstamped = frozenset()  # a record may come from either input
+    silent = frozenset[Transformation]().union(*(state.silent for state in before))
+    advances = any(state.advances for state in before)
     if isinstance(step, OperatorTransformation):
         strategy = step.strategy
         if step.may_stamp or (strategy is not None and strategy.timestamp_assigner is not None):
@@ -77,14 +76,14 @@ def _after(step: Transformation, before: list[_Known]) -> _Known:
             advances = strategy.emits_watermarks
             stands_still = not advances and strategy.idle_timeout is None
             silent = frozenset({step}) if stands_still else frozenset()
-    return _Known(unstamped, silent, advances)
+    return _TimeState(unstamped, silent, advances)
 
 
-def _check_timestamps(step: OperatorTransformation, before: list[_Known]) -> None:
-    for each in before:
-        if not each.unstamped or not _needs_timestamps(step):
+def _check_timestamps(step: OperatorTransformation, before: list[_TimeState]) -> None:
+    for state in before:
+        if not state.unstamped or not _needs_timestamps(step):
             continue
-        sources = " and ".join(map(repr, sorted(each.unstamped)))
+        sources = " and ".join(map(repr, sorted(state.unstamped)))
         if step.strategy is not None:
             raise ProgramError(
                 f"operator {step.name!r}: the records of {sources} have no timestamps, so there are no watermarks"
@@ -104,14 +103,14 @@ def _needs_timestamps(step: OperatorTransformation) -> bool:
     return step.event_time is EventTimeUse.TIMESTAMPS
 
 
-def _warn_if_silent(step: OperatorTransformation, before: list[_Known]) -> None:
-    """Warn of an operator whose event time stands still, although something advances it, or although it never ends."""
-    silent = {each for known in before for each in known.silent}
-    endless = any(isinstance(each, DataFrameSource) and each.dataframe.isStreaming for each in silent)
-    if not silent or step in _warned or not (endless or any(known.advances for known in before)):
+def _warn_if_silent(step: OperatorTransformation, before: list[_TimeState]) -> None:
+    """Warn if event time is stalled by an endless input, or while other inputs advance it."""
+    silent = {source for state in before for source in state.silent}
+    endless = any(isinstance(source, DataFrameSource) and source.dataframe.isStreaming for source in silent)
+    if not silent or step in _warned or not (endless or any(state.advances for state in before)):
         return
     _warned.add(step)
-    names = " and ".join(repr(each.name) for each in sorted(silent, key=lambda each: each.number))
+    names = " and ".join(repr(source.name) for source in sorted(silent, key=lambda source: source.number))
     _log.warning(
         "operator %r: its event time is the minimum of its streams, and %s has no watermarks: timers and windows of"
         " event time fire only when all input has ended; assign it a strategy with watermarks, or, if its records have"

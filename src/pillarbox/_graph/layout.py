@@ -1,7 +1,7 @@
-"""How the subtasks of a program are laid out: how many there are, which keys they own, where their state is found.
+"""The layout of a program's subtasks: how many there are, their key groups, and their state's codes.
 
-A program is compiled with one layout. A checkpoint has the one of its first start, which may be another, and is known
-only when the query starts: so all that depends on it is set in one place, here, and can be set again in the workers.
+A program is compiled with one layout. The checkpoint's layout, from its first start, may differ and is read only when
+the query starts. So everything that depends on the layout is set here, in one place, and can be set again in workers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import NamedTuple
 from pillarbox._graph.targets import subtask_codes
 from pillarbox._task.vertex import Vertex
 
-# The numbers of subtasks of all vertices, by vertex: 0 for a source, whose partitions are Spark's; None: the layout's.
+# Subtasks of each vertex, by vertex number. 0 for a source, whose partitions are Spark's; None for the layout's number.
 Parallelisms = tuple[int | None, ...]
 
 
 class Layout(NamedTuple):
-    """The numbers that decide where state lies.
+    """The numbers that decide where state is stored.
 
     Attributes:
-        subtasks: of each vertex after a shuffle that has no number of its own.
-        key_groups: the shares of all keys, which the subtasks of a vertex divide among them.
-        codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
+        subtasks: subtasks of each vertex after a shuffle without a parallelism of its own.
+        key_groups: number of key groups, which a vertex's subtasks divide among them.
+        codes: version of the subtask codes; None if state is not stored by code.
     """
 
     subtasks: int
@@ -33,20 +33,20 @@ class Layout(NamedTuple):
     codes: int | None = None
 
     def count(self, parallelism: int | None) -> int:
-        """Return the number of subtasks of a vertex, given its own (:data:`Parallelisms`)."""
+        """Return a vertex's number of subtasks, from its entry in :data:`Parallelisms`."""
         return self.subtasks if parallelism is None else parallelism
 
 
 @lru_cache(maxsize=64)
 def _codes(parallelisms: Parallelisms, layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """Return the codes of the subtasks of each vertex."""
+    """Return the subtask codes of each vertex."""
     counts = map(layout.count, parallelisms)
     return tuple(tuple(subtask_codes(vertex, count)) if count else () for vertex, count in enumerate(counts))
 
 
 @lru_cache(maxsize=64)
 def subtask_places(parallelisms: Parallelisms, layout: Layout) -> Mapping[int, tuple[int, int]]:
-    """Return vertex and subtask of each code."""
+    """Map each subtask code to its (vertex, subtask)."""
     return MappingProxyType(
         {
             code: (vertex, subtask)
@@ -57,7 +57,7 @@ def subtask_places(parallelisms: Parallelisms, layout: Layout) -> Mapping[int, t
 
 
 def lay_out(vertex: Vertex, layout: Layout) -> None:
-    """Set everything in a vertex that depends on the layout."""
+    """Set all of a vertex's fields that depend on the layout."""
     codes = _codes(vertex.parallelisms, layout)
     vertex.parallelism = layout.count(vertex.parallelisms[vertex.number])
     vertex.job_parallelism = layout.subtasks

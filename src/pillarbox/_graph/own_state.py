@@ -1,4 +1,4 @@
-"""Operators with state of their own, and the places where there is room for it."""
+"""Checks of operator state: where a program may have it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pillarbox._task.vertex import ChainNode, Vertex
 
 
 def carries_on(vertex: Vertex) -> bool:
-    """Return whether operators carry something on from one epoch to the next, so that there are epochs without data.
+    """Return whether operators carry requests into the next epoch, so that epochs run without data.
 
     Raises:
-        ProgramError: there is no place for state of operators' own: it is after a shuffle.
+        ProgramError: an operator with operator state is before the first shuffle.
     """
     carries = False
     for node in vertex.nodes:
@@ -34,7 +34,7 @@ def carries_on(vertex: Vertex) -> bool:
 
 
 def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
-    """Refuse functions with state of their operator's own where there is no place for it."""
+    """Refuse functions with operator state in vertices or threads that cannot store it."""
     make = _within(node.factory.make)
     if isinstance(make, partial) and isinstance(make.func, type) and issubclass(make.func, GuardedOperator):
         if isinstance(_function_of(_within(make.keywords["make"])), CheckpointedFunction):
@@ -54,7 +54,7 @@ def _within(make: Any) -> Any:
 
 
 def _function_of(make: Any) -> Any:
-    """Return the user's function that an operator is made with, by itself or as part of what windows do."""
+    """Return the user's function from an operator's factory, directly or from a window program."""
     if not isinstance(make, partial):
         return None
     return make.keywords.get("function", getattr(make.keywords.get("program"), "function", None))

@@ -1,4 +1,4 @@
-"""Pictures of a program: what runs where, and the ways between."""
+"""A program's plan as text and as a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def as_text(program: Program) -> str:
-    """Return the plan as text: one line a vertex, its ways out below it."""
+    """Return the plan as text: one line per vertex, followed by its outgoing edges."""
     lines = [f"Program {program.name!r}: parallelism {program.parallelism}, max parallelism {program.max_parallelism}"]
     if program.batch:
         lines[0] += ", batch mode"

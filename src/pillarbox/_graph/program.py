@@ -1,8 +1,8 @@
-"""From the program as it was built to vertices and levels, and a picture of them.
+"""The compiler from steps to vertices and levels.
 
-A vertex is a chain of operators; a chain ends where a stream is spread over subtasks, where the next operator has
-another parallelism, and where the user says so. The operators between a source and the first ``key_by`` or
-``rebalance`` run in the source's vertex; where several sources meet in a union, each has them in its own.
+A vertex is a chain of operators. A chain ends at a shuffle, at a change of parallelism, and where the user disables
+chaining. The operators between a source and the first ``key_by`` or ``rebalance`` run in the source's vertex. If a
+union merges several sources, each source's vertex has a copy of these operators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import count
 from uuid import uuid4
 
 from pillarbox._errors import ProgramError
-from pillarbox._graph.dashboard_place import DashboardPlace
+from pillarbox._graph.dashboard_place import DashboardAddress
 from pillarbox._graph.dependence import dependence
 from pillarbox._graph.event_time import check_event_time
 from pillarbox._graph.layout import Layout, Parallelisms, lay_out, subtask_places
@@ -40,33 +40,33 @@ from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartit
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
-# Between operators that are not chained, where the user partitions nothing. Streams that meet there share one edge.
-_numbers = count(1)  # of the programs of this process
+# Partitioners between unchained operators, if the user sets none. Shared, so that streams of a union share one edge.
+_numbers = count(1)  # of this process's programs
 _FORWARD = ForwardPartitioner()
 _REBALANCE = RebalancePartitioner()
 
 
 @dataclass
 class Program:
-    """A compiled program, as a runtime runs it.
+    """A compiled program.
 
     Attributes:
-        vertices: by number, which a checkpoint knows them by: one that is added last changes no other.
-        sources: the source of each vertex of level 0, by vertex number.
+        vertices: by number. A checkpoint refers to these numbers; a vertex added last leaves the others unchanged.
+        sources: the sources, by their vertices' numbers.
         outputs: names of the outputs; output *i* has the code ``output_target(i)``.
-        parallelism: how many subtasks run at a time: Spark's partitions after a shuffle.
-        max_parallelism: number of key groups. In a streaming query of Spark each is a subtask of its own, so that the
-            parallelism may change; else there are as many subtasks as the parallelism says.
-        layout: the subtasks that it was compiled with; a checkpoint that it resumes from may have another.
+        parallelism: subtasks that run at a time: Spark's partitions after a shuffle.
+        max_parallelism: number of key groups. In a streaming query, each is a subtask, so that the parallelism can
+            change. Otherwise, there are as many subtasks as the parallelism.
+        layout: the compiled layout; a checkpoint may replace it.
         parallelisms: the numbers of subtasks of its vertices.
-        id: unique; a later program of this process has a higher one.
-        sets_parallelism: whether the user has set the parallelism.
-        sets_max_parallelism: whether the user has set the max parallelism.
+        id: unique; increases within a process.
+        sets_parallelism: whether the user set the parallelism.
+        sets_max_parallelism: whether the user set the max parallelism.
         batch: whether it runs in batch mode.
-        uses_processing_time: whether the program needs to be run when there is no data.
-        auto_rescale: whether the partitions of a checkpoint may be changed to these.
-        savepoint: where it starts from on a new checkpoint; None: with no state.
-        dashboard: where the driver opens the dashboard for the query; None: it opens none.
+        uses_processing_time: whether epochs run without data.
+        auto_rescale: whether a checkpoint's partitions may be changed to this parallelism.
+        savepoint: the savepoint that a new checkpoint starts from, or None.
+        dashboard: the address of the dashboard in the driver, or None.
     """
 
     name: str
@@ -83,15 +83,15 @@ class Program:
     auto_rescale: bool = False
     batch: bool = False
     savepoint: SavepointStart | None = None
-    dashboard: DashboardPlace | None = None
+    dashboard: DashboardAddress | None = None
 
     @property
     def subtasks(self) -> Mapping[int, tuple[int, int]]:
-        """Vertex number and subtask of each code."""
+        """Maps each subtask code to (vertex number, subtask)."""
         return subtask_places(self.parallelisms, self.layout)
 
     def lay_out(self, layout: Layout) -> None:
-        """Take another layout than the program was compiled with."""
+        """Replace the layout that the program was compiled with."""
         self.layout = layout
         for vertex in self.vertices:
             lay_out(vertex, layout)
@@ -99,7 +99,7 @@ class Program:
 
     @property
     def uses_processing_time(self) -> bool:
-        """Whether something has to happen by the wall clock, also without data."""
+        """Whether something happens by the wall clock, also without data."""
         return any(vertex.uses_processing_time for vertex in self.vertices)
 
     @property
@@ -109,14 +109,14 @@ class Program:
         return [[v for v in self.vertices if v.level == level] for level in range(depth + 1)]
 
     def edges(self) -> Iterator[tuple[Vertex, Edge, Vertex | str]]:
-        """Return all edges: sender, edge, receiver (a vertex or the name of an output)."""
+        """Yield all edges as (sender, edge, receiver). The receiver is a vertex or an output's name."""
         for vertex in self.vertices:
             for edge in vertex.edges:
                 receiver = edge.receiver
                 yield vertex, edge, receiver if isinstance(receiver, str) else self.vertices[receiver]
 
     def to_text(self) -> str:
-        """Return the plan as text: one line a vertex, its ways out below it."""
+        """Return the plan as text: one line per vertex, followed by its outgoing edges."""
         return as_text(self)
 
     def to_mermaid(self) -> str:
@@ -129,13 +129,13 @@ class Program:
 
 @dataclass(frozen=True)
 class _Link:
-    """A consumer of a stream, with the virtual steps between resolved.
+    """A consumer of a stream, with the virtual steps in between resolved.
 
     Attributes:
         consumer: the operator.
-        index: which of its inputs takes the stream.
-        partition: the step that spreads the stream before it; None: there is none.
-        tag_id: the side output that the stream is; None: the main output.
+        index: the consumer's input.
+        partition: the last partitioning step before the consumer, or None.
+        tag_id: the side output that it consumes; None: the main output.
     """
 
     consumer: OperatorTransformation
@@ -155,22 +155,22 @@ class _Compiler:
         batch: bool,
     ) -> None:
         self._chaining = chaining
-        # Of each vertex: the number of its subtasks, where it does not depend on the layout; 0: it is a source.
+        # Subtasks of each vertex: 0 for a source, None if it depends on the layout.
         self._parallelisms: list[int | None] = []
-        # The consumers of each step's stream, and which of their inputs.
+        # Consumers of each step, with the index of the input.
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
         self._heads: dict[OperatorTransformation, Vertex] = {}
         self._sources: list[SourceTransformation] = []
-        # Where the watermarks of each way into a vertex come from, by the numbers of vertex and edge.
+        # Watermark strategies of each edge into a vertex, by (vertex number, edge id).
         self._strategies: defaultdict[tuple[int, int], set[WatermarkStrategy]] = defaultdict(set)
         for sink in sinks:
             self._reach(sink)
-        streaming = any(isinstance(each, DataFrameSource) and each.dataframe.isStreaming for each in self._sources)
+        streaming = any(isinstance(step, DataFrameSource) and step.dataframe.isStreaming for step in self._sources)
         own = (step.parallelism or 1 for step in self._children if isinstance(step, OperatorTransformation))
         most = max_parallelism or default_max_parallelism(parallelism, *own)
         layout = Layout(most if streaming else parallelism, most)
-        # The number of subtasks that a streaming query has by default is that of its first start, whatever it is now:
-        # which operators are chained must not depend on it.
+        # A streaming query's default number of subtasks is set by its first start. Chaining must not depend on the
+        # current value.
         self._layout_is_known = not streaming or max_parallelism is not None
         outputs = [sink.output for sink in sinks if sink.output is not None]
         self._program = Program(name, [], {}, outputs, parallelism, most, layout, batch=batch)
@@ -180,7 +180,7 @@ class _Compiler:
         check_event_time(self._children, batch=batch)
 
     def _reach(self, sink: SinkTransformation) -> None:
-        """Take in all steps that lead to a sink, each after its inputs; there may be more than calls can nest."""
+        """Add all steps that lead to a sink, inputs first. Iterative: chains may exceed the recursion limit."""
         pending: list[tuple[Transformation, int]] = [(sink, 0)] if sink not in self._children else []
         self._children.setdefault(sink, [])
         while pending:
@@ -224,7 +224,7 @@ class _Compiler:
                 )
 
     def compile(self) -> Program:
-        # Each source with the vertices next to it, then those further on.
+        # Sources with their chains first, then the other vertices.
         for source in sorted(self._sources, key=lambda step: step.number):
             vertex = self._new_vertex(source.name, "", 0)
             self._program.sources[vertex.number] = source
@@ -273,58 +273,58 @@ class _Compiler:
                 yield _Link(child, index, partition, tag_id)
                 continue
             if isinstance(child, PartitionTransformation):
-                partition = child  # of several in a row, the last one holds
+                partition = child  # the last of several partitionings applies
             elif isinstance(child, SideOutputTransformation):
                 tag_id = child.tag_id
-            pending += [(each, place, partition, tag_id) for each, place in reversed(self._children[child])]
+            pending += [(step, index, partition, tag_id) for step, index in reversed(self._children[child])]
 
     def _ways(self, vertex: Vertex, step: Transformation) -> Iterator[tuple[_Link, Partitioner | None]]:
-        """Return the consumers of a step in a vertex, and how its stream is spread before each; None: it is chained."""
+        """Yield the consumers of a step with the partitioner before each, or None if chained."""
         for link in self._links(step):
             yield link, self._way(vertex, step, link)
 
     def _way(self, vertex: Vertex, step: Transformation, link: _Link) -> Partitioner | None:
         consumer = link.consumer
-        given = None if link.partition is None else link.partition.partitioner
-        if given is not None and not isinstance(given, ForwardPartitioner):
-            return given
-        wanted = self._parallelism_behind(vertex, consumer)
-        if not self._are_alike(wanted, self._parallelisms[vertex.number]):
-            if given is None:
+        partitioner = None if link.partition is None else link.partition.partitioner
+        if partitioner is not None and not isinstance(partitioner, ForwardPartitioner):
+            return partitioner
+        own = self._parallelism_behind(vertex, consumer)
+        if not self._are_alike(own, self._parallelisms[vertex.number]):
+            if partitioner is None:
                 return _REBALANCE
             before = f"parallelism {vertex.parallelism}" if vertex.parallelism else "the partitions of its source"
             raise ProgramError(
                 f"forward() keeps each record in its subtask, but {step.name!r} has {before}, and {consumer.name!r}"
-                f" parallelism {self._program.layout.count(wanted)}: leave out forward(), or say rebalance(), rescale()"
+                f" parallelism {self._program.layout.count(own)}: leave out forward(), or say rebalance(), rescale()"
                 " or global_() instead"
             )
-        if self._may_chain(step, consumer) and (given is None or len(consumer.inputs) == 1):
+        if self._may_chain(step, consumer) and (partitioner is None or len(consumer.inputs) == 1):
             return None
-        return given or _FORWARD
+        return partitioner or _FORWARD
 
     def _parallelism_behind(self, vertex: Vertex, consumer: OperatorTransformation) -> int | None:
-        """Return the parallelism of an operator whose stream is not partitioned; None: the program's."""
+        """Return an operator's parallelism if its input is not partitioned; None: the program's."""
         if consumer.parallelism is not None:
             return consumer.parallelism
-        # A sink works where its records are made.
+        # A sink runs in its input's subtasks.
         stays = vertex.is_source or isinstance(consumer, SinkTransformation)
         return self._parallelisms[vertex.number] if stays else None
 
-    def _are_alike(self, one: int | None, other: int | None) -> bool:
-        """Return whether two operators have the same number of subtasks, whatever the checkpoint's layout is."""
-        if one == other:
+    def _are_alike(self, first: int | None, other: int | None) -> bool:
+        """Return whether two parallelisms are equal under any layout of a checkpoint."""
+        if first == other:
             return True
         count = self._program.layout.count
-        return self._layout_is_known and count(one) == count(other)
+        return self._layout_is_known and count(first) == count(other)
 
     def _may_chain(self, step: Transformation, consumer: OperatorTransformation) -> bool:
         if isinstance(consumer, SinkTransformation) and consumer.output is not None:
-            return True  # the way out of the program is no operator of the user's
+            return True  # an output is not one of the user's operators
         never = isinstance(step, OperatorTransformation) and step.chaining is ChainingStrategy.NEVER
         return self._chaining and not never and consumer.chaining is ChainingStrategy.ALWAYS
 
     def _chain(self, vertex: Vertex, start: Transformation) -> list[Transformation]:
-        """Return ``start`` and all steps that are chained to it, each after those it takes records from."""
+        """Return ``start`` and all steps chained to it, each after its inputs."""
         backwards: list[Transformation] = []
         seen: set[Transformation] = {start}
         pending = [(start, self._chained(vertex, start))]
@@ -342,7 +342,7 @@ class _Compiler:
         return [link.consumer for link, way in self._ways(vertex, step) if way is None]
 
     def _grow(self, vertex: Vertex, start: Transformation) -> None:
-        """Chain to the vertex everything after ``start`` that is chained to it."""
+        """Add ``start``'s whole chain to the vertex."""
         steps = self._chain(vertex, start)
         nodes = {step: index for index, step in enumerate(steps)}
         strategies = self._strategies_in(vertex, steps)
@@ -366,14 +366,14 @@ class _Compiler:
     def _strategies_in(
         self, vertex: Vertex, steps: list[Transformation]
     ) -> dict[Transformation, set[WatermarkStrategy]]:
-        """Return where the watermarks after each step of a chain come from: the nearest strategies in the chain."""
-        found: dict[Transformation, set[WatermarkStrategy]] = {step: set() for step in steps}
+        """Return each step's watermark strategies: the nearest in the chain."""
+        strategies: dict[Transformation, set[WatermarkStrategy]] = {step: set() for step in steps}
         for step in steps:
             strategy = step.strategy if isinstance(step, OperatorTransformation) else None
             if strategy is not None:
-                found[step] = {strategy}
+                strategies[step] = {strategy}
                 if strategy.idle_timeout is not None and not vertex.is_source:
-                    vertex.uses_processing_time = True  # it becomes idle also when there are no data at all
+                    vertex.uses_processing_time = True  # it becomes idle without data, too
                 if strategy.progress_timeout is not None and not vertex.is_source:
                     raise ProgramError(
                         f"operator {step.name!r}: with_wall_clock_progress() is about the silence of a source: assign"
@@ -381,29 +381,29 @@ class _Compiler:
                     )
             for link, way in self._ways(vertex, step):
                 if way is None:
-                    found[link.consumer] |= found[step]
-        return found
+                    strategies[link.consumer] |= strategies[step]
+        return strategies
 
     def _connect(
         self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
     ) -> tuple[int, int]:
-        """Lead a stream out of its vertex, to the vertex whose head is its consumer.
+        """Connect a stream to its consumer's vertex.
 
         Returns:
-            the number of that vertex, and the number by which it knows the way in.
+            the consumer's vertex number and the id of the edge there.
         """
         head = self._heads.get(link.consumer)
         if head is None:
             stays = isinstance(partitioner, ForwardPartitioner) and not vertex.is_source
             head = self._new_head(link.consumer, self._parallelisms[vertex.number] if stays else None)
-        between = [place for place, edge in enumerate(vertex.edges) if edge.receiver == head.number]
-        for place in between:
-            edge = vertex.edges[place]
-            # Streams of this vertex that meet in a union before the shuffle share one edge.
+        between = [position for position, edge in enumerate(vertex.edges) if edge.receiver == head.number]
+        for position in between:
+            edge = vertex.edges[position]
+            # Streams of this vertex that are merged by a union before the shuffle share one edge.
             if edge.partitioner is partitioner and edge.index == link.index:
                 if sender not in edge.sender.split(", "):
                     edge.sender += f", {sender}"
-                consumers.edges.append(place)
+                consumers.edges.append(position)
                 return head.number, edge.id
         way_in = InputEdge(
             vertex.number, vertex.parallelism, ordinal=len(between), index=link.index, partitioner=partitioner
@@ -414,10 +414,10 @@ class _Compiler:
         return head.number, way_in.id
 
     def _new_head(self, consumer: OperatorTransformation, before: int | None) -> Vertex:
-        """Begin a vertex with an operator after a shuffle.
+        """Create a vertex that starts with an operator after a shuffle.
 
         Args:
-            before: the parallelism of the operator before it, where a sink follows it; None: the program's.
+            before: the parallelism of a sink's input; None: the program's.
         """
         parallelism = consumer.parallelism
         if parallelism is None and isinstance(consumer, SinkTransformation):
@@ -469,9 +469,9 @@ class _Compiler:
 
 
 def _longest(timeouts: Iterable[int | None]) -> int | None:
-    """Return the longest timeout; None, which is for ever, where one is, or where there are none."""
-    found = list(timeouts)
-    return None if None in found else max((timeout for timeout in found if timeout is not None), default=None)
+    """Return the longest timeout, or None (no timeout) if any is None or there are none."""
+    every = list(timeouts)
+    return None if None in every else max((timeout for timeout in every if timeout is not None), default=None)
 
 
 def compile_program(
@@ -483,7 +483,7 @@ def compile_program(
     chaining: bool = True,
     batch: bool = False,
 ) -> Program:
-    """Turn the steps that lead to ``sinks`` into a program.
+    """Compile the steps that lead to ``sinks``.
 
     Args:
         max_parallelism: the number of key groups; None: the default.

@@ -1,7 +1,7 @@
-"""Starting a program from a savepoint: which of its operators takes which state, and what speaks against it.
+"""Start from a savepoint: matches the savepoint's operators with the program's, and reports conflicts.
 
-Source of the behaviour: Flink's ``execution.savepoint.path`` and ``execution.savepoint.ignore-unclaimed-state``; to
-give operators other uids is not Flink's.
+Source of the behaviour: Flink's ``execution.savepoint.path`` and ``execution.savepoint.ignore-unclaimed-state``. Flink
+cannot rename operators.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Sources resume at the savepoint's positions.
 SAVEPOINT = "savepoint"
-#: Sources begin as in a new query.
+#: Sources start as in a new query.
 NONE = "none"
 
 Positions = str | tuple[Any, ...] | Mapping[str, Any]
@@ -37,13 +37,14 @@ Positions = str | tuple[Any, ...] | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SavepointStart:
-    """What ``env.from_savepoint(...)`` asks for.
+    """The arguments of ``env.from_savepoint(...)``.
 
     Attributes:
         directory: the savepoint.
-        allow_non_restored_state: whether state may be left behind, and positions of sources.
-        renamed: the uids of the program's operators and the names of its sources, by those in the savepoint.
-        positions: where sources begin: ``SAVEPOINT``, ``NONE``, a position for each of Spark's, or for some by name.
+        allow_non_restored_state: whether state and source positions may be dropped.
+        renamed: maps uids and source names in the savepoint to new ones.
+        positions: where sources start: ``SAVEPOINT``, ``NONE``, a position per Spark source, or positions by source
+            name.
     """
 
     directory: str
@@ -53,28 +54,29 @@ class SavepointStart:
 
     @staticmethod
     def of(directory: Any, allow_non_restored_state: bool, renamed: Any, positions: Any) -> SavepointStart:
-        """Return what the user asked for.
+        """Check the user's arguments and return the start.
 
         Raises:
-            ProgramError: an argument is of another kind.
+            ProgramError: an argument has the wrong type, or two operators would get the same uid.
         """
         if not isinstance(directory, (str, PathLike)) or not str(directory):
             raise ProgramError(f"from_savepoint() takes the directory of a savepoint, not {shorten(directory)}")
-        given = {} if renamed is None else dict(renamed) if isinstance(renamed, Mapping) else None
-        if given is None or not all(isinstance(uid, str) and uid for pair in given.items() for uid in pair):
+        new_uids = {} if renamed is None else dict(renamed) if isinstance(renamed, Mapping) else None
+        if new_uids is None or not all(isinstance(uid, str) and uid for pair in new_uids.items() for uid in pair):
             raise ProgramError(
                 f"from_savepoint(): renamed is a dict of new uids by those in the savepoint, not {shorten(renamed)}"
             )
-        if len(set(given.values())) < len(given):
-            raise ProgramError(f"from_savepoint(): renamed gives one uid to several operators: {shorten(given)}")
+        if len(set(new_uids.values())) < len(new_uids):
+            raise ProgramError(f"from_savepoint(): renamed gives one uid to several operators: {shorten(new_uids)}")
         where = str(fspath(directory))
-        return SavepointStart(where.rstrip("/") or where, allow_non_restored_state, given, _positions(positions))
+        return SavepointStart(where.rstrip("/") or where, allow_non_restored_state, new_uids, _positions(positions))
 
     def check(self, program: Program) -> None:
-        """Check what needs no look at the savepoint.
+        """Check the program without reading the savepoint.
 
         Raises:
-            ProgramError: the program runs in batch mode; or it has no operator with a uid that one is to get.
+            ProgramError: the program runs in batch mode, has no stateful vertex, or lacks an operator that `renamed`
+                names.
         """
         if program.batch:
             raise ProgramError(
@@ -94,15 +96,15 @@ class SavepointStart:
             )
 
     def uid_of(self, uid: str) -> str:
-        """Return the uid that an operator of the savepoint has in the program."""
+        """Return the new uid of a savepoint's operator."""
         return self.renamed.get(uid, uid)
 
     def left_behind(self, uid: str, rows: int) -> str:
-        """Return the warning that state of an operator is left behind: as many rows of keys and windows."""
+        """Return the warning that an operator's state, with this number of rows, is dropped."""
         return f"savepoint {self.directory}: the state of operator {uid!r} is left behind: {rows} rows"
 
     def table(self, operator: OperatorTable, program: Program) -> OperatorTable:
-        """Return the table of an operator with the slots that :meth:`own_state` leaves."""
+        """Return an operator's table without the slots of operators that the program does not have."""
         uids = _uids(program)
         slots = [(self._slot(name, uids), kind) for name, kind in operator.space_layout]
         columns = [(column, self._slot(column.slot, uids)) for column in operator.columns]
@@ -115,11 +117,11 @@ class SavepointStart:
     def own_states(
         self, table: OperatorTable, states: Sequence[OwnState], vertex: Vertex, manifest: Manifest, program: Program
     ) -> list[OwnState]:
-        """Return what the subtasks of a vertex have of the former ones' own state.
+        """Return the operator state of a vertex's new subtasks.
 
         Args:
-            table: the operator's, of the savepoint.
-            states: of the former subtasks, in their order.
+            table: the operator's table in the savepoint.
+            states: operator state of the former subtasks, in order.
         """
         senders = self._senders(table, manifest, program)
 
@@ -127,54 +129,54 @@ class SavepointStart:
             sender = senders.get(sender_of_edge(former))
             return None if sender is None else edge_from(former, sender)
 
-        kept = [self._own_state(state, program) for state in states]
-        for state in kept:
+        own_states = [self._own_state(state, program) for state in states]
+        for state in own_states:
             if state.task.get("gate"):
                 state.task["gate"] = gate_with_edges(state.task["gate"], edge)
         keys_stay = (table.parallelism, table.max_parallelism) == (vertex.parallelism, vertex.max_parallelism)
         if not keys_stay:
-            check_watermarks(table, kept, vertex.parallelism)
-        return redistribute(vertex.uid, kept, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
+            check_watermarks(table, own_states, vertex.parallelism)
+        return redistribute(vertex.uid, own_states, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
-        """Map the numbers of the savepoint's vertices to the numbers of the program's.
+        """Map vertex numbers in the savepoint to vertex numbers in the program.
 
-        By these numbers a task knows who has sent which watermark. Operators are known by their uids, sources as their
-        positions are; of others, nothing is known.
+        Tasks store watermarks by these numbers. Operators are matched by uid, and sources like their positions; other
+        vertices are unmatched.
         """
         heads = {vertex.uid: vertex.number for vertex in program.vertices if not vertex.is_source}
         operators = {number: self.uid_of(uid) for uid, number, _ in table.program}
-        found = {number: heads[uid] for number, uid in operators.items() if uid in heads}
+        numbers = {number: heads[uid] for number, uid in operators.items() if uid in heads}
         now = [source.name for source in program.sources.values()]
         then: list[str | None] = [None] * len(now)
         for described in manifest.programs or ():
             if any(operator["uid"] == table.uid for operator in described.get("operators", ())):
                 then = [source["name"] for source in described["sources"]]
         if manifest.sources.are_named and len({*then}) < len(then):
-            return found  # which of them was which, only Spark knew
+            return numbers  # only Spark knew which of them was which
         match = match_sources(then, now, self.renamed)
         if match is not None:
             former = [*islice(source_numbers(table.program), len(then))]
             places = zip(match.places, program.sources)
-            found |= {former[place]: number for place, number in places if place is not None}
-        return found
+            numbers |= {former[position]: number for position, number in places if position is not None}
+        return numbers
 
     def _own_state(self, state: OwnState, program: Program) -> OwnState:
-        """Return the own state of a subtask with the program's uids, without operators that are not in the program."""
+        """Return a subtask's operator state with the program's uids, without dropped operators."""
         uids = _uids(program)
         task = dict(state.task)
         if "operators" in task:
-            found = {self.uid_of(uid): content for uid, content in task["operators"].items()}
-            task["operators"] = {uid: content for uid, content in found.items() if uid in uids}
+            contents = {self.uid_of(uid): content for uid, content in task["operators"].items()}
+            task["operators"] = {uid: content for uid, content in contents.items() if uid in uids}
         if "event_time" in task:
             task["event_time"] = self._event_time(task["event_time"])
         slots = ((self._slot(name, uids), content) for name, content in state.row.items())
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
-    def _event_time(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is known of event time, by the program's uids; names of streams and edges have uids in them."""
+    def _event_time(self, event_time: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the event-time state with the program's uids, also inside names of streams and edges."""
 
-        def place(name: tuple[Any, ...]) -> tuple[Any, ...]:
+        def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
             if len(name) == 1:
                 return (self.uid_of(name[0]),)
             edge, receiver, *which = name
@@ -185,15 +187,20 @@ class SavepointStart:
             return self.uid_of(uid), *which
 
         meetings = {
-            place(name): {**valve, "channels": {stream(one): state for one, state in valve["channels"].items()}}
-            for name, valve in known.get("meetings", {}).items()
+            merge_name(name): {
+                **valve,
+                "channels": {stream(sender): state for sender, state in valve["channels"].items()},
+            }
+            for name, valve in event_time.get("meetings", {}).items()
         }
-        # Operators after these may be new, and have not heard which streams are idle.
-        operators = {self.uid_of(uid): status_said_anew(state) for uid, state in known.get("operators", {}).items()}
+        # Operators after these may be new, so idle streams are announced again.
+        operators = {
+            self.uid_of(uid): status_said_anew(state) for uid, state in event_time.get("operators", {}).items()
+        }
         return {"operators": operators, "meetings": meetings}
 
     def _slot(self, name: str, uids: set[str]) -> str | None:
-        """Return the name of a slot in the program; None: it is of an operator that this one does not have."""
+        """Return a slot's name in the program, or None if its operator was dropped."""
         lead, uid, state = _parts(name)
         if lead is None:
             return name
@@ -205,7 +212,7 @@ def _uids(program: Program) -> set[str]:
 
 
 def _parts(slot: str) -> tuple[str | None, str, str]:
-    """Return what leads the name of a slot, uid and name of the state; None: it is no state of an operator's own."""
+    """Split a slot's name into (prefix, uid, state name). The prefix is None if it is not operator state."""
     for lead in (LIST, UNION):
         if slot.startswith(lead):
             uid, _, name = slot[len(lead) :].rpartition("/")
@@ -214,33 +221,33 @@ def _parts(slot: str) -> tuple[str | None, str, str]:
 
 
 def _stateful(states: Iterable[OwnState]) -> set[str]:
-    """Return the uids of the operators of which there is something in subtasks' own state."""
-    found = set()
+    """Return the uids of operators with operator state."""
+    uids = set()
     for state in states:
-        found |= {uid for uid, content in state.task.get("operators", {}).items() if content}
-        found |= {uid for slot, content in state.row.items() for lead, uid, _ in [_parts(slot)] if lead and content}
-    return found
+        uids |= {uid for uid, content in state.task.get("operators", {}).items() if content}
+        uids |= {uid for slot, content in state.row.items() for lead, uid, _ in [_parts(slot)] if lead and content}
+    return uids
 
 
 def _timed(states: Iterable[OwnState]) -> set[str]:
-    """Return the uids of the operators of which subtasks know something of event time; none of it would be missed."""
-    found: set[str] = set()
+    """Return the uids in the event-time state, which may be dropped without loss."""
+    uids: set[str] = set()
     for state in states:
-        known = state.task.get("event_time") or {}
-        found |= known.get("operators", {}).keys()
-        for name, valve in known.get("meetings", {}).items():
-            found |= {name[0] if len(name) == 1 else name[1], *(uid for uid, *_ in valve["channels"])}
-    return found
+        event_time = state.task.get("event_time") or {}
+        uids |= event_time.get("operators", {}).keys()
+        for name, valve in event_time.get("meetings", {}).items():
+            uids |= {name[0] if len(name) == 1 else name[1], *(uid for uid, *_ in valve["channels"])}
+    return uids
 
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """Which vertex takes which table of a savepoint.
+    """The assignment of a savepoint's tables to vertices.
 
     Attributes:
         vertices: by the uid in the savepoint.
-        left_behind: the uids of operators whose state is left behind.
-        warnings: messages about what may be wrong.
+        left_behind: the uids of operators whose state is dropped.
+        warnings: messages about possible mistakes.
     """
 
     vertices: dict[str, Vertex]
@@ -258,11 +265,11 @@ def plan_restore(
     """Compare a program with a savepoint.
 
     Args:
-        own: for each table, what its subtasks keep besides the rows of keys.
-        others: further reasons against it: one message each.
+        own: operator state of the subtasks, by table.
+        others: further conflicts: one message each.
 
     Raises:
-        CheckpointMismatchError: the program cannot start from it: all reasons, one line each.
+        CheckpointMismatchError: the program cannot start from the savepoint; lists all reasons, one per line.
     """
     wrong: list[str] = []
     warnings: list[str] = []
@@ -271,13 +278,13 @@ def plan_restore(
     heads = {vertex.uid: vertex for vertex in program.vertices if not vertex.is_source}
     nodes = {node.uid: vertex for vertex in heads.values() for node in vertex.nodes}
     stateful = {uid: _stateful(states) for uid, states in own.items()}
-    known = {table.uid for table in manifest.operators}.union(*stateful.values())
+    uids = {table.uid for table in manifest.operators}.union(*stateful.values())
     timed = set[str]().union(*map(_timed, own.values()))
     sources = {source["name"] for described in manifest.programs or () for source in described["sources"]}
-    unknown = [old for old in start.renamed if old not in known | timed | sources]
+    unknown = [old for old in start.renamed if old not in uids | timed | sources]
     if unknown:
         wrong.append(
-            f"renamed names {listed(unknown)}, of which it has no state; it has that of {listed(sorted(known))}"
+            f"renamed names {listed(unknown)}, of which it has no state; it has that of {listed(sorted(uids))}"
         )
     left: list[str] = []
     vertices: dict[str, Vertex] = {}
@@ -292,7 +299,7 @@ def plan_restore(
             left.append(table.uid)
             continue
         if vertex in vertices.values():
-            other = next(uid for uid, taken in vertices.items() if taken is vertex)
+            other = next(uid for uid, assigned in vertices.items() if assigned is vertex)
             wrong.append(
                 f"operators {other!r} and {table.uid!r} of it would both become {vertex.uid!r}: one of them can"
             )
@@ -317,7 +324,7 @@ def plan_restore(
         )
     wrong += others
     if wrong:
-        lines = "".join(f"\n  - {one}" for one in wrong)
+        lines = "".join(f"\n  - {reason}" for reason in wrong)
         raise CheckpointMismatchError(f"the program cannot start from the savepoint {start.directory}:{lines}")
     return RestorePlan(vertices, tuple(left), tuple(warnings))
 
@@ -341,22 +348,24 @@ def _compare(table: OperatorTable, vertex: Vertex, kind: str | None, wrong: list
         (wrong if surely else warnings).append(f"{operator}: {what}")
 
 
-def _positions(given: Any) -> Positions:
-    if isinstance(given, str) and given in (SAVEPOINT, NONE):
-        return given
-    if isinstance(given, (list, tuple)) and all(map(_is_position, given)):
-        return tuple(map(_copied, given))
-    if isinstance(given, Mapping) and all(isinstance(name, str) and _is_position(one) for name, one in given.items()):
-        return {name: _copied(one) for name, one in given.items()}
+def _positions(positions: Any) -> Positions:
+    if isinstance(positions, str) and positions in (SAVEPOINT, NONE):
+        return positions
+    if isinstance(positions, (list, tuple)) and all(map(_is_position, positions)):
+        return tuple(map(_copied, positions))
+    if isinstance(positions, Mapping) and all(
+        isinstance(name, str) and _is_position(position) for name, position in positions.items()
+    ):
+        return {name: _copied(position) for name, position in positions.items()}
     raise ProgramError(
         'from_savepoint(): positions is "savepoint", "none", a dict of positions by the names of sources, or a list'
         " with one for each source of Spark's. A position is a dict or an int as in Spark's offset log, or None; not"
-        f" {shorten(given)}"
+        f" {shorten(positions)}"
     )
 
 
-def _is_position(given: Any) -> bool:
-    return given is None or isinstance(given, (Mapping, int))
+def _is_position(position: Any) -> bool:
+    return position is None or isinstance(position, (Mapping, int))
 
 
 def _copied(position: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Which source of a program resumes which source of a savepoint: pillarbox matches them by their names.
+"""Matches a program's sources with a savepoint's sources by name.
 
-Source of the behaviour: Flink's, where the splits of a source are state of an operator that is found by its uid.
+Source of the behaviour: Flink's, where a source's splits are operator state, found by uid.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-# The name of sources that were given none: it says nothing where another source has a name.
+# The default name of sources, which matches nothing if other sources have names.
 _NAMELESS = "dataframe"
 
 
 class SourceMatch(NamedTuple):
-    """How the sources of a program correspond to the sources of a savepoint.
+    """The correspondence of a program's sources to a savepoint's.
 
     Attributes:
-        places: for each source of the program, the place of the savepoint's; None: it is new.
-        gone: the places of the savepoint's that the program does not read.
+        places: for each of the program's sources, the savepoint source's index, or None if it is new.
+        gone: the indices of savepoint sources that the program does not read.
     """
 
     places: list[int | None]
@@ -27,25 +27,25 @@ class SourceMatch(NamedTuple):
 def match_sources(
     then: Sequence[str | None], now: Sequence[str | None], renamed: Mapping[str, str]
 ) -> SourceMatch | None:
-    """Match sources by name, or by their order where names do not tell, and there are as many; None: nothing tells.
+    """Match sources by name, or by order if names are ambiguous; None if the numbers differ, too.
 
     Args:
-        then: the names of the savepoint's; None: it is not known.
-        now: the names of the program's; None: it is not known.
-        renamed: names in the program, by those in the savepoint.
+        then: names of the savepoint's sources; None: unknown.
+        now: names of the program's sources; None: unknown.
+        renamed: maps names in the savepoint to names in the program.
     """
     before = [None if name is None else renamed.get(name, name) for name in then]
-    if not _tell(before) or not _tell(now):
+    if not _are_distinct(before) or not _are_distinct(now):
         return SourceMatch([*range(len(now))], []) if len(then) == len(now) else None
     places = [before.index(name) if name in before else None for name in now]
-    gone = [place for place in range(len(before)) if place not in places]
-    new = [index for index, place in enumerate(places) if place is None]
-    if len(gone) == len(new) and all(_NAMELESS in (before[place], now[index]) for place, index in zip(gone, new)):
-        for place, index in zip(gone, new):
-            places[index] = place
+    gone = [position for position in range(len(before)) if position not in places]
+    new = [index for index, position in enumerate(places) if position is None]
+    if len(gone) == len(new) and all(_NAMELESS in (before[position], now[index]) for position, index in zip(gone, new)):
+        for position, index in zip(gone, new):
+            places[index] = position
         gone = []
     return SourceMatch(places, gone)
 
 
-def _tell(names: Sequence[str | None]) -> bool:
+def _are_distinct(names: Sequence[str | None]) -> bool:
     return None not in names and len(set(names)) == len(names)

@@ -1,22 +1,22 @@
-"""Codes of subtasks: the grouping keys of the exchange, chosen so that subtasks lie evenly over Spark's partitions.
+"""Subtask codes: the exchange's grouping keys, chosen so that subtasks are spread evenly over Spark's partitions.
 
-Spark puts a row into partition ``pmod(murmur3(key), n)``. With codes 0, 1, 2... several subtasks would meet in one
-partition while others stay empty. Murmur3 of a ``bigint`` can be inverted, so there are codes whose hashes are
-consecutive numbers: these lie evenly over any number of partitions.
+Spark puts a row into partition ``pmod(murmur3(key), n)``. With codes 0, 1, 2... several subtasks would share one
+partition while other partitions stay empty. Murmur3 of a ``bigint`` can be inverted, so there are codes whose hashes
+are consecutive numbers. These spread evenly over any number of partitions.
 """
 
 from __future__ import annotations
 
 from pillarbox._task.vertex import REPORT_TARGET
 
-# The number of the scheme of codes, which a checkpoint notes: its subtasks' state lies under them.
+# Version of the subtask codes, which a checkpoint notes: it stores subtasks' state under them.
 CODES = 2
 
 _M32 = 0xFFFFFFFF
 
 
 def output_target(index: int) -> int:
-    """Return the code of an output: as that of the tasks' metrics, a negative one, which no subtask has."""
+    """Return an output's code: negative, unlike a subtask's, and below the metrics' code."""
     return REPORT_TARGET - 1 - index
 
 
@@ -47,7 +47,7 @@ def _inverse(factor: int) -> int:
 
 
 def value_of_hash(hashed: int, upper: int) -> int:
-    """Return the ``bigint`` with these upper 32 bits that has this hash: each step of the hash, backwards."""
+    """Return the ``bigint`` with these upper 32 bits and this hash. Inverts each step of the hash."""
     mixed = hashed & _M32
     mixed ^= mixed >> 16
     mixed = (mixed * _inverse(0xC2B2AE35)) & _M32
@@ -62,13 +62,13 @@ def value_of_hash(hashed: int, upper: int) -> int:
 
 
 def subtask_codes(vertex: int, parallelism: int) -> list[int]:
-    """Return the codes of a vertex's subtasks: their hashes are consecutive numbers.
+    """Return the codes of a vertex's subtasks. Their hashes are consecutive numbers.
 
-    Subtask 0 has the vertex's number at any parallelism, and will have it in any scheme: so a program that is started
-    on a checkpoint of another parallelism, or with other codes, meets the state there, and is refused.
+    Subtask 0 has the vertex's number as its code, at any parallelism and in any future version. So a program that
+    resumes from a checkpoint with another parallelism or version finds state at this code, and is refused.
     """
     first = spark_hash(vertex)
-    # Downwards where they would run over the end of 32 bits, since partitions do not continue in their order after it.
+    # Downwards if they would overflow 32 bits: partitions do not continue in order after the overflow.
     step = 1 if first + parallelism <= 1 << 31 else -1
-    # The upper bits are the vertex's own, and not 0, as those of vertices' numbers.
+    # The upper bits depend on the vertex and are not 0, unlike a vertex number's.
     return [vertex, *(value_of_hash(first + step * subtask, vertex + 1) for subtask in range(1, parallelism))]

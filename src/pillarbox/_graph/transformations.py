@@ -1,4 +1,4 @@
-"""A program as the user built it: streams, and what makes each of the ones before."""
+"""The user's program: a graph of transformations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 class ChainingStrategy(Enum):
-    """Whether an operator may be chained. Flink's enumeration of this name."""
+    """Whether an operator may be chained. Has the name and values of Flink's enumeration."""
 
     #: To the operators before and after it.
     ALWAYS = auto()
@@ -29,7 +29,7 @@ class EventTimeUse(Enum):
     """How an operator uses event time."""
 
     NONE = auto()
-    #: It has timers of event time, which need watermarks.
+    #: It has event-time timers, which need watermarks.
     TIMERS = auto()
     #: Its records need timestamps, too.
     TIMESTAMPS = auto()
@@ -37,11 +37,11 @@ class EventTimeUse(Enum):
 
 @dataclass(eq=False)
 class Transformation:
-    """One step of a program.
+    """A step of a program.
 
     Attributes:
         number: position in the order in which the program was built.
-        inputs: the steps whose streams it takes.
+        inputs: the upstream steps.
         output_type: the columns that the user declared, or None.
     """
 
@@ -52,7 +52,7 @@ class Transformation:
 
 
 def steps_leading_to(ends: Iterable[Transformation]) -> Iterator[Transformation]:
-    """Return all steps that lead to some, and these: each once."""
+    """Yield the steps and everything upstream of them, once each."""
     seen: set[Transformation] = set()
     pending = [*ends]
     while pending:
@@ -65,10 +65,10 @@ def steps_leading_to(ends: Iterable[Transformation]) -> Iterator[Transformation]
 
 @dataclass(eq=False)
 class SourceTransformation(Transformation):
-    """Where records come from.
+    """A source of records.
 
     Attributes:
-        columns: names of the columns where there are some.
+        columns: the column names, if any.
     """
 
     columns: tuple[str, ...] | None = None
@@ -76,14 +76,14 @@ class SourceTransformation(Transformation):
 
 @dataclass(eq=False)
 class DataFrameSource(SourceTransformation):
-    """Rows of a Spark DataFrame."""
+    """A source of the rows of a Spark DataFrame."""
 
     dataframe: Any = None
 
 
 @dataclass(eq=False)
 class CollectionSource(SourceTransformation):
-    """The elements of a collection, in its order."""
+    """A source of a collection's elements, in order."""
 
     collection: list[Any] = field(default_factory=list)
 
@@ -96,10 +96,10 @@ class OperatorTransformation(Transformation):
         kind: the method that made it; a derived uid starts with it.
         factory: makes the operator.
         uid: the uid that its state is stored under; None: derived.
-        uses_processing_time: it has processing-time timers.
-        strategy: the watermark strategy, where it is one that emits watermarks.
-        event_time: how it uses event time, as far as that is known.
-        parallelism: the number of its subtasks; None: the user set none.
+        uses_processing_time: whether it has processing-time timers.
+        strategy: the watermark strategy, if the operator emits watermarks.
+        event_time: how it uses event time, as far as known.
+        parallelism: number of subtasks; None: not set by the user.
         chaining: whether it may be chained.
     """
 
@@ -114,22 +114,22 @@ class OperatorTransformation(Transformation):
 
     @property
     def effective_uid(self) -> str:
-        """The uid given, or one from the operator's kind and place."""
+        """The user's uid, or a uid derived from kind and number."""
         return self.uid if self.uid is not None else f"{self.kind}-{self.number}"
 
     @property
     def may_stamp(self) -> bool:
-        """Whether results may have timestamps where records have none: results of timers and of windows."""
+        """Whether results of records without timestamps may have timestamps: results of timers and windows."""
         return self.factory.keyed and self.kind.startswith(("process", "window.", "interval_join"))
 
 
 @dataclass(eq=False)
 class SinkTransformation(OperatorTransformation):
-    """An end of the program.
+    """A sink.
 
     Attributes:
-        output: the name of the output that gets the records; None for a sink within the task, such as print.
-        limit: how many records are asked for; None: all.
+        output: name of the output; None for a sink within the task, such as print.
+        limit: maximum number of records; None: all.
     """
 
     output: str | None = None
@@ -138,17 +138,17 @@ class SinkTransformation(OperatorTransformation):
 
 @dataclass(eq=False)
 class PartitionTransformation(Transformation):
-    """Spreads a stream over the subtasks of the operators that come next."""
+    """Partitions a stream over the subtasks of the next operators."""
 
     partitioner: Partitioner = None  # type: ignore[assignment]
 
 
 @dataclass(eq=False)
 class KeyByTransformation(PartitionTransformation):
-    """Spreads a stream by key.
+    """Partitions a stream by key.
 
     Attributes:
-        key_types: the key's Spark types where they are known: one for each column, or one for the result of a function.
+        key_types: the key's Spark types if known: one per column, or one for the key function's result.
     """
 
     partitioner: KeyGroupPartitioner = None  # type: ignore[assignment]
@@ -156,11 +156,11 @@ class KeyByTransformation(PartitionTransformation):
 
     @property
     def keying(self) -> Keying:
-        """How a record gets its key."""
+        """How keys are extracted from records."""
         return self.partitioner.keying
 
     def note(self) -> KeyNote:
-        """Return the description of the key that a checkpoint holds."""
+        """Return the description of the key for the checkpoint."""
         note = self.keying.note()
         if self.key_types is not None:
             note["types"] = self.key_types
@@ -169,7 +169,7 @@ class KeyByTransformation(PartitionTransformation):
 
 @dataclass(eq=False)
 class UnionTransformation(Transformation):
-    """Several streams as one."""
+    """A union of several streams."""
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""A failure of a task as data: one line of JSON after the message of the error, which Spark carries as text."""
+"""A task's failure as data: a line of JSON after the error's message, since Spark passes errors as text."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LINE = re.compile(rf"^{_PREFIX}(?=\{{)", re.MULTILINE)
 
 
 class Attempt(NamedTuple):
-    """An attempt of Spark's to run a task. None: nobody knows.
+    """An attempt of a Spark task. Unknown fields are None.
 
     Attributes:
         vertex: the number of the task's vertex.
-        epoch: of which epoch it is.
-        number: which attempt it is, from 0.
+        epoch: number of the epoch.
+        number: number of the attempt, from 0.
     """
 
     vertex: int | None
@@ -32,22 +32,22 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class Failure:
-    """What is known of a task's failure. Keys and records are text, cut short.
+    """The known facts of a task's failure. Keys and records are shortened text.
 
     Attributes:
         error: the class of the error that left the task.
-        cause: the class of the exception that user code raised; None: it was pillarbox itself.
+        cause: the class of the exception that user code raised; None: pillarbox itself raised.
         operator: the name of the operator, and ``uid``: its uid, which several vertices may have.
         vertex: the number of the task's vertex in its program.
-        subtask: which parallel instance it was; of a source, the partition.
-        key: the current key; None: there is none.
-        record: the record that was being processed; None: there was none, as in a timer.
-        number: which record of the task's input in the epoch it was, from 1, where the head of the chain failed.
+        subtask: the subtask's index; for a source, the partition.
+        key: the current key, or None.
+        record: the record that was being processed; None outside of records, as in a timer.
+        number: index of the record in the task's input of the epoch, from 1, if the head of the chain failed.
         epoch: the number of the epoch.
-        attempt: which attempt of Spark's task it was, from 0.
+        attempt: attempt of the Spark task, from 0.
         host: the machine.
-        clock: what the task's clock showed in the epoch, as the text of a clock log; None: the log is too long.
-        message: what the error says.
+        clock: readings of the task's clock in the epoch, as the text of a clock log; None: the log is too long.
+        message: the error's message.
     """
 
     error: str = "Exception"
@@ -67,23 +67,23 @@ class Failure:
 
     @staticmethod
     def of(error: BaseException, subtask: int, attempt: Attempt, clock: str | None = None) -> Failure:
-        """Return the failure of a task that an error has left.
+        """Return the failure of a task for an error that left it.
 
         Args:
-            clock: what its clock showed; None: it is not known.
+            clock: readings of its clock; None: unknown.
         """
-        place = error.place if isinstance(error, PillarboxError) else {}
+        location = error.place if isinstance(error, PillarboxError) else {}
         cause = error.__cause__
         return Failure(
             type(error).__name__,
             None if cause is None else type(cause).__name__,
-            operator=_text(place.get("operator")),
-            uid=_text(place.get("uid")),
+            operator=_text(location.get("operator")),
+            uid=_text(location.get("uid")),
             vertex=attempt.vertex,
             subtask=subtask,
-            key=place.get("key"),
-            record=place.get("record"),
-            number=int(place["number"]) if "number" in place else None,
+            key=location.get("key"),
+            record=location.get("record"),
+            number=int(location["number"]) if "number" in location else None,
             epoch=attempt.epoch,
             attempt=attempt.number,
             host=socket.gethostname(),
@@ -91,44 +91,44 @@ class Failure:
         )
 
     def to_line(self) -> str:
-        """Return the line that tells of it. The message is above the line, so it is not in it."""
+        """Return the failure as a line, without the message, which is above the line."""
         return _PREFIX + json_of(self)
 
     @staticmethod
     def of_text(text: str) -> Failure | None:
-        """Return the failure that the text of an error ends with; None: it has no such line."""
-        found = _LINE.search(text)
-        if found is None:
+        """Parse the failure at the end of an error's text, or return None if there is none."""
+        match = _LINE.search(text)
+        if match is None:
             return None
         try:
-            facts, _ = json.JSONDecoder().raw_decode(text, found.end())
+            facts, _ = json.JSONDecoder().raw_decode(text, match.end())
         except ValueError:
             return None
-        return replace(read(Failure, facts), message=message_of(text[: found.start()]))
+        return replace(read(Failure, facts), message=message_of(text[: match.start()]))
 
 
-# How Spark and Python begin the text of an error of pillarbox's.
+# The start of a pillarbox error in texts of Spark and Python.
 _BEGINNING = re.compile(r"\bpillarbox(?:\.\w+)*\.\w+: ")
 _MESSAGE_LIMIT = 4000
 
 
 def message_of(text: str) -> str:
-    """Return the message of an error from a text in which Spark carries it."""
-    found = _BEGINNING.search(text)
-    return (text if found is None else text[found.end() :]).strip()[:_MESSAGE_LIMIT]
+    """Return the error's message from Spark's text."""
+    match = _BEGINNING.search(text)
+    return (text if match is None else text[match.end() :]).strip()[:_MESSAGE_LIMIT]
 
 
 def without_line(text: str) -> str:
-    """Return the message of an error without the line of data after it."""
-    found = _LINE.search(text)
-    return text if found is None else text[: found.start()].rstrip()
+    """Return an error's message without the line of data."""
+    match = _LINE.search(text)
+    return text if match is None else text[: match.start()].rstrip()
 
 
 def _text(shown: str | None) -> str | None:
-    """Return the text that ``repr`` has shown."""
+    """Undo ``repr``, if possible."""
     if shown is None:
         return None
     try:
         return str(ast.literal_eval(shown))
-    except (ValueError, SyntaxError):  # it was cut short
+    except (ValueError, SyntaxError):  # it was shortened
         return shown

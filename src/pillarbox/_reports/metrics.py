@@ -1,4 +1,4 @@
-"""The tasks' metrics as a query's progress reports them."""
+"""The tasks' metrics from a query's progress."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ def metrics(progress: Any, by: Literal["operator"]) -> OperatorReports: ...
 
 
 def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[TaskReport] | OperatorReports:
-    """Return the metrics of an epoch, of all programs in the query: of each task, or added up by operator.
+    """Return an epoch's metrics of all programs in the query: per task, or aggregated by operator.
 
-    A task whose output was lost with its executor runs again: it is among the tasks twice, and counts once in the
+    A task whose output was lost with its executor runs again: it occurs twice among the tasks, and counts once in the
     sums.
 
     Example::
 
-        print(pillarbox.metrics(query.lastProgress, by="operator"))
-        for task in pillarbox.metrics(query.lastProgress):
+        print(pillarbox.metrics(query.lastProgress, by="operator")) for task in pillarbox.metrics(query.lastProgress):
             print(task.uid, task.subtask, task.records_in, task.busy_ms)
 
     Args:
-        by: ``"task"``: a :class:`TaskReport` for each task. ``"operator"``: an :class:`OperatorReport` for each vertex,
-            which is an operator with those that are chained to it; when the list is printed, it is a table.
+        by: ``"task"``: a :class:`TaskReport` per task. ``"operator"``: an :class:`OperatorReport` per vertex, which is
+            an operator with those chained to it; the printed list is a table.
         progress: a query's ``lastProgress``, one of its ``recentProgress``, the event of a listener's
-            ``onQueryProgress``, or a dict made of its JSON.
+            ``onQueryProgress``, or a dict from its JSON.
 
     Raises:
-        ProgramError: it is something else.
+        ProgramError: `progress` has another type.
     """
     if by not in ("task", "operator"):
         raise ProgramError(f'metrics(): by is "task" or "operator", not {shorten(by)}')

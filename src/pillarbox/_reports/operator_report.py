@@ -1,4 +1,4 @@
-"""The metrics of all tasks of an operator, added up."""
+"""The metrics of an operator, aggregated over its tasks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pillarbox._elements import TaskReport, told
+from pillarbox._elements import TaskReport, metrics_repr
 
-# Counters of which the largest counts: the counters of different tasks are no parts of a sum.
+# Counters aggregated by maximum instead of by sum.
 LARGEST_COUNTERS = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms")
 
-# How fields of tasks make the fields of their operator.
+# How the tasks' fields are aggregated.
 _SUMS = (
     *("records_out", "bytes_out", "busy_ms", "idle_ms", "back_pressured_ms", "state_ms"),
     *("home_restarts", "home_cold_starts", "home_adoptions"),
@@ -23,51 +23,51 @@ _LARGEST = ("rate_limited_ms", "alignment_ms", "mailbox_latency_ms")
 
 @dataclass(frozen=True)
 class OperatorReport:
-    """The metrics of the tasks of a vertex that ran in an epoch, added up. Times are in milliseconds.
+    """The metrics of a vertex's tasks in an epoch, aggregated. Durations are in milliseconds.
 
     Attributes:
         vertex: names of the vertex's operators.
         uid: the uid of its first operator; empty for a source.
-        level: how many shuffles it is away from the sources.
+        level: number of shuffles between the sources and the vertex.
         epoch: number of the epoch.
-        tasks: how many of its tasks ran: without input, those that had something to do.
-        records_in: records that came in. A record that was broadcast counts once, although each task got it.
-        records_out: records that were sent: to each task that gets a record that is broadcast.
-        bytes_out: bytes of the buffers that were sent.
+        tasks: number of tasks that ran: without input, only tasks with work to do.
+        records_in: records received. A broadcast record counts once, although each task received it.
+        records_out: records sent. A broadcast record counts once per receiving task.
+        bytes_out: bytes of the buffers sent.
         busy_ms: time in none of the next three states, of all tasks together.
-        idle_ms: time without input.
-        back_pressured_ms: time in which the output was not taken.
+        idle_ms: time waiting for input.
+        back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for bringing the state to the store's version, and for writing it.
-        busiest: the subtask with the largest ``busy_ms``, and the first of several; of a source, the partition.
+        busiest: the first subtask with the largest ``busy_ms``; for a source, the partition.
         busiest_ms: its ``busy_ms``.
-        counters: the operators' own counts, and those of the user's functions, by ``uid.name``; of latencies, of
-            ``in_flight_max`` and of ``rate_limited_ms`` the largest.
-        watermark: the lowest event time of a task, epoch milliseconds. This and what follows: None for a source.
+        counters: counters of the operators and of the user's functions, by ``uid.name``; for latencies,
+            ``in_flight_max`` and ``rate_limited_ms`` the maximum.
+        watermark: the lowest event time of a task, epoch milliseconds. This and the following fields are None for a
+            source.
         keys: keys with state or timers, in the tasks that ran.
         timers: timers of all keys, of both clocks.
-        next_wake_up: when a task has something to do even without input (epoch milliseconds); None: never.
+        next_wake_up: time of the next work that needs no input (epoch milliseconds), or None.
         unfinished: the subtasks that carry requests into the next epoch.
         state_bytes: the approximate size of the state when it is written.
-        state_bytes_written: what this epoch wrote of it.
-        rate_limited_ms: the longest time in which the next request of a task waited for a rate limit; None: there is no
-            rate limit.
-        most_back_pressured: the subtask with the largest ``back_pressured_ms``; None: no task waited for its output to
-            be taken.
+        state_bytes_written: bytes of state that this epoch wrote.
+        rate_limited_ms: the longest time that a task's next request waited for a rate limit; None: there is no rate
+            limit.
+        most_back_pressured: the subtask with the largest ``back_pressured_ms``; None: no task was back-pressured.
         most_back_pressured_ms: its ``back_pressured_ms``.
         alignment_ms: the longest time of a task from its first barrier to its last.
-        mailbox_latency_ms: the longest time that a probe waited for its turn in a mailbox; also of a source. None: no
-            probe has run.
-        state_syncs: how many tasks got to the store's version in which way: ``"in step"``, ``"loaded"``, ...
-        state_format: as in a :class:`TaskReport`. If tasks differ, it is a format that says ``"pickle: "``.
+        mailbox_latency_ms: the longest wait of a probe for its turn in a mailbox; also for a source. None: no probe
+            ran.
+        state_syncs: number of tasks by ``state_sync``: ``"in step"``, ``"loaded"``, ...
+        state_format: as in a :class:`TaskReport`. If tasks differ, a format with ``"pickle: "``.
         gauges: the lowest and the highest value of each gauge of the user's functions, by ``uid.name``.
-        home_restarts: homes that were started because the home before ended, hung or was lost.
-        home_cold_starts: homes that had nothing of the run.
-        home_adoptions: homes that a new starter took over from one that had ended.
-        fallbacks: how many tasks ran in Python workers of Spark's although they should have homes, by the reason.
+        home_restarts: homes started because the previous home ended, hung or was lost.
+        home_cold_starts: homes without state of the run.
+        home_adoptions: homes that a new starter took over from an ended one.
+        fallbacks: number of tasks that ran in Python workers of Spark instead of their homes, by reason.
         program: as in a :class:`TaskReport`, and ``number``.
-        began: when the first of its tasks began, and ``ended``: when the last one was done (epoch ms).
-        operators: for each operator of the chain, the head first, how many records came in and went out.
-        repeated: how many of its tasks Spark had to repeat.
+        began: start of its first task, and ``ended``: end of its last task (epoch ms).
+        operators: records in and out of each operator of the chain, from the head.
+        repeated: number of tasks that Spark repeated.
     """
 
     vertex: str
@@ -112,11 +112,11 @@ class OperatorReport:
     repeated: int = 0
 
     def __repr__(self) -> str:
-        return told(self, {each.name: getattr(self, each.name) for each in fields(self)})
+        return metrics_repr(self, {field.name: getattr(self, field.name) for field in fields(self)})
 
 
 class OperatorReports(list[OperatorReport]):
-    """A list of reports, which is a table when it is printed."""
+    """A list of reports that prints as a table."""
 
     def __str__(self) -> str:
         head: tuple[str, ...] = (
@@ -151,12 +151,12 @@ def _row(report: OperatorReport) -> tuple[str, ...]:
 
 
 def _of_homes(reports: Sequence[OperatorReport]) -> dict[str, list[int]]:
-    """Return the columns that a table has only if something has happened."""
+    """Return the columns that a table has only if a value is not 0."""
     return {
-        "restarts": [each.home_restarts for each in reports],
-        "cold starts": [each.home_cold_starts for each in reports],
-        "adoptions": [each.home_adoptions for each in reports],
-        "in workers": [sum(each.fallbacks.values()) for each in reports],
+        "restarts": [report.home_restarts for report in reports],
+        "cold starts": [report.home_cold_starts for report in reports],
+        "adoptions": [report.home_adoptions for report in reports],
+        "in workers": [sum(report.fallbacks.values()) for report in reports],
     }
 
 
@@ -165,16 +165,16 @@ def _shown(number: int | None) -> str:
 
 
 def by_operator(tasks: Iterable[TaskReport]) -> OperatorReports:
-    """Add up the metrics of the tasks of each vertex."""
+    """Aggregate the tasks' metrics by vertex."""
     groups: dict[tuple[str, int, int, str, str], dict[int, TaskReport]] = {}
     repeated: Counter[tuple[str, int, int, str, str]] = Counter()
     for task in tasks:
-        place = task.program, task.level, task.number, task.uid, task.vertex
-        # A task whose output was lost with its executor has run twice, and counts once.
-        groups.setdefault(place, {})[task.subtask] = task
-        repeated[place] += bool(task.attempt)
-    found = sorted(groups.items(), key=lambda group: group[0][1])
-    return OperatorReports(_added_up(list(group.values()), repeated[place]) for place, group in found)
+        group_key = task.program, task.level, task.number, task.uid, task.vertex
+        # A task whose output was lost with its executor ran twice, and counts once.
+        groups.setdefault(group_key, {})[task.subtask] = task
+        repeated[group_key] += bool(task.attempt)
+    ordered = sorted(groups.items(), key=lambda group: group[0][1])
+    return OperatorReports(_added_up(list(group.values()), repeated[group_key]) for group_key, group in ordered)
 
 
 def _added_up(tasks: Sequence[TaskReport], repeated: int) -> OperatorReport:
@@ -224,22 +224,22 @@ def _added_up(tasks: Sequence[TaskReport], repeated: int) -> OperatorReport:
 
 def _operators(tasks: Sequence[TaskReport]) -> list[list[int]]:
     counted = [task.operators for task in tasks if task.operators]
-    return [[sum(counts) for counts in zip(*each)] for each in zip(*counted)]
+    return [[sum(counts) for counts in zip(*operator)] for operator in zip(*counted)]
 
 
 def _counters(tasks: Sequence[TaskReport]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counters: dict[str, int] = {}
     for task in tasks:
         for name, count in task.counters.items():
             largest = name.rpartition(".")[2] in LARGEST_COUNTERS
-            found[name] = max(found.get(name, 0), count) if largest else found.get(name, 0) + count
-    return found
+            counters[name] = max(counters.get(name, 0), count) if largest else counters.get(name, 0) + count
+    return counters
 
 
 def _gauges(tasks: Sequence[TaskReport]) -> dict[str, tuple[float, float]]:
-    found: dict[str, tuple[float, float]] = {}
+    gauges: dict[str, tuple[float, float]] = {}
     for task in tasks:
         for name, value in task.gauges.items():
-            lowest, highest = found.get(name, (value, value))
-            found[name] = min(lowest, value), max(highest, value)
-    return found
+            lowest, highest = gauges.get(name, (value, value))
+            gauges[name] = min(lowest, value), max(highest, value)
+    return gauges

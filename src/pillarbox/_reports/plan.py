@@ -1,4 +1,4 @@
-"""A program's plan as data: its vertices, the operators in each, and the ways between."""
+"""A program's plan as data: vertices, their operators, and edges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pillarbox._graph.program import Program
 
 @dataclass(frozen=True)
 class PlanOperator:
-    """An operator of a chain: its name, for people, and the uid that its state and its metrics are found under."""
+    """An operator of a chain: its name and the uid of its state and metrics."""
 
     name: str
     uid: str
@@ -20,14 +20,14 @@ class PlanVertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        program: the name of its program: a query may hold several.
+        program: the name of its program: a query may have several.
         number: identifies the vertex in its program.
-        level: 0 for sources; one more than the highest level that it gets records from.
+        level: 0 for sources; one above the highest level of its inputs.
         kind: the method that made its head operator; empty for a source.
         parallelism: the number of its subtasks; 0 for a source, whose partitions are Spark's.
-        is_keyed: whether its records come by key, so that a key has its subtask.
-        calls: the uids of its operators that call services, as far as the program says so.
-        operators: the chain, its head first.
+        is_keyed: whether its input is partitioned by key.
+        calls: the uids of its operators that call services, as far as declared.
+        operators: the chain, from the head.
     """
 
     program: str
@@ -42,7 +42,7 @@ class PlanVertex:
     @property
     def name(self) -> str:
         """The names of its operators."""
-        return " -> ".join(each.name for each in self.operators)
+        return " -> ".join(operator.name for operator in self.operators)
 
     @property
     def uid(self) -> str:
@@ -52,12 +52,12 @@ class PlanVertex:
 
 @dataclass(frozen=True)
 class PlanEdge:
-    """A way from a vertex to another one, or to an output.
+    """An edge from a vertex to another one, or to an output.
 
     Attributes:
-        receiver: the number of the receiving vertex; -1 where it is an output.
-        output: the name of the output; empty where it is a vertex.
-        partitioner: how records are spread over the receiver's subtasks.
+        receiver: the number of the receiving vertex; -1 for an output.
+        output: the name of the output; empty for a vertex.
+        partitioner: how records are partitioned over the receiver's subtasks.
     """
 
     program: str
@@ -75,25 +75,25 @@ class Plan:
     edges: list[PlanEdge]
 
     def before(self, program: str, number: int) -> list[int]:
-        """Return the numbers of the vertices that a vertex of a program gets records from, also through others."""
-        found: set[int] = set()
+        """Return the numbers of all upstream vertices of a vertex."""
+        senders: set[int] = set()
         pending = [number]
         while pending:
             receiver = pending.pop()
             for edge in self.edges:
-                if (edge.program, edge.receiver) == (program, receiver) and edge.sender not in found:
-                    found.add(edge.sender)
+                if (edge.program, edge.receiver) == (program, receiver) and edge.sender not in senders:
+                    senders.add(edge.sender)
                     pending.append(edge.sender)
-        return sorted(found)
+        return sorted(senders)
 
     def named(self, name: str) -> Plan:
-        """Return the plan of a program that has another name in its query."""
+        """Return the plan with the name of the program in its query."""
         vertices = [replace(vertex, program=name) for vertex in self.vertices]
         return Plan(vertices, [replace(edge, program=name) for edge in self.edges])
 
 
 def plan_of(program: Program) -> Plan:
-    """Return the plan of a program, as it was compiled."""
+    """Return the plan of a compiled program."""
     name = "pillarbox"
     return Plan(
         [

@@ -1,4 +1,4 @@
-"""What a query's progress, as Spark reports it, has of pillarbox's tasks."""
+"""The task reports in a query's progress."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from pillarbox._elements import TaskReport, report_of_text
 from pillarbox._errors import ProgramError, shorten
 
-# (Progress that was stored with an earlier version has no id.)
+# (Progress stored by an earlier version has no id.)
 _NAME = re.compile(r"pillarbox(?:_([0-9a-f]{12}))?(?: level \d+)?")
 
 
 def program_names(ids: Iterable[str]) -> dict[str, str]:
-    """Return the names of a query's programs by their ids: ``pillarbox``, ``pillarbox 2``, ... as they were planned.
+    """Map ids of a query's programs to names: ``pillarbox``, ``pillarbox 2``, ... in planning order.
 
-    Ids are random, names are those of the query's last run: metrics and the history go by them.
+    Ids are random. Names are stable over runs of a query; metrics and the history use them.
     """
     return {
         program: "pillarbox" if number == 1 else f"pillarbox {number}"
@@ -30,7 +30,7 @@ def tasks_of(progress: Any) -> list[TaskReport]:
     """Return the reports of all tasks of an epoch.
 
     Raises:
-        ProgramError: it is no progress of a query.
+        ProgramError: `progress` is not a query's progress.
     """
     progress = getattr(progress, "progress", progress)
     if progress is None:
@@ -51,7 +51,7 @@ def _only(row: Any) -> Any:
     """Return the only value of a row.
 
     Args:
-        row: a row of Spark's, a list, or a dict; in a progress under Spark Connect it has ``values`` and a ``schema``.
+        row: a Spark row, a list, or a dict; in Spark Connect's progress it has ``values`` and a ``schema``.
     """
     if isinstance(row, list):
         return row[0]
@@ -60,13 +60,13 @@ def _only(row: Any) -> Any:
 
 
 def millis(timestamp: str) -> int:
-    """Return a time as Spark writes it as epoch milliseconds."""
+    """Convert a time in Spark's text format to epoch milliseconds."""
     return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
 
 
 def is_idle(progress: Mapping[str, Any]) -> bool:
-    """Return whether a progress is of no epoch: Spark also reports that there was nothing to do.
+    """Return whether a progress is of no epoch: Spark also reports triggers without work.
 
-    Such a report has the number of the epoch that comes next.
+    Such a report has the number of the next epoch.
     """
     return "addBatch" not in (progress["durationMs"] or ())

@@ -1,1 +1,1 @@
-"""The two runtimes: they only differ in the way that buffers take from one level to the next."""
+"""The two runtimes. They differ only in how buffers get from one level to the next."""

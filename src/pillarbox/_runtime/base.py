@@ -1,4 +1,4 @@
-"""The place where a program runs, as the program needs it: while it is built, and when it is run."""
+"""The runtime's interface for building and running programs."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Runtime(Protocol):
 
     @property
     def parallelism(self) -> int:
-        """The number of subtasks after a shuffle where the program does not set it."""
+        """Default number of subtasks after a shuffle."""
 
     @property
     def task_slots(self) -> int:
-        """The number of tasks of a source that run at a time."""
+        """Number of source tasks that run at a time."""
 
     @property
     def time_zone(self) -> str | None:
-        """The time zone of naive datetimes; None: they are no points in time."""
+        """The time zone of naive datetimes; None: naive datetimes are not points in time."""
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
-        """Run a bounded program; return the records of its one output in portions, as they come.
+        """Run a bounded program and yield the records of its only output in chunks, as they arrive.
 
-        It ends, and its functions are closed, when the iterator ends or is closed.
+        The program ends, and its functions are closed, when the iterator ends or is closed.
 
         Args:
-            limit: about how many records are asked for; None: all.
+            limit: approximate number of records to read; None: all.
         """
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:
-        """Return the one output of a program as a DataFrame."""
+        """Return the only output of a program as a DataFrame."""
 
     def for_each_batch(
         self,
@@ -46,4 +46,4 @@ class Runtime(Protocol):
         schemas: dict[str, StructType],
         function: Callable[[dict[str, DataFrame], int], None],
     ) -> DataStreamWriter:
-        """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name."""
+        """Return the writer of a query that calls ``function`` with each micro-batch's outputs, by name."""

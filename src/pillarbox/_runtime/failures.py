@@ -1,4 +1,4 @@
-"""Whatever leaves a task leaves it as one error that says where, with the frames of the user's code and no others."""
+"""Errors that leave a task: located, and with frames of user code only."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pillarbox._errors import OperatorError, PillarboxError, describe, shorten
 from pillarbox._tracebacks import has_user_frames, keep_user_frames
 
-# A call takes one to four frames of Python's, which has a thousand.
+# A call takes one to four of Python's thousand frames.
 _MANY = 100
 
 
 @contextmanager
 def failures_of(task: str, subtask: int) -> Iterator[None]:
-    """Add the place to the errors that leave a task: see :func:`located`."""
+    """Add the location to errors that leave a task. See :func:`located`."""
     try:
         yield
     except BaseException as error:
@@ -25,9 +25,9 @@ def failures_of(task: str, subtask: int) -> Iterator[None]:
 
 
 def located(error: BaseException, task: str, subtask: int) -> BaseException:
-    """Return the error that leaves a task for another: one of pillarbox's, unless that is no ``Exception`` at all.
+    """Return the error to raise from a task: a PillarboxError, or any other non-``Exception``.
 
-    Of its tracebacks the user's frames stay. Only where the mistake must be pillarbox's, all of them do.
+    Its tracebacks keep only user frames. If there are none, the mistake must be pillarbox's, and all frames stay.
 
     Args:
         task: the operators' names.

@@ -1,7 +1,7 @@
 """The local runtime: the same vertices, tasks, buffers and barriers in one process, epoch by epoch, without a JVM.
 
-For unit tests, for trying things out, and for replaying an epoch under a debugger. An epoch that fails leaves no trace:
-state is committed when all tasks have come through, and the tasks are made again from what was committed.
+For unit tests, experiments, and replays of an epoch in a debugger. A failed epoch has no effect: state is committed
+after all tasks have succeeded, and after a failure tasks are recreated from the committed state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock import ProcessingTimeService
 
-# Collections are read in runs of this many records, as batches of Spark's are; in shorter ones, where few are wanted.
+# Collections are read in runs of this many records, like Spark's batches; in shorter runs if a limit is set.
 _RUN = 10_000
 _SHORT_RUN = 100
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class EpochStore:
-    """The writes of an epoch, over the state that was committed before."""
+    """The writes of an epoch, on top of the committed state."""
 
     def __init__(self, committed: MemoryChunkStore) -> None:
         self._committed = committed
@@ -67,7 +67,7 @@ class EpochStore:
 
 
 def _key_groups(savepoint: Savepoint) -> int | None:
-    """Return the number of key groups that a savepoint was written with; None: nothing is in it."""
+    """Return a savepoint's number of key groups, or None if it is empty."""
     written = (store for store in savepoint.values() if store.get(META) is not None)
     return next((LogView(store, 0).head.max_parallelism for store in written), None)
 
@@ -80,7 +80,7 @@ def _records(run: Run) -> Records:
 
 @dataclass
 class _Outcome:
-    """The outcome of an epoch that is not committed yet."""
+    """The uncommitted outcome of an epoch."""
 
     outputs: dict[str, list[Any]]
     reports: list[TaskReport] = field(default_factory=list)
@@ -88,14 +88,14 @@ class _Outcome:
 
 
 class LocalJob:
-    """A program running here.
+    """A program that runs in this process.
 
     Args:
-        clock: processing time, shared by all tasks; the system's when None.
-        savepoint: state to start from; None: the program's savepoint, if it starts from one.
+        clock: processing time, shared by all tasks; None: the system's.
+        savepoint: state to start from; None: the program's savepoint, if it has one.
 
     Attributes:
-        epoch: number of epochs committed.
+        epoch: number of committed epochs.
         reports: metrics of the tasks in the last epoch.
     """
 
@@ -120,12 +120,12 @@ class LocalJob:
         elif savepoint and not program.sets_max_parallelism:
             program.lay_out(program.layout._replace(key_groups=_key_groups(savepoint) or program.max_parallelism))
         self._shipped = [ship(vertex) for vertex in program.vertices]
-        self._codes = {place: code for code, place in program.subtasks.items()}
-        self._stores: Savepoint = {place: store.copy() for place, store in (savepoint or {}).items()}
+        self._codes = {subtask: code for code, subtask in program.subtasks.items()}
+        self._stores: Savepoint = {subtask: store.copy() for subtask, store in (savepoint or {}).items()}
         places = {(vertex.uid, subtask) for vertex in program.vertices for subtask in range(vertex.parallelism)}
-        homeless = sorted(self._stores.keys() - places)
-        if homeless:
-            uid, subtask = homeless[0]
+        unknown = sorted(self._stores.keys() - places)
+        if unknown:
+            uid, subtask = unknown[0]
             raise CheckpointMismatchError(
                 f"the savepoint holds state of operator {uid!r}, subtask {subtask}, which the program does not have:"
                 " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
@@ -142,12 +142,12 @@ class LocalJob:
         """Run one epoch.
 
         Args:
-            inputs: for the number of each source, its partitions, each a number of runs of records: lists of values, or
+            inputs: by source number, the source's partitions. Each is a series of runs of records: lists of values, or
                 Arrow record batches with the rows of a DataFrame.
-            bounded: whether no more will come: event time ends.
+            bounded: whether this is the last input: event time ends.
 
         Returns:
-            the records that reached each output.
+            the records of each output.
         """
         if self.program.batch and (self.epoch or not bounded):
             raise ProgramError("a program in batch mode has one epoch, in which all of its input comes: end_input()")
@@ -169,7 +169,7 @@ class LocalJob:
     def _results(
         self, inputs: Mapping[int, Sequence[Iterable[Run]]], bounded: bool, outcome: _Outcome
     ) -> Iterator[tuple[str, Records]]:
-        """Run one epoch without committing it; return what comes out, with the name of its output, as it comes."""
+        """Run one epoch without committing it, and yield (output, records) as they arrive."""
         self._epoch_time = self._time_of_epoch()
         names = {output_target(index): name for index, name in enumerate(self.program.outputs)}
         travelling: dict[int, list[Buffer]] = defaultdict(list)
@@ -187,9 +187,11 @@ class LocalJob:
                 else:
                     travelling[buffer.target].append(buffer)
 
-        # A source without anything to say still ends its epoch; a bounded one must end its event time.
+        # A source without records still ends its epoch; a bounded source must end its event time.
         partitions = [
-            (number, place) for number in self.program.sources for place in enumerate(inputs.get(number) or ((),))
+            (number, partition)
+            for number in self.program.sources
+            for partition in enumerate(inputs.get(number) or ((),))
         ]
         for number, (partition, runs) in self._in_order(partitions):
             yield from carry(self._run_partition(number, partition, map(_records, runs), bounded))
@@ -207,18 +209,18 @@ class LocalJob:
         self.epoch += 1
         self.reports = outcome.reports
 
-    # -- steps that a simulated cluster does in other ways --
+    # -- steps that a simulated cluster overrides --
 
     def _time_of_epoch(self) -> int | None:
-        """Return the time that all tasks take for the epoch; None: each asks its own clock."""
+        """Return the tasks' common time for the epoch; None: each task reads its own clock."""
         return None if self._clock is None else self._clock.current_processing_time()
 
     def _in_order(self, places: Sequence[T]) -> Sequence[T]:
-        """Return the partitions of the sources, or the subtasks of a level, in the order in which they run."""
+        """Return the partitions of sources, or the subtasks of a level, in execution order."""
         return places
 
     def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> Iterable[Buffer]:
-        """Run one partition of a source; return the buffers that it sends, as it sends them."""
+        """Run one partition of a source, and yield its buffers."""
         task = self._source(number)
         with failures_of(self._shipped[number].name, partition):
             yield from chain.from_iterable(
@@ -226,25 +228,25 @@ class LocalJob:
             )
 
     def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[Iterable[Buffer], EpochStore]:
-        """Run one subtask on its buffers; return the buffers that it sends, as it sends them, and the state."""
+        """Run one subtask on its buffers. Returns the buffers, lazily, and its state."""
         store = EpochStore(self._store(vertex.uid, subtask))
-        return self._sent_by(vertex, subtask, arrived, store), store
+        return self._buffers_of(vertex, subtask, arrived, store), store
 
-    def _sent_by(self, vertex: Vertex, subtask: int, arrived: list[Buffer], store: EpochStore) -> Iterator[Buffer]:
-        kept = None if self.program.batch else store
+    def _buffers_of(self, vertex: Vertex, subtask: int, arrived: list[Buffer], store: EpochStore) -> Iterator[Buffer]:
+        state = None if self.program.batch else store
         with failures_of(vertex.name, subtask):
-            task = self._task(vertex.number, subtask, kept)
-            yield from chain.from_iterable(task.run_epoch(([buffer] for buffer in arrived), kept, self._epoch_time))
+            task = self._task(vertex.number, subtask, state)
+            yield from chain.from_iterable(task.run_epoch(([buffer] for buffer in arrived), state, self._epoch_time))
 
     def run(self) -> dict[str, list[Any]]:
         """Run the program's collections to their end, in one epoch."""
         return self.run_epoch(self._collections(_RUN), bounded=True)
 
     def results(self, limit: int | None) -> Generator[list[Any], None, None]:
-        """Run the program's collections to their end, and return the records that come out, as they come.
+        """Run the program's collections to their end, and yield output records as they arrive.
 
         Args:
-            limit: about how many are asked for; None: all.
+            limit: approximate number of records to read; None: all.
         """
         run = _RUN if limit is None else _SHORT_RUN
         outcome = _Outcome({})
@@ -257,27 +259,27 @@ class LocalJob:
         self._commit(outcome)
 
     def _collections(self, length: int) -> dict[int, list[list[Records]]]:
-        """Return the program's collections in runs of some records each."""
+        """Return the program's collections in runs of ``length`` records."""
         return {
-            number: [[Records(each[start : start + length]) for start in range(0, len(each), length)]]
+            number: [[Records(records[start : start + length]) for start in range(0, len(records), length)]]
             for number, source in self.program.sources.items()
             if isinstance(source, CollectionSource)
-            for each in (list(source.collection),)
+            for records in (list(source.collection),)
         }
 
     def savepoint(self) -> Savepoint:
         """Return the committed state."""
-        return {place: store.copy() for place, store in self._stores.items()}
+        return {subtask: store.copy() for subtask, store in self._stores.items()}
 
     def reset(self) -> None:
-        """Forget the resident tasks, as if their processes had died; the state is the committed one."""
+        """Discard the resident tasks, as if their processes had died. Committed state stays."""
         for task in (*self._tasks.values(), *self._sources.values()):
             task.cancel()
         self._tasks = {}
         self._sources = {}
 
     def close(self) -> None:
-        """End all tasks in good order."""
+        """Close all tasks."""
         for task in (*self._sources.values(), *self._tasks.values()):
             task.close()
         self._tasks = {}
@@ -321,10 +323,10 @@ class LocalJob:
 
 
 class LocalRuntime:
-    """Runs programs in this process; it knows no DataFrames.
+    """Runs programs in this process, without DataFrames.
 
     Args:
-        time_zone: the time zone of naive datetimes; None: they are no points in time.
+        time_zone: the time zone of naive datetimes; None: naive datetimes are not points in time.
     """
 
     parallelism = 1
@@ -334,12 +336,12 @@ class LocalRuntime:
         self.time_zone = time_zone
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
-        """Run a program on its collections; return the records of its output in portions, as they come."""
+        """Run a program on its collections, and yield its output's records in chunks, as they arrive."""
         with LocalJob(program) as job:
             yield from job.results(limit)
 
     def dataframe(self, program: Program, schema: Any) -> NoReturn:
-        """Refuse.
+        """Raise: there are no DataFrames here.
 
         Raises:
             ProgramError: always.
@@ -347,7 +349,7 @@ class LocalRuntime:
         raise _takes_a_session("to_dataframe()")
 
     def for_each_batch(self, program: Program, schemas: Any, function: Callable[..., None]) -> NoReturn:
-        """Refuse.
+        """Raise: there are no DataFrames here.
 
         Raises:
             ProgramError: always.

@@ -22,17 +22,17 @@ _log = logging.getLogger("pillarbox")
 
 
 def as_it_is() -> Loads:
-    """Return what unpickles values that are only pickled again: it imports nothing that they name."""
+    """Return an unpickler for values that are only pickled again. Imports nothing that they name."""
     return partial(loads_allowed, allowed=AnyNames())
 
 
 def classes_of(vertex: Vertex) -> Loads:
-    """Return what unpickles keys and operators' own state, also of classes that have moved."""
+    """Return an unpickler for keys and operator state, also of moved classes."""
     return partial(loads_allowed, allowed=ImportedNames(vertex.moved))
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
-    """Return the logs of a program's subtasks, by uid and index, as the savepoint has them that it starts from.
+    """Return the state logs of a program's subtasks from its savepoint, by (uid, subtask).
 
     Raises:
         CheckpointMismatchError: the savepoint is missing or damaged, or the program cannot start from it.

@@ -1,7 +1,7 @@
-"""How a vertex travels to the process that runs its tasks: as bytes with a digest, unpickled for each task.
+"""Ships vertices to worker processes: as bytes with a digest, unpickled for each task.
 
-Classes that the user defined in the driver's ``__main__`` travel along and are put into the worker's ``__main__``, so
-that records and state of such classes pickle by name there, and a restarted driver reads them back as its own.
+Classes of the driver's ``__main__`` are shipped, too, and installed in the worker's ``__main__``. So records and state
+of these classes pickle by name there, and a restarted driver reads them as instances of its own classes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ShippedVertex:
     """A vertex as bytes.
 
     Attributes:
-        digest: tells programs apart: a resident task is used again only for the same bytes.
+        digest: identifies the bytes: a resident task is reused only for the same digest.
         main_classes: the driver's ``__main__`` classes, pickled.
-        broadcasts: the broadcast variables of Spark's in it.
-        ledger: keeps the budgets of its tasks, or None. It has a secret of the plan.
+        broadcasts: its Spark broadcast variables.
+        ledger: the ledger of its tasks' budgets, or None. Contains a secret of the plan.
     """
 
     number: int
@@ -59,10 +59,10 @@ class ShippedVertex:
 
 
 def ship(vertex: Vertex) -> ShippedVertex:
-    """Return a vertex as bytes.
+    """Pickle a vertex.
 
     Raises:
-        ProgramError: a function holds something that cannot be pickled.
+        ProgramError: a function refers to something that cannot be pickled.
     """
     try:
         pickled = Pickled(vertex)
@@ -90,7 +90,7 @@ def _why(vertex: Vertex, error: Exception) -> str:
 
 
 def _whose(vertex: Vertex) -> str:
-    """Return whose functions cannot be pickled, for people."""
+    """Name the function that cannot be pickled."""
     for node in vertex.nodes:
         if not can_be_pickled(node.factory):
             return f"the function of operator {node.name!r}"
@@ -98,18 +98,18 @@ def _whose(vertex: Vertex) -> str:
 
 
 def main_classes() -> Pickled:
-    """Return the classes that the driver's ``__main__`` defines, pickled; those that cannot be are left out."""
+    """Pickle the classes of the driver's ``__main__``. Skips classes that cannot be pickled."""
     main = sys.modules.get("__main__")
-    found: dict[str, Any] = {}
+    classes: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():
         is_own = isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name
         if is_own and can_be_pickled(value):
-            found[name] = value
-    return Pickled(found)
+            classes[name] = value
+    return Pickled(classes)
 
 
 def install_main_classes(pickled: bytes) -> None:
-    """Put classes into this process's ``__main__``, unless it has others of these names."""
+    """Install classes in this process's ``__main__``, except for names that it defines itself."""
     main = sys.modules["__main__"]
     for name, value in load(pickled).items():
         if not hasattr(main, name) or getattr(getattr(main, name), _SHIPPED, False):

@@ -1,4 +1,4 @@
-"""The variable or attribute because of which a function cannot be pickled."""
+"""Finds the variable or attribute that makes a function unpicklable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pillarbox._operators.frame.captured import Pickled
 
 _DEPTH = 24
-# The elements of a container that are looked at.
+# Elements of a container that are checked.
 _ELEMENTS = 1000
 
 
@@ -29,7 +29,7 @@ class Culprit(NamedTuple):
 
     @property
     def is_of_spark(self) -> bool:
-        """Whether it belongs to Spark's driver, as a session, a context and a DataFrame do."""
+        """Whether it belongs to Spark's driver, like a session, context or DataFrame."""
         return type(self.value).__module__.split(".")[0] in ("pyspark", "py4j")
 
 
@@ -43,18 +43,25 @@ def can_be_pickled(value: object) -> bool:
 
 
 def culprit_in(value: object) -> Culprit | None:
-    """Return the innermost object with a name because of which a value cannot be pickled, or None."""
+    """Return the innermost named object that makes a value unpicklable, or None."""
     name, seen = "", {id(value)}
     for _ in range(_DEPTH):
         if Culprit(name, value).is_of_spark:
             break
-        part = next((each for each in _parts(value, name) if id(each.value) not in seen and _is_bad(each.value)), None)
+        part = next(
+            (
+                candidate
+                for candidate in _parts(value, name)
+                if id(candidate.value) not in seen and _is_bad(candidate.value)
+            ),
+            None,
+        )
         if part is None:
             break
         name, value = part
         seen.add(id(value))
-    found = Culprit(name, value)
-    return found if found.name and not isinstance(found.value, (FunctionType, type)) else None
+    culprit = Culprit(name, value)
+    return culprit if culprit.name and not isinstance(culprit.value, (FunctionType, type)) else None
 
 
 def _is_bad(value: object) -> bool:
@@ -64,7 +71,7 @@ def _is_bad(value: object) -> bool:
 
 
 def _parts(value: Any, name: str) -> Iterator[Culprit]:
-    """Yield the objects that a value refers to, each with its name for people."""
+    """Yield the objects that a value refers to, with names for messages."""
     if isinstance(value, FunctionType):
         yield from _variables(value)
     elif isinstance(value, MethodType):
@@ -108,7 +115,7 @@ def _is_ours(kind: type) -> bool:
 
 
 def _variables(function: FunctionType) -> Iterator[Culprit]:
-    """Yield what a function refers to: variables around it, global variables, and its defaults."""
+    """Yield a function's free variables, global variables and defaults."""
     ours = function.__module__ is not None and function.__module__.split(".")[0] == "pillarbox"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
@@ -123,7 +130,11 @@ def _variables(function: FunctionType) -> Iterator[Culprit]:
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    yield from (each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    yield from (
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    )
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _global_names(constant)

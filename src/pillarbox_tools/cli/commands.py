@@ -336,8 +336,8 @@ def savepoint(
         raise click.UsageError("--epoch is not for --stop: the savepoint is of the query's last epoch")
     with open_session(f"Writing a savepoint of {checkpoint}") as spark:
         if stop:
-            tell = functools.partial(click.echo, err=True)
-            request_savepoint(spark, checkpoint, directory, drain=drain, timeout=timeout, tell=tell)
+            notify = functools.partial(click.echo, err=True)
+            request_savepoint(spark, checkpoint, directory, drain=drain, timeout=timeout, notify=notify)
         else:
             write(spark, checkpoint, directory, epoch=epoch)
         try:
@@ -379,7 +379,7 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
     from pillarbox._runtime.spark.running.asking import stop_query
 
     with open_session(f"Stopping the query of {checkpoint}") as spark:
-        stop_query(spark, checkpoint, timeout=timeout, tell=functools.partial(click.echo, err=True))
+        stop_query(spark, checkpoint, timeout=timeout, notify=functools.partial(click.echo, err=True))
         files = Checkpoint(spark, checkpoint)
         last = files.last_committed
         begun = None if files.unfinished is None else last + 1

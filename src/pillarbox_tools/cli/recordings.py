@@ -100,8 +100,8 @@ def record(
         from pillarbox._runtime.spark.running.asking import request_record
 
         with open_session(f"Recording a task of {checkpoint}") as spark:
-            tell = functools.partial(click.echo, err=True)
-            request_record(spark, checkpoint, directory, timeout=timeout, tell=tell, **task)
+            notify = functools.partial(click.echo, err=True)
+            request_record(spark, checkpoint, directory, timeout=timeout, notify=notify, **task)
     else:
         _record_by(program, arguments, checkpoint, directory, {**task, "timeout": timeout})
     found = {"recording": directory}

@@ -11,8 +11,8 @@ from typing import Any
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
+from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running import observing
-from pillarbox._runtime.spark.telling import tell
 from pillarbox_tools.dashboard.app import make_app
 from pillarbox_tools.dashboard.changes import Changes
 from pillarbox_tools.dashboard.guard import is_loopback, quoted
@@ -141,7 +141,7 @@ def _listen(host: str, port: int) -> socket.socket:
             found.close()
         if error.errno == errno.EADDRINUSE and port:
             # A query may run already, which is worth more than the port.
-            tell(f"port {port} of {host} is in use, so the dashboard listens on another one")
+            notify(f"port {port} of {host} is in use, so the dashboard listens on another one")
             return _listen(host, 0)
         raise ConfigurationError(
             f"the dashboard cannot listen on {host}:{port} ({error.strerror or error}): choose another port, as in"

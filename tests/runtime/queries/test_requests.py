@@ -146,12 +146,12 @@ def want_stop(folder, generation=1, until=1060.0):
 
 
 def stop(told=None):
-    stop_query(NO_SPARK, "cp", timeout=30.0, tell=print if told is None else told.append)
+    stop_query(NO_SPARK, "cp", timeout=30.0, notify=print if told is None else told.append)
 
 
 def savepoint(told=None, directory="/sp", drain=False):
     hear = print if told is None else told.append
-    request_savepoint(NO_SPARK, "cp", directory, drain=drain, timeout=30.0, tell=hear)
+    request_savepoint(NO_SPARK, "cp", directory, drain=drain, timeout=30.0, notify=hear)
 
 
 # -- the driver --
@@ -305,7 +305,7 @@ def test_the_end_of_the_query_is_held_until_the_answer_is_written(folder, watch,
         return True
 
     started.await_end = await_termination
-    started.hold_its_end()
+    started.hold_end()
     ask(folder)
     held = []
     folder.when = lambda line: held.append(started._holding)
@@ -317,7 +317,7 @@ def test_the_end_of_the_query_is_held_until_the_answer_is_written(folder, watch,
 def test_whoever_waits_for_the_end_waits_until_functions_are_closed_but_not_at_an_interrupt(watch):
     closed: list[str] = []
     started = watch._started
-    started.hold_its_end(lambda: closed.append("closed"))
+    started.hold_end(lambda: closed.append("closed"))
 
     def interrupted() -> None:
         raise KeyboardInterrupt

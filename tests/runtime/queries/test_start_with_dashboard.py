@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pillarbox
-from pillarbox._graph.dashboard_place import DashboardPlace
+from pillarbox._graph.dashboard_place import DashboardAddress
 from pillarbox._runtime.spark.running import query as module
 from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery, find, remember
@@ -58,7 +58,10 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def start_on(port: int) -> list[Query]:
         facts = SimpleNamespace(
-            dashboard=DashboardPlace("127.0.0.1", port, None), uses_processing_time=False, plan=None, auto_rescale=False
+            dashboard=DashboardAddress("127.0.0.1", port, None),
+            uses_processing_time=False,
+            plan=None,
+            auto_rescale=False,
         )
         planned[:] = [SimpleNamespace(facts=facts, parallelism=2)] * 2
         monkeypatch.setattr(module, "programs_of", lambda writer: planned)

@@ -105,7 +105,7 @@ def test_the_driver_of_a_running_query_records(
 ) -> None:
     query, inbox, checkpoint = running
     told: list[str] = []
-    request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, tell=told.append, uid="seen", key="c3")
+    request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, notify=told.append, uid="seen", key="c3")
     recording = read_recording(tmp_path / "c3")
     assert (recording.facts.epoch, recording.facts.uid) == (0, "seen")
     assert replay(recording, diff=True).state == []

@@ -172,7 +172,9 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
     while not (tmp_path / "begun").exists():
         time.sleep(0.05)
     told: list[str] = []
-    asking = threading.Thread(target=stop_query, args=(spark, checkpoint), kwargs={"timeout": 400, "tell": told.append})
+    asking = threading.Thread(
+        target=stop_query, args=(spark, checkpoint), kwargs={"timeout": 400, "notify": told.append}
+    )
     asking.start()
     while query.isActive and asking.is_alive():
         time.sleep(0.05)

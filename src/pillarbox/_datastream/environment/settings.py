@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._copies import declared_immutable
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox._errors import ProgramError, check_count, check_takes, is_count, shorten
-from pillarbox._graph.dashboard_place import DEFAULT_PORT, DashboardPlace, checked_port, checked_token
+from pillarbox._graph.dashboard_place import DEFAULT_PORT, DashboardAddress, checked_port, checked_token
 from pillarbox._graph.program import Program, compile_program
 from pillarbox._graph.savepoint_start import SavepointStart
 from pillarbox._graph.transformations import SinkTransformation
@@ -30,7 +30,7 @@ class ProgramSettings:
         self._max_parallelism: int | None = None
         self._chaining = True
         self._auto_rescale = False
-        self._dashboard: DashboardPlace | None = None
+        self._dashboard: DashboardAddress | None = None
         self._mode = RuntimeExecutionMode.STREAMING
         self._latency_interval: int | None = None
         self._savepoint: SavepointStart | None = None
@@ -253,7 +253,7 @@ class ProgramSettings:
             >>> env = env.enable_dashboard(8082)
         """
         method = "enable_dashboard()"
-        self._dashboard = DashboardPlace(host, checked_port(port, method), checked_token(token, method))
+        self._dashboard = DashboardAddress(host, checked_port(port, method), checked_token(token, method))
         return self
 
     def set_time_zone(self, time_zone: str) -> Self:

@@ -1,6 +1,6 @@
 """The Spark runtime: a program as one streaming or batch DataFrame plan.
 
-`tasks`, `homes` and `worker` run in executors, `rows` on both sides, all else in the driver. Start with `runtime.py`,
-then `plan/plan.py` and `starting/start.py`. Weak spot: Spark's private names, which each version may change. All of
-them are in `session`, and tests run on all versions that are supported.
+`tasks`, `homes` and `worker` run in executors, `rows` on both sides, everything else in the driver. Start with
+`runtime.py`, then `plan/plan.py` and `starting/start.py`. Weak spot: Spark's private names, which each version may
+change. All of them are in `session`, and tests run on all supported versions.
 """

@@ -1,7 +1,7 @@
-"""How an error gets from a task in a worker, through Spark, to the user: as a message and the user's own frames.
+"""Passes errors from a task in a worker through Spark to the user: the message and the user's frames.
 
-Spark carries text: what its worker prints of an exception. So all that the user needs is in the message; of the
-traceback, which is Spark's and pillarbox's, nothing is printed.
+Spark passes text: the worker's printed exception. So the message contains everything that the user needs, and the
+traceback, with Spark's and pillarbox's frames, is not printed.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from pillarbox._tracebacks import user_traceback
 def failures_in_worker(
     task: str, subtask: int, attempt: Attempt | None = None, clock: Callable[[], str | None] = lambda: None
 ) -> Iterator[None]:
-    """Let only one error leave a task, with a message that says it all.
+    """Convert every error that leaves a task to one with a complete message.
 
     Args:
         task: the operators' names.
-        attempt: of a query to run the task: the message ends with the failure as data. None: no query runs it.
-        clock: tells what the task's clock showed in the epoch, as far as that is known.
+        attempt: the query's attempt at the task: the message ends with the failure as data. None: there is no query.
+        clock: returns the readings of the task's clock in the epoch, if known.
     """
     try:
         yield
     except GeneratorExit:
-        raise  # Spark takes no more, as with a limit
+        raise  # Spark stops reading, as with a limit
     except BaseException as error:
         outcome = located(error, task, subtask)
         line = None if attempt is None else Failure.of(outcome, subtask, attempt, clock()).to_line()
-        raise _told(outcome, task, subtask, line) from None
+        raise _self_contained(outcome, task, subtask, line) from None
 
 
-def told_elsewhere(kind: str, text: str) -> PillarboxError:
-    """Return an error that left a task in another process, to be raised here."""
+def remote_error(kind: str, text: str) -> PillarboxError:
+    """Recreate a task's error from another process, to raise it here."""
     _hide_traceback()
     return _kinds().get(kind, OperatorError)(text)
 
 
 def _hide_traceback() -> None:
-    """Let PySpark report nothing but an error's text: that is the last thing that a worker does."""
+    """Make PySpark's worker report only an error's text, as its last action."""
     from pyspark import TaskContext
 
     if TaskContext.get() is not None:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
-def _told(error: BaseException, task: str, subtask: int, line: str | None = None) -> PillarboxError:
-    """Return an error as one that is complete without its traceback and its causes.
+def _self_contained(error: BaseException, task: str, subtask: int, line: str | None = None) -> PillarboxError:
+    """Return an error that is complete without its traceback and causes.
 
     Args:
-        line: its last line; None: it has none of its own.
+        line: its last line, or None.
     """
     _hide_traceback()
     message = str(error)
@@ -65,34 +65,34 @@ def _told(error: BaseException, task: str, subtask: int, line: str | None = None
         interrupted = OperatorError(message or f"the task of {task!r} was left by {type(error).__name__}")
         interrupted.at(subtask=subtask)
         message = str(interrupted)
-    told = [message, user_traceback(error), *getattr(error, "__notes__", ()), line]
-    return kind("\n".join(filter(None, told)))
+    parts = [message, user_traceback(error), *getattr(error, "__notes__", ()), line]
+    return kind("\n".join(filter(None, parts)))
 
 
-def sentence_of(error: Exception) -> str:
-    """Return an error as a message for people."""
+def message_for_user(error: Exception) -> str:
+    """Return an error as a message for users."""
     return str(error) if isinstance(error, PillarboxError) else describe(error)
 
 
 @contextmanager
 def unwrapped_failures() -> Iterator[None]:
-    """Raise an error of a task as itself, and not as Spark's."""
+    """Raise a task's own error instead of Spark's error around it."""
     try:
         yield
     except PillarboxError:
         raise
     except Exception as error:
-        found = _MESSAGE.search(str(error))
-        kind = None if found is None else _kinds().get(found[1])
-        if found is None or kind is None:
+        match = _MESSAGE.search(str(error))
+        kind = None if match is None else _kinds().get(match[1])
+        if match is None or kind is None:
             raise
-        raise kind(without_line(found[2]).rstrip()) from None
+        raise kind(without_line(match[2]).rstrip()) from None
 
 
 def end_with_message(error: Exception, message: str | None = None) -> None:
-    """Let the text of a query's failure end with the message of the error that a task raised.
+    """Move a task's error message to the end of the query's failure text.
 
-    Spark's plan of the query and the line of data after the message are dropped.
+    Drops Spark's plan of the query and the line of data after the message.
 
     Args:
         message: for an error that no task of pillarbox raised, or None.
@@ -104,26 +104,26 @@ def end_with_message(error: Exception, message: str | None = None) -> None:
 
 
 def _with_message_last(text: str, otherwise: str | None) -> str:
-    found = _MESSAGE.search(text)
-    if found is None or found[1] not in _kinds():
+    match = _MESSAGE.search(text)
+    if match is None or match[1] not in _kinds():
         return text if otherwise is None else f"{text.partition(_PLAN)[0].rstrip()}\n{otherwise}"
-    message, *details = without_line(found[2]).rstrip().splitlines()
+    message, *details = without_line(match[2]).rstrip().splitlines()
     if details and _PLACE.fullmatch(details[0]):
         message += f" {details.pop(0).strip()}"
-    last = f"pillarbox.{found[1]}: {message}"
+    last = f"pillarbox.{match[1]}: {message}"
     if not details:
-        return f"{text[: found.start()].rstrip()}\n{last}"
-    # After the user's frames once more: a terminal shows the last line.
-    return "\n".join([text[: found.start(2)] + message, *details, last])
+        return f"{text[: match.start()].rstrip()}\n{last}"
+    # Repeat the message after the user's frames: a terminal shows the last line.
+    return "\n".join([text[: match.start(2)] + message, *details, last])
 
 
-# Before Spark's description of a query that has failed.
+# Start of Spark's description of a failed query.
 _PLAN = "\n=== Streaming Query ==="
 # Subtask, key and record, in a line of their own after the message.
 _PLACE = re.compile(r"  \(.*\)")
 
-# An exception as Python prints it, up to Spark's own text: its code of the error, and what may follow that. A user's
-# message may have such a code, too, as errors of databases do.
+# An exception as Python prints it, up to Spark's text: its error code, and its continuation. A user's message may
+# contain such a code, too, as database errors do.
 _MESSAGE = re.compile(
     r"\bpillarbox(?:\.\w+)*\.(\w+): (.*?)(?:\s+SQLSTATE: \w{5})?\s*(?:\n\tat |\n\nJVM stacktrace:|\n=== |\Z)",
     re.DOTALL,
@@ -131,7 +131,7 @@ _MESSAGE = re.compile(
 
 
 def _kinds() -> dict[str, type[PillarboxError]]:
-    """Return pillarbox's own classes of errors by name."""
+    """Return pillarbox's error classes by name."""
     kinds: dict[str, type[PillarboxError]] = {}
     pending: list[type[PillarboxError]] = [PillarboxError]
     while pending:

@@ -1,4 +1,4 @@
-"""A Spark session as the place where programs run."""
+"""The runtime of programs in a Spark session."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class SparkRuntime:
-    """Runs programs in a session; those that read nothing but collections, and make no DataFrame, run in this process.
+    """Runs programs in a session. Programs with collections only and without DataFrames run in this process.
 
     Args:
-        session: the user's own.
+        session: the user's session.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -31,27 +31,27 @@ class SparkRuntime:
 
     @property
     def parallelism(self) -> int:
-        """``spark.sql.shuffle.partitions`` where it is not Spark's 200, otherwise the cluster's cores, at most 16."""
+        """``spark.sql.shuffle.partitions`` unless it is Spark's 200, otherwise the cluster's cores, at most 16."""
         return default_parallelism(self._session)[0]
 
     @property
     def task_slots(self) -> int:
-        """The number of partitions that Spark deals rows out to by itself."""
+        """The number of partitions that Spark spreads rows over by default."""
         return task_slots(self._session)
 
     @property
     def time_zone(self) -> str:
-        """The session's."""
+        """The session's time zone."""
         return time_zone(self._session)
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
-        """Run a bounded program; return the records of its one output in portions, as they come."""
+        """Run a bounded program and yield the records of its only output in chunks, as they arrive."""
         if all(isinstance(source, CollectionSource) for source in program.sources.values()):
             return LocalRuntime().collect(program, limit)
         return collect_objects(program, self._session)
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:
-        """Return the one output of a program as a DataFrame."""
+        """Return the only output of a program as a DataFrame."""
         return self._planned(program, {program.outputs[0]: schema})
 
     def for_each_batch(
@@ -60,11 +60,11 @@ class SparkRuntime:
         schemas: dict[str, StructType],
         function: Callable[[dict[str, DataFrame], int], None],
     ) -> DataStreamWriter:
-        """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name."""
+        """Return the writer of a query that calls ``function`` with each micro-batch's outputs, by name."""
         return write_for_each_batch(self._planned(program, schemas), schemas, function)
 
     def _planned(self, program: Program, schemas: dict[str, StructType]) -> DataFrame:
-        """Return the rows of a program's outputs. Queries that hold rows of a streaming program start as it needs."""
+        """Return the rows of a program's outputs, and patch the session's writer for streaming programs."""
         rows = plan_outputs(program, self._session, schemas)
         if rows.isStreaming:
             patch_writer(self._session)

@@ -1,7 +1,7 @@
-"""The seam between the core and the tools, ``pillarbox_tools``: the core imports nothing of them.
+"""The interface between the core and the tools, ``pillarbox_tools``. The core imports nothing from the tools.
 
-The tools observe queries through three hooks. Each query has a thread that calls them, and a bounded queue before it,
-so hooks can neither fail a query nor hold it up. The other functions are called when users ask for them.
+The tools observe queries through three hooks. Each query has a thread that calls them and a bounded queue before it, so
+hooks can neither fail nor delay a query. The other functions are called on users' requests.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _log = logging.getLogger("pillarbox")
 
 Progress = Mapping[str, Any]
 
-# How many calls of hooks may wait; then the oldest reports are dropped.
+# Maximum number of queued calls. If exceeded, the oldest reports are dropped.
 _WAITING = 256
-# How long the end of a query waits for its hooks (seconds).
+# Seconds that the end of a query waits for its hooks.
 _PATIENCE = 5.0
 
 
 class Tools(Protocol):
-    """What the core calls of the tools."""
+    """The tools' functions that the core calls."""
 
     def on_started(self, started: StartedQuery) -> None:
-        """Take note of a query that has started."""
+        """Handle the start of a query."""
 
     def on_progress(self, started: StartedQuery, reports: Sequence[Progress]) -> None:
-        """Take the new progress reports of a query: each second, also if there are none."""
+        """Handle the new progress reports of a query. Called each second, also without reports."""
 
     def on_ended(self, started: StartedQuery, failure: Exception | None) -> None:
-        """Take note of a query that has ended, and why."""
+        """Handle the end of a query, with its failure if it failed."""
 
     def progress_line(self, started: StartedQuery) -> AbstractContextManager[None]:
         """Show the progress of a query in the terminal, until the block ends."""
@@ -59,12 +59,12 @@ class Tools(Protocol):
         """See :func:`pillarbox.export_otel`."""
 
 
-# The function that loads the tools, once it is provided.
+# The function that loads the tools, if set.
 _loaders: list[Callable[[], Tools | None]] = []
 
 
 def provide(load: Callable[[], Tools | None]) -> None:
-    """Set what loads the tools; it returns None if they are not installed."""
+    """Set the function that loads the tools. It returns None if they are not installed."""
     _loaders[:] = [load]
 
 
@@ -74,7 +74,7 @@ def installed_tools() -> Tools | None:
 
 
 def needed_tools(method: str) -> Tools:
-    """Return the tools, for a public method that is a part of them. Any thread.
+    """Return the tools, for a public method that requires them. Any thread.
 
     Raises:
         ConfigurationError: they are not installed.
@@ -89,26 +89,26 @@ def needed_tools(method: str) -> Tools:
 
 
 class Hooks:
-    """Calls the hooks of the tools for one query: in their order, in a thread of its own while there are calls.
+    """Calls the tools' hooks for one query, in order, in a thread that runs while calls are queued.
 
-    An error of a hook is logged once; a hook that hangs costs the query nothing but reports.
+    A hook's errors are logged as a warning once. A hanging hook costs the query only reports.
     """
 
     def __init__(self, started: StartedQuery, tools: Tools) -> None:
         self._started = started
         self._tools = tools
-        self._changed = threading.Condition()  # guards the calls, and whether a thread makes them
+        self._changed = threading.Condition()  # guards the calls and `_is_calling`
         self._calls: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._is_calling = False
         self._warned: set[str] = set()  # of the thread
         self._put("on_started")
 
     def progressed(self, reports: Sequence[Progress]) -> None:
-        """Hand on new progress reports. Any thread."""
+        """Queue new progress reports. Any thread."""
         self._put("on_progress", reports)
 
     def ended(self, failure: Exception | None) -> None:
-        """Hand on the end of the query, and wait some seconds until the hooks have taken it. Any thread."""
+        """Queue the end of the query, and wait some seconds for the hooks. Any thread."""
         self._put("on_ended", failure)
         if not self.wait(_PATIENCE):
             _log.warning(
@@ -118,14 +118,14 @@ class Hooks:
             )
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the hooks have taken all so far; return whether they have. Any thread."""
+        """Wait for all queued calls, and return whether they are done. Any thread."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_calling, seconds)
 
     def _put(self, method: str, *arguments: Any) -> None:
         with self._changed:
             if self._calls and method == "on_progress" and not arguments[0]:
-                return  # there is something to take anyway
+                return  # another call is queued anyway
             if len(self._calls) >= _WAITING:
                 self._calls.popleft()
             self._calls.append((method, arguments))
@@ -135,7 +135,7 @@ class Hooks:
                 threading.Thread(target=self._call, name=name, daemon=True).start()
 
     def _call(self) -> None:
-        """Call the hooks until there is nothing to take."""
+        """Call the hooks until the queue is empty."""
         while True:
             with self._changed:
                 if not self._calls:
@@ -145,7 +145,7 @@ class Hooks:
                 method, arguments = self._calls.popleft()
             try:
                 getattr(self._tools, method)(self._started, *arguments)
-            except Exception as error:  # the query can do without
+            except Exception as error:  # the query does not need hooks
                 level = logging.DEBUG if method in self._warned else logging.WARNING
                 self._warned.add(method)
                 _log.log(level, "query %s: %s of pillarbox_tools: %s", self._started.query.id, method, describe(error))

@@ -21,7 +21,7 @@ from pillarbox._errors import OperatorError
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import spark_hash
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.failures import told_elsewhere
+from pillarbox._runtime.spark.failures import remote_error
 from pillarbox._runtime.spark.homes import surroundings
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
 from pillarbox._runtime.spark.homes.settings import settings_of
@@ -285,7 +285,7 @@ class Relay:
                 self._home.subtasks.add(subtask)
                 return wakes_up  # type: ignore[no-any-return]
             elif kind is Kind.FAILED:
-                raise told_elsewhere(*fields)
+                raise remote_error(*fields)
             elif kind is Kind.LATE:
                 raise OperatorError("a newer attempt of this Spark task has reached the home of its state partition")
             kind, *fields = self._channel.receive()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from pillarbox._errors import ProgramError, listed
-from pillarbox._graph.dashboard_place import DashboardPlace
+from pillarbox._graph.dashboard_place import DashboardAddress
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
@@ -62,7 +62,7 @@ class ProgramFacts:
     auto_rescale: bool
     has_narrow_rows: bool
     begins: Program | None
-    dashboard: DashboardPlace | None = None
+    dashboard: DashboardAddress | None = None
     plan: Plan | None = None
 
     @staticmethod

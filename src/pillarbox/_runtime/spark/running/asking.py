@@ -1,4 +1,4 @@
-"""The command's side: it asks the driver of a running query, and waits for what becomes of that."""
+"""The command's side of requests: ask the driver of a running query, and wait for the outcome."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# How often the command looks for an answer (seconds).
+# Seconds between the command's polls for an answer.
 _LOOK_EVERY = 1.0
-# How long a driver may take at least to finish what it has begun in time (seconds).
+# Minimum time (seconds) that a driver gets to finish a request that it took in time.
 _FINISHING = 600.0
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, tell: Tell = lambda progress: None) -> None:
-    """Ask the driver of a running query to stop it, and wait for that; it may be stopped already by an earlier call.
+def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: Notify = lambda progress: None) -> None:
+    """Ask the driver of a running query to stop it, and wait. An earlier call may have stopped it already.
 
     Args:
-        timeout: how long to wait (seconds).
-        tell: is called with what happens.
+        timeout: maximum wait (seconds).
+        notify: called with messages on the progress.
 
     Raises:
         CheckpointMismatchError: no query was ever started there; nothing was asked.
-        SavepointError: it was not done.
+        SavepointError: the query was not stopped.
     """
-    command = Command(spark, checkpoint, timeout, tell)
+    command = Command(spark, checkpoint, timeout, notify)
     lines = command.lines("the query to stop")
     if lines.newest.state == STOPPED:
-        tell("an earlier call has asked for it, and it is done")
+        notify("an earlier call has asked for it, and it is done")
         return
     if lines.desired.state == STOPPED and command.is_pending(lines, lines.desired):
-        tell("an earlier call has asked for it: waiting for that")
+        notify("an earlier call has asked for it: waiting for that")
         command.wait_for(lines.desired)
     else:
         command.ask(Desired(0, STOPPED))
@@ -70,40 +70,40 @@ def request_savepoint(
     *,
     drain: bool,
     timeout: float,
-    tell: Tell = lambda progress: None,
+    notify: Notify = lambda progress: None,
 ) -> None:
-    """Ask the driver of a running query to stop it with a savepoint, and wait for that.
+    """Ask the driver of a running query to stop it with a savepoint, and wait.
 
     Args:
-        directory: where the driver is to write the savepoint. It may have done so for an earlier call.
-        timeout: how long to wait until the query is stopped (seconds).
-        tell: is called with what happens.
+        directory: the savepoint that the driver writes. An earlier call may have written it already.
+        timeout: maximum wait for the query to stop (seconds).
+        notify: called with messages on the progress.
 
     Raises:
         CheckpointMismatchError: no query was ever started there; nothing was asked.
-        SavepointError: it was not done.
+        SavepointError: there is no savepoint.
     """
     hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
-    command = Command(spark, checkpoint, timeout, tell, hint=hint)
+    command = Command(spark, checkpoint, timeout, notify, hint=hint)
     lines = command.lines("the query to stop")
     request = Request("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
-    outcomes = {lines.outcome(each).status for each in lines.requests if _is_same(each, request)}
-    # (Also if the driver has died after the savepoint, and before its answer.)
+    outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
+    # (Also if the driver died after the savepoint and before its answer.)
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
-        tell("an earlier call has asked for it, and it is done")
+        notify("an earlier call has asked for it, and it is done")
         return
     if lines.newest.state == STOPPED:
         raise command.failed(
             "an earlier call has stopped the query, and no pillarbox.start(...) has started it since; nothing was"
             f" asked. 'pillarbox savepoint {checkpoint} DIR' writes a savepoint"
         )
-    for each in lines.requests:
-        if each.what == SAVEPOINT and not _is_same(each, request) and command.is_pending(lines, each):
-            raise command.failed(f"an earlier call has asked {each}, which is under way: nothing was asked")
+    for earlier in lines.requests:
+        if earlier.what == SAVEPOINT and not _is_same(earlier, request) and command.is_pending(lines, earlier):
+            raise command.failed(f"an earlier call has asked {earlier}, which is under way: nothing was asked")
     try:
         command.ask(request)
     except SavepointError:
-        # The driver may have done it for an earlier call.
+        # The driver may have written it for an earlier call.
         if not outcomes & {OPEN, TAKEN} or not _is_written(spark, request.directory):
             raise
 
@@ -114,33 +114,33 @@ def request_record(
     directory: str,
     *,
     timeout: float,
-    tell: Tell = lambda progress: None,
+    notify: Notify = lambda progress: None,
     **task: Any,
 ) -> None:
-    """Ask the driver of a running query to record a task, and wait for that.
+    """Ask the driver of a running query to record a task, and wait.
 
     Args:
-        directory: where the recording is to be, on the driver's machine.
-        timeout: how long to wait for a driver, and how long the recording may take (seconds).
-        tell: is called with what happens.
+        directory: the recording's folder, on the driver's machine.
+        timeout: maximum wait for a driver, and maximum time of the recording (seconds).
+        notify: called with messages on the progress.
         task: the task, as arguments of ``record``.
 
     Raises:
         CheckpointMismatchError: no query was ever started there; nothing was asked.
-        ConfigurationError: it was not done.
+        ConfigurationError: the task was not recorded.
     """
     hint = "; of a query that has ended, give the script by --program"
-    command = Command(spark, checkpoint, timeout, tell, error=ConfigurationError, hint=hint)
+    command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
     command.lines("the query to record")
     command.ask(Request("", RECORD, directory, 0, task={**task, "timeout": timeout}))
 
 
-def _is_same(one: Request, other: Request) -> bool:
-    return (one.what, one.directory, one.drain) == (other.what, other.directory, other.drain)
+def _is_same(request: Request, other: Request) -> bool:
+    return (request.what, request.directory, request.drain) == (other.what, other.directory, other.drain)
 
 
 def _is_written(spark: SparkSession, directory: str) -> bool:
-    """Return whether there is a whole savepoint at a place."""
+    """Return whether the directory has a complete savepoint."""
     try:
         open_savepoint(spark, directory)
     except CheckpointMismatchError:
@@ -149,12 +149,12 @@ def _is_written(spark: SparkSession, directory: str) -> bool:
 
 
 class Command:
-    """A command that asks the driver of a query, and waits.
+    """A command that sends a request to a query's driver, and waits.
 
     Args:
-        timeout: how long a driver may take to begin (seconds).
+        timeout: maximum wait for a driver to take the request (seconds).
         error: the class of its errors.
-        hint: what to do if no driver begins, as a message.
+        hint: advice for the error if no driver takes it.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Command:
         spark: SparkSession,
         checkpoint: str,
         timeout: float,
-        tell: Tell,
+        notify: Notify,
         *,
         error: type[PillarboxError] = SavepointError,
         hint: str = "",
@@ -171,43 +171,43 @@ class Command:
         self._folder = Requests(spark, checkpoint)
         self._checkpoint = checkpoint
         self._timeout = timeout
-        self._tell = tell
+        self._notify = notify
         self._error = error
         self._hint = hint
         self._deadline = time.time() + timeout
         self._is_taken = self._is_withdrawn = False
 
-    def lines(self, wanted: str) -> Lines:
-        """Return what is known of earlier commands.
+    def lines(self, instead: str) -> Lines:
+        """Return the lines of earlier commands.
 
         Args:
-            wanted: what to give instead of a folder that is no checkpoint.
+            instead: the argument to suggest if the folder is not a checkpoint.
 
         Raises:
             CheckpointMismatchError: no query was ever started there.
         """
-        Checkpoint(self._spark, self._checkpoint).started_query(wanted)
+        Checkpoint(self._spark, self._checkpoint).started_query(instead)
         return self._folder.lines()
 
     def is_pending(self, lines: Lines, wish: Desired | Request) -> bool:
-        """Return whether a driver may still take a wish, or is at it."""
+        """Return whether a driver may still take a wish, or is working on it."""
         lasts = {OPEN: 0.0, TAKEN: max(self._timeout, _FINISHING)}.get(lines.outcome(wish).status)
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
 
     def ask(self, wish: Desired | Request) -> None:
-        """Ask, and wait for the answer.
+        """Send a wish, and wait for the answer.
 
         Raises:
-            PillarboxError: it was not done.
+            PillarboxError: it failed.
         """
-        self._tell("waiting for the query's driver to take the request")
+        self._notify("waiting for the query's driver to take the request")
         self.wait_for(self._write(wish))
 
     def wait_for(self, wish: Desired | Request) -> None:
-        """Wait for the answer to a wish of this call, or of an earlier one.
+        """Wait for the answer to a wish of this or an earlier call.
 
         Raises:
-            PillarboxError: it was not done.
+            PillarboxError: it failed.
         """
         current: Desired | Request | None = wish
         try:
@@ -216,11 +216,11 @@ class Command:
                 time.sleep(_LOOK_EVERY)
         except BaseException:
             if not (self._is_taken or self._is_withdrawn):
-                self._withdraw(wish)  # nobody waits any more: no query is to stop for it
+                self._withdraw(wish)  # this command stops waiting, so the query must not stop for it
             raise
 
     def _look(self, wish: Desired | Request) -> Desired | Request | None:
-        """Look what became of a wish; return the wish to wait for, or None if it is done."""
+        """Check a wish's outcome. Returns the wish to wait for, or None if it is done."""
         status, error = self._folder.lines().outcome(wish)
         now = time.time()
         if status == DONE:
@@ -236,9 +236,9 @@ class Command:
             )
         if status == TAKEN:
             if not self._is_taken:
-                self._tell("the driver has taken the request")
+                self._notify("the driver has taken the request")
             self._is_taken = True
-            # The driver keeps to the same time, but the writing of a savepoint takes as long as it does.
+            # The driver has the same deadline, but the writing of a savepoint is not limited.
             if now > wish.until / 1000 + max(self._timeout, _FINISHING):
                 raise self.failed(
                     "the driver has taken the request, and does not answer: it has died, or is still at it; look at its"
@@ -254,8 +254,8 @@ class Command:
                 f"{self._hint}"
             )
         else:
-            # The query was started since, or the call that had asked had less time, or was interrupted.
-            self._tell("the query's driver is asked once more")
+            # The query was started since, or the earlier call had a shorter timeout or was interrupted.
+            self._notify("the query's driver is asked once more")
             wish = self._write(wish)
         return wish
 
@@ -278,7 +278,7 @@ class Command:
         self._folder.write(withdrawal)
 
     def _outcome(self, wish: Desired | Request) -> str:
-        """Return the message that says how to find out whether a wish was done."""
+        """Return advice on how to find out whether a wish was done."""
         if isinstance(wish, Desired):
             return f"If the query still runs, call 'pillarbox stop {self._checkpoint}' again"
         if wish.what == RECORD:

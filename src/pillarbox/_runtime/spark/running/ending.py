@@ -1,11 +1,11 @@
-"""Ending a query between two epochs, so that none is begun and not committed.
+"""Ends queries between two epochs, so that no epoch is left uncommitted.
 
-``query.stop()`` interrupts the epoch that runs: the next start runs it again, with all of its requests, and nothing
-that needs a whole checkpoint is accepted before that. But Spark looks at the query's state before each epoch, which is
-how ``availableNow`` ends by itself. So the driver changes that state, and the running epoch completes. Spark looks once
-more when it has planned an epoch, and then drops it. So the driver changes the state only where the query's thread is
-past that second look: it holds the lock that the thread takes when it begins an epoch and when it has ended one. Where
-the state is out of reach (Spark Connect), an epoch that was interrupted is run once more by itself.
+``query.stop()`` interrupts the running epoch: the next start repeats it with all of its requests, and until then
+everything that needs a complete checkpoint is refused. But Spark checks the query's state before each epoch; this is
+how ``availableNow`` ends. So the driver changes that state, and the running epoch completes. Spark checks the state
+again after it has planned an epoch, and would drop that epoch. So the driver changes the state only after this second
+check. For this, it holds the lock that the query's thread takes at the begin and the end of an epoch. Under Spark
+Connect, where the state is out of reach, an interrupted epoch is repeated in a query of its own.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# How often a query that is to end is looked at (seconds).
+# Seconds between checks of a query that is to end.
 _LOOK_EVERY = 0.05
-# How long the driver waits for the lock of a query (milliseconds), and holds it until it sees where the query's thread
-# is (seconds).
+# Maximum wait for a query's lock (milliseconds), and maximum time of holding it to find out where the query's thread is
+# (seconds).
 _LOCK = 500
 _HOLD = 0.2
-# Methods of Spark's, as they are in the stack of a query's thread: it waits for the time of its next trigger; waits
-# before it looks for input again; begins an epoch if there is input; runs the jobs of one; waits for the lock.
+# Spark's methods in the stack of a query's thread: it waits for its next trigger; waits before it checks for input
+# again; begins an epoch if there is input; runs an epoch's jobs; waits for the lock.
 _WAITS_FOR_TRIGGER = ".waitTillTime("
 _SLEEPS = "java.lang.Thread.sleep("
 _BEGINS = ".constructNextBatch("
@@ -43,14 +43,14 @@ _WAITS_FOR_LOCK = ".withProgressLocked("
 
 
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
-    """End a query after the running epoch, or, where there is no time for that, at once. Any thread.
+    """End a query after the running epoch, or at once if time runs out. Any thread.
 
     Args:
-        has_time: whether there still is time.
+        has_time: returns whether time is left.
 
     Returns:
-        Whether it is between two epochs, so that the checkpoint is whole. If not, the next start runs the epoch that
-        was begun again.
+        Whether it ended between two epochs, so that the checkpoint is complete. If not, the next start repeats the
+        uncommitted epoch.
     """
     query: Any = started.query
     with started.held():
@@ -63,14 +63,14 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
 
 
 def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
-    """End a query after the running epoch; return whether there was time for that. If not, the query continues."""
+    """End a query after the running epoch. Returns False on timeout; the query then continues."""
     gate, seen = Gate(query), _batch(query)
     while gate.is_running:
         if gate.exists:
-            # Where it is closed, the query's thread ends by itself, unless it sleeps until its next trigger.
+            # If the gate is closed, the query's thread ends by itself, unless it sleeps until its next trigger.
             is_time = gate.close() and gate.is_asleep
         else:
-            # An epoch that has just ended leaves the least to be done again.
+            # Right after the end of an epoch, there is the least work to repeat.
             is_time = not query.status["isTriggerActive"] or _batch(query) != seen
         if is_time:
             query.stop()
@@ -79,12 +79,12 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
             gate.open()
             return False
         time.sleep(_LOOK_EVERY)
-    gate.tell_end()
+    gate.mark_ended()
     return True
 
 
 def finish_epoch(start: Start, has_time: Callable[[], bool]) -> bool:
-    """Run an epoch to its end that was begun, if there is one; return whether there is none any more."""
+    """Complete the uncommitted epoch, if any. Returns whether there is none now."""
     half = Checkpoint(start.spark, str(start.checkpoint)).uncommitted_epoch
     if half is None:
         return True
@@ -93,7 +93,7 @@ def finish_epoch(start: Start, has_time: Callable[[], bool]) -> bool:
 
 
 def run_one_epoch(start: Start, has_time: Callable[[], bool]) -> Any:
-    """Start a query for one epoch, and wait for its end; return that query, or None where time ran out."""
+    """Run one epoch and return its query, or None on timeout."""
     with start.one_batch(), changes_refused():
         query: Any = start.run()
     while not query.awaitTermination(_LOOK_EVERY):
@@ -109,12 +109,12 @@ def _batch(query: Any) -> int | None:
 
 
 class Gate:
-    """The place between two epochs of a query, which can be closed: then no other epoch begins.
+    """The point between two epochs of a query. While it is closed, no epoch begins.
 
-    In a classic session, the query's state and its lock are at hand, by methods of Spark's that are none of its API:
-    while it is closed, ``isActive`` is false, and ``awaitTermination`` with a time is true, though an epoch may still
-    run. Where Spark does not have them, there is no gate. One thread uses it: a lock in the JVM belongs to the thread
-    there that serves this one.
+    Uses the query's state and lock in a classic session, by methods of Spark outside of its API. While the gate is
+    closed, ``isActive`` is False and ``awaitTermination`` with a timeout returns True, though an epoch may still run.
+    If Spark lacks the methods, there is no gate. Single-threaded: a lock in the JVM belongs to the JVM thread that
+    serves this thread.
 
     Attributes:
         exists: whether it can be closed.
@@ -122,7 +122,7 @@ class Gate:
 
     def __init__(self, query: Any) -> None:
         self._query = query
-        # Its state before this closed it; None: it did not.
+        # The state before this gate closed it, or None.
         self._open: Any = None
         self._closed: Any = None
         self.exists = False
@@ -138,21 +138,21 @@ class Gate:
             self._lock.isLocked()
             self._logs = execution.offsetLog(), execution.commitLog()
             self.exists = True
-        except Exception as error:  # another Spark than those that are known
+        except Exception as error:  # an unknown version of Spark
             _log.warning("query %s cannot be held between two epochs: %s", query.id, describe(error))
 
     @property
     def is_running(self) -> bool:
-        """Whether the query has not ended."""
+        """Whether the query is still running."""
         return bool(self._thread.isAlive()) if self.exists else bool(self._query.isActive)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the query's thread waits for the time of its next trigger."""
+        """Whether the query's thread waits for its next trigger."""
         return _WAITS_FOR_TRIGGER in self.stack()
 
     def close(self) -> bool:
-        """Let no other epoch begin; return whether none will. If not, ask again: an epoch is beginning."""
+        """Block new epochs. Returns False if one is just beginning: call again."""
         if self._open is not None:
             return True
         state = self._state.get()
@@ -166,11 +166,11 @@ class Gate:
         self._closed = other.getField("MODULE$").get(None)
         if not self._lock.tryLock(_LOCK, self._java.java.util.concurrent.TimeUnit.MILLISECONDS):
             return False
-        # While this holds the lock, the query's thread neither begins an epoch nor comes from the end of one to the
-        # look at its state.
+        # While the lock is held, the query's thread neither begins an epoch nor gets from the end of one to the state
+        # check.
         try:
             begun = self.has_begun()
-            # An epoch whose jobs run is planned, and so Spark does not look at the state any more before its end.
+            # An epoch with running jobs is planned, so Spark does not check the state again before its end.
             if (begun and not _RUNS_JOBS.search(self.stack())) or not self._state.compareAndSet(state, self._closed):
                 return False
             if begun or self._will_look():
@@ -182,24 +182,24 @@ class Gate:
             self._lock.unlock()
 
     def _will_look(self) -> bool:
-        """Whether the thread, which is between two epochs, looks at the state before it begins another epoch."""
+        """Return whether the thread, which is between two epochs, checks the state before the next epoch."""
         until = time.monotonic() + _HOLD
         while time.monotonic() < until:
             stack = self.stack()
             if _BEGINS in stack:
-                break  # it has looked before, and waits for the lock
+                break  # it has checked before, and waits for the lock
             if not self.is_running or any(word in stack for word in (_WAITS_FOR_TRIGGER, _SLEEPS, _WAITS_FOR_LOCK)):
                 return True
         return False
 
     def has_begun(self) -> bool:
-        """Whether there is an epoch that has begun and is not committed."""
+        """Return whether an epoch is uncommitted."""
         begun, committed = (str(log.getLatestBatchId().toString()) for log in self._logs)
         return begun != committed
 
     def stack(self) -> str:
-        """Return the methods in which the query's thread is; none where it has ended."""
-        # An exception writes all of it at once; each of its methods would be a request.
+        """Return the stack of the query's thread; empty if it has ended."""
+        # An exception returns the whole stack in one call. Otherwise each method would need one.
         trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())
         text = self._java.java.io.StringWriter()
@@ -207,16 +207,16 @@ class Gate:
         return str(text.toString())
 
     def open(self) -> None:
-        """Let epochs begin again, unless the query has ended meanwhile."""
+        """Allow new epochs, unless the query has ended."""
         if self._open is not None:
             self._state.compareAndSet(self._closed, self._open)
             time.sleep(_LOOK_EVERY)
-            self.tell_end()
+            self.mark_ended()
 
-    def tell_end(self) -> None:
-        """Have the query's state say that it has ended, if it has.
+    def mark_ended(self) -> None:
+        """Set the query's state to ended, if it has ended.
 
-        Its thread says so itself, but a gate that is opened, or closed in vain, at that moment puts the state back.
+        The query's thread does so itself, but opening or closing the gate at that moment may reset it.
         """
         if self._closed is not None and not self.is_running:
             self._state.set(self._closed)

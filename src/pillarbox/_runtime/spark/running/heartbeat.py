@@ -1,8 +1,10 @@
-"""The heartbeat of a query's driver: what it does now, in memory each second and in the checkpoint now and then.
+"""The heartbeat of a query's driver: its current activity.
 
-A start reads it: a second driver on one checkpoint would make the first one fail minutes later, with an error of
-Spark's. The tools read it: only the driver knows that an epoch hangs or that a source is silent. Under Spark Connect
-there are no files that can be removed, so it stays in memory.
+Updated each second in memory, and every 15 seconds in the checkpoint.
+
+A start reads it: a second driver on one checkpoint would make the first fail minutes later, with an error from Spark.
+The tools read it: only the driver knows that an epoch hangs or that a source is silent. Under Spark Connect, files
+cannot be removed, so it stays in memory.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from pillarbox._graph.description import json_object
 from pillarbox._json import json_of, read
 from pillarbox._reports.progress import is_idle, millis
 from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running.asking import stop_query
 from pillarbox._runtime.spark.running.stages import Stage, stages_of
 from pillarbox._runtime.spark.session.folders import Folder, HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
-from pillarbox._runtime.spark.telling import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,28 +38,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-#: How often it is written (seconds), and after how long without it a driver may have died (milliseconds).
+#: Seconds between writes, and milliseconds without a heartbeat after which a driver counts as dead.
 WRITE_EVERY = 15.0
 FRESH_MS = 150_000
-# How long a start waits for the next beat of a driver that it cannot look at, and for one to stop (seconds).
+# Seconds that a start waits for the next heartbeat of a driver on another machine, and for a driver to stop.
 _NEXT_BEAT = 2 * WRITE_EVERY
 _STOPPING = 120.0
 _LOOK_EVERY = 1.0
-# Stages are looked for in epochs that have run for this time (ms): it takes some calls to Java each second.
+# Stages are read in epochs of at least this duration (ms), since this takes some calls to Java each second.
 _STAGES_AFTER = 2000
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a driver knew at a moment. Times are epoch milliseconds.
+    """A driver's activity at a time. Times are epoch milliseconds.
 
     Attributes:
-        at: the moment.
+        at: time of the heartbeat.
         run: Spark's id of the run.
         host: the driver's machine, and ``process``: its process there, which started at ``process_start`` (clock ticks
             since boot; 0: unknown).
-        epoch: the micro-batch that runs, and ``since``: since when; None: none does.
-        reported: when Spark reported last, also that there was nothing to do; None: it has not yet.
+        epoch: the running micro-batch, and ``since``: its start; None between batches.
+        reported: time of Spark's last progress report, also of an idle one; None: no report yet.
         stages: the running stages of an epoch that has run for some seconds; empty under Spark Connect.
     """
 
@@ -73,12 +75,12 @@ class Heartbeat:
 
     @property
     def driver(self) -> str:
-        """The driver, for people."""
+        """The driver, for messages."""
         return f"process {self.process} on {self.host}"
 
 
 class Pulse:
-    """Makes the heartbeats of a query, and writes them. One thread uses it.
+    """Creates and writes the heartbeats of a query. Single-threaded.
 
     Args:
         clock: epoch milliseconds.
@@ -98,7 +100,7 @@ class Pulse:
         self._written_at = 0.0
 
     def take(self, reports: Sequence[Progress]) -> None:
-        """Take new progress reports, idle ones, too."""
+        """Process new progress reports, including idle ones."""
         for report in reports:
             self._reported = max(self._reported or 0, millis(report["timestamp"]))
             self._since = None
@@ -106,7 +108,7 @@ class Pulse:
                 self._finished = int(report["batchId"])
 
     def beat(self) -> Heartbeat:
-        """Return the heartbeat of now, and write it if that is due."""
+        """Return the current heartbeat, and write it if due."""
         now = self._clock()
         if not self._query.status["isTriggerActive"]:
             self._since = None
@@ -124,13 +126,13 @@ class Pulse:
 
     @property
     def _levels(self) -> int:
-        plans = [one.facts.plan for one in self._started.programs]
+        plans = [program.facts.plan for program in self._started.programs]
         if len(plans) != 1 or plans[0] is None:
             return 0
         return len({vertex.level for vertex in plans[0].vertices})
 
     def end(self) -> None:
-        """Remove what was written, and write no more: the query has ended."""
+        """Remove the written heartbeat: the query has ended."""
         if self._files is not None:
             self._files.remove()
             self._files = None
@@ -145,24 +147,24 @@ def _this_process() -> tuple[str, int, int]:
 
 
 class _Files:
-    """The files of a checkpoint's heartbeats: one for each driver that has not ended its query."""
+    """The heartbeat files of a checkpoint: one per driver whose query has not ended."""
 
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder
         self._name: str | None = None
 
     def write(self, beat: Heartbeat) -> None:
-        """Write a heartbeat instead of the one before. It raises nothing."""
+        """Replace the written heartbeat. Never raises."""
         before, self._name = self._name, f"{beat.at:013d}-{beat.run[:8]}.json"
         try:
             self._folder.add(self._name, f"{json_of(beat)}\n")
             if before is not None:
                 self._folder.remove(before)
-        except Exception as error:  # the query can do without
+        except Exception as error:  # the query does not need it
             _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def remove(self) -> None:
-        """Remove the heartbeat. It raises nothing."""
+        """Remove the heartbeat. Never raises."""
         try:
             if self._name is not None:
                 self._folder.remove(self._name)
@@ -170,16 +172,15 @@ class _Files:
             _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:
-        """Return the heartbeats by the names of their files, without the ones of other versions."""
+        """Return the heartbeats by file name, without other versions' heartbeats."""
         return _read(self._folder)
 
     def forget(self, names: Sequence[str]) -> None:
-        """Remove the heartbeats of drivers that have died."""
+        """Remove the heartbeats of dead drivers."""
         for name in names:
             self._folder.remove(name)
 
     def names(self) -> list[str]:
-        """Return the names of the files."""
         return self._folder.names()
 
 
@@ -188,7 +189,7 @@ def _path(checkpoint: str) -> str:
 
 
 def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
-    """Return the heartbeats in a checkpoint; None: (Spark Connect) they cannot be written without a job."""
+    """Return a checkpoint's heartbeat files, or None under Spark Connect, where writing them takes a job."""
     folder = session_of(spark).hadoop_folder(_path(checkpoint))
     return None if folder is None else _Files(folder)
 
@@ -204,33 +205,33 @@ def _read(folder: Folder) -> dict[str, Heartbeat]:
 
 
 def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
-    """Return the newest heartbeat in a checkpoint; None: no query runs, or it tells nothing."""
+    """Return the newest heartbeat in a checkpoint, or None if no query writes one."""
     beats = _read(session_of(spark).folder(_path(checkpoint)))
     return max(beats.values(), key=lambda beat: beat.at, default=None)
 
 
 def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
-    """Check that no other driver runs the query of a checkpoint.
+    """Check that no other driver runs the checkpoint's query.
 
-    A driver of this machine is looked up. Of another machine, the next heartbeat is waited for: a driver that was
-    killed has left its last one.
+    For a driver on this machine, its process is checked. For one on another machine, the next heartbeat is awaited,
+    since a killed driver leaves its last heartbeat.
 
     Args:
-        take_over: ask the other driver to stop, and wait for that.
+        take_over: ask the other driver to stop, and wait.
 
     Raises:
-        ConfigurationError: one does.
+        ConfigurationError: another driver runs the query.
     """
     files = None if checkpoint is None else _files_of(spark, checkpoint)
     if checkpoint is None or files is None:
         return
     host, process, _ = _this_process()
-    beats = {name: each for name, each in files.read().items() if (each.host, each.process) != (host, process)}
-    alive = [each for each in beats.values() if _is_alive(files, each, host)]
+    beats = {name: beat for name, beat in files.read().items() if (beat.host, beat.process) != (host, process)}
+    alive = [beat for beat in beats.values() if _is_alive(files, beat, host)]
     if not alive:
         files.forget([*beats])
         return
-    [other, *_] = sorted(alive, key=lambda each: -each.at)
+    [other, *_] = sorted(alive, key=lambda beat: -beat.at)
     age = max(0, time.time_ns() // 1_000_000 - other.at) // 1000
     if not take_over:
         raise ConfigurationError(
@@ -238,7 +239,7 @@ def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_o
             " checkpoint make each other fail: stop the other one ('pillarbox stop CHECKPOINT'), or have it stopped by"
             " pillarbox.start(..., take_over=True)"
         )
-    tell(f"checkpoint {checkpoint}: {other.driver} runs this query, and is asked to stop")
+    notify(f"checkpoint {checkpoint}: {other.driver} runs this query, and is asked to stop")
     stop_query(spark, checkpoint, timeout=_STOPPING)
 
 
@@ -247,11 +248,11 @@ def _is_alive(files: _Files, beat: Heartbeat, host: str) -> bool:
         return False
     if beat.host == host and beat.process_start:
         return not Process(beat.process, beat.process_start).has_ended()
-    tell(f"{beat.driver} has run this query: waiting for its next heartbeat, which shows whether it still does")
-    known = f"-{beat.run[:8]}.json"
+    notify(f"{beat.driver} has run this query: waiting for its next heartbeat, which shows whether it still does")
+    suffix = f"-{beat.run[:8]}.json"
     deadline = time.monotonic() + _NEXT_BEAT
     while time.monotonic() < deadline:
-        of_run = [name for name in files.names() if name.endswith(known)]
+        of_run = [name for name in files.names() if name.endswith(suffix)]
         if not of_run:
             return False
         if any(int(name.partition("-")[0]) > beat.at for name in of_run):

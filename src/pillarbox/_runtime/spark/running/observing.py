@@ -1,4 +1,4 @@
-"""The public methods that ``pillarbox_tools`` implements: here is what they promise."""
+"""Public methods that ``pillarbox_tools`` implements, with their contracts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from typing_extensions import Self
 
-#: Flink's reporter has 9249.
+#: Next to Flink's reporter at 9249.
 METRICS_PORT = 9250
 LIMIT = 1 << 30
 TIMEOUT = 600.0
@@ -34,7 +34,7 @@ class _Server:
 
     @property
     def is_open(self) -> bool:
-        """Whether it answers."""
+        """Whether the server is running."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -49,19 +49,19 @@ class _Server:
 
 
 class Dashboard(_Server):
-    """A dashboard that is open, as :func:`pillarbox.dashboard` returns it.
+    """An open dashboard, as returned by :func:`pillarbox.dashboard`.
 
     Attributes:
-        url: where to open it in a browser, with the token.
+        url: the address for a browser, with the token.
         port: the port that it listens on.
     """
 
 
 class MetricsServer(_Server):
-    """A server that Prometheus scrapes, as :func:`pillarbox.serve_metrics` returns it.
+    """A server for Prometheus, as returned by :func:`pillarbox.serve_metrics`.
 
     Attributes:
-        url: what to scrape.
+        url: the address to scrape.
         port: the port that it listens on.
     """
 
@@ -71,28 +71,28 @@ def dashboard(
 ) -> Dashboard:
     """Open the dashboard of this process, and show a query in it.
 
-    It shows the plan, where the time of an epoch goes, why event time is where it is, heavy keys, calls, the growth of
+    It shows the plan, the time in an epoch, the reasons for the current event time, heavy keys, calls, the growth of
     state, failures, and the state and timers of a key. One dashboard shows all queries of a process: a second call adds
-    a query to it. It needs the extra ``pillarbox[dashboard]``, and ends with the process. Under Spark Connect it runs
-    in the client.
+    a query. It requires the extra ``pillarbox[dashboard]``, and ends with the process. Under Spark Connect it runs in
+    the client.
 
-    Only this machine can ask, by default. Everybody who may ask sees keys and records: see docs/security.md before you
-    listen on another address.
+    By default, only this machine has access. Everyone with access sees keys and records: see docs/security.md before
+    you listen on another address.
 
     Args:
-        query: as :func:`pillarbox.start` has returned it, or the ``start()`` of its writer.
-        port: the port to listen on; 0: any that is free. None: the one of the open dashboard, or else 8082.
-        host: the address to listen on. None: the one of the open dashboard, or else 127.0.0.1.
-        token: what a browser must know, any text; None: nothing on loopback, and a random text elsewhere, a part of
-            ``url``.
+        query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
+        port: the port to listen on; 0: any free port. None: the open dashboard's, or 8082.
+        host: the address to listen on. None: the open dashboard's, or 127.0.0.1.
+        token: the credential for browsers, any text; None: no token on loopback, and a random token elsewhere, a part
+            of ``url``.
 
     Returns:
-        The dashboard: ``url`` is where to open it, and ``close()`` closes it.
+        The dashboard: open its ``url`` in a browser; ``close()`` closes it.
 
     Raises:
         ConfigurationError: the token is empty; the dashboard is open with another host, port or token; or Starlette or
             uvicorn is missing.
-        ProgramError: it is no query with a program of pillarbox, or another process has started it.
+        ProgramError: the query has no program of pillarbox, or was started by another process.
 
     Example:
         >>> query = pillarbox.start(writer)  # doctest: +SKIP
@@ -109,22 +109,23 @@ def dashboard(
 def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str = "127.0.0.1") -> MetricsServer:
     """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
 
-    They are sums over the subtasks of an operator, so their number does not depend on subtasks and keys. Counters count
+    Metrics are sums over an operator's subtasks, so their number does not depend on subtasks and keys. Counters count
     from the start of the query, and continue when this process starts the query again. One server has the metrics of
-    all queries of a process: a second call adds a query to it. It needs the extra ``pillarbox[metrics]``, and ends with
+    all queries of a process: a second call adds a query. It requires the extra ``pillarbox[metrics]``, and ends with
     the process. Under Spark Connect it runs in the client. See docs/monitoring.md for a Grafana board and alert rules.
 
     Args:
-        query: as :func:`pillarbox.start` has returned it, or the ``start()`` of its writer.
-        port: the port to listen on; 0: any that is free.
-        host: the address to listen on: by default, only this machine can ask; "0.0.0.0": whoever reaches the machine.
+        query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
+        port: the port to listen on; 0: any free port.
+        host: the address to listen on: by default, only this machine has access; "0.0.0.0": everyone who reaches the
+            machine.
 
     Returns:
-        The server: ``url`` is what to scrape, and ``close()`` closes it.
+        The server: scrape its ``url``; ``close()`` closes it.
 
     Raises:
-        ConfigurationError: the port is taken; the server is open on another one; or prometheus-client is missing.
-        ProgramError: it is no query with a program of pillarbox, or another process has started it.
+        ConfigurationError: the port is in use; the server is open on another one; or prometheus-client is missing.
+        ProgramError: the query has no program of pillarbox, or was started by another process.
 
     Example:
         >>> query = pillarbox.start(writer)  # doctest: +SKIP
@@ -137,16 +138,16 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
 
 
 class QueryCollector:
-    """A collector for a registry of ``prometheus_client``, where the process serves metrics of its own already.
+    """A collector for a ``prometheus_client`` registry, for processes that serve their own metrics already.
 
-    It has the metrics of :func:`pillarbox.serve_metrics`. A registry takes one collector: ``add`` adds queries to it.
+    It has the metrics of :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` further queries to it.
 
     Args:
-        queries: as :func:`pillarbox.start` has returned them.
+        queries: as returned by :func:`pillarbox.start`.
 
     Raises:
         ConfigurationError: prometheus-client is missing.
-        ProgramError: one is no query with a program of pillarbox, or another process has started it.
+        ProgramError: a query has no program of pillarbox, or was started by another process.
 
     Example:
         >>> query = pillarbox.start(writer)  # doctest: +SKIP
@@ -159,38 +160,39 @@ class QueryCollector:
             self.add(query)
 
     def add(self, query: StreamingQuery) -> None:
-        """Tell of a query, too; a query that was started again continues its counters.
+        """Add a query. If it was started again, its counters continue.
 
         Raises:
-            ProgramError: it is no query with a program of pillarbox, or another process has started it.
+            ProgramError: the query has no program of pillarbox, or was started by another process.
         """
         self._collector.add(query)
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics as they are now. The registry calls it, in any thread."""
+        """Return the current metrics. Called by the registry, in any thread."""
         metrics: Iterator[Metric] = self._collector.collect()
         return metrics
 
     def describe(self) -> Iterator[Metric]:
-        """Return the metrics without samples: the registry compares their names with those that it has."""
+        """Return the metrics without samples, for the registry's check of duplicate names."""
         metrics: Iterator[Metric] = self._collector.describe()
         return metrics
 
 
 def export_otel(query: StreamingQuery, meter_provider: MeterProvider | None = None) -> None:
-    """Let OpenTelemetry observe the metrics of a query: a meter provider's readers and exporters send them.
+    """Register a query's metrics with OpenTelemetry: a meter provider's readers and exporters send them.
 
-    It has the metrics of :func:`pillarbox.serve_metrics`, with dots in their names and the units of UCUM. It needs the
-    extra ``pillarbox[otel]``. Call it once for each query; what the provider exports, where to and how often is yours
-    to set.
+    It has the metrics of :func:`pillarbox.serve_metrics`, with dots in their names and UCUM units. It requires the
+    extra ``pillarbox[otel]``. Call it once per query. Configure the exported metrics, the destination and the interval
+    in the provider.
 
     Args:
-        query: as :func:`pillarbox.start` has returned it, or the ``start()`` of its writer.
+        query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
         meter_provider: the provider; None: the global one, which the program may also set later.
 
     Raises:
         ConfigurationError: OpenTelemetry is missing.
-        ProgramError: it is no query with a program of pillarbox, or another process has started it; or no provider.
+        ProgramError: the query has no program of pillarbox, or was started by another process; or the provider is not a
+            meter provider.
 
     Example:
         >>> reader = PeriodicExportingMetricReader(OTLPMetricExporter())  # doctest: +SKIP
@@ -215,26 +217,26 @@ def record(
 ) -> str:
     """Record one task of an epoch of a query: its input, its state before the epoch, and its program.
 
-    ``pillarbox replay DIRECTORY`` runs the task again on your desk, without Spark and Java, and stops where it failed.
-    By default the task is recorded that made the query fail.
+    ``pillarbox replay DIRECTORY`` runs the task again on your machine, without Spark and Java, and stops where it
+    failed. By default, the task that made the query fail is recorded.
 
-    The sources are read again between the offsets of the epoch, and earlier levels run again from the state that they
-    had before it, on a copy of the checkpoint: nothing is written to the sink or to the checkpoint. The recording holds
-    records and state of the task, so it is as private as the checkpoint. It takes a classic session.
+    The sources are read again between the offsets of the epoch, and earlier levels run again from their state before
+    it, on a copy of the checkpoint: nothing is written to the sink or to the checkpoint. The recording contains records
+    and state of the task, so it is as private as the checkpoint. It requires a classic session.
 
     Args:
-        writer: the writer that :func:`pillarbox.start` takes: the checkpoint holds no program.
-        directory: a folder on the driver's machine for the recording, which must not exist.
+        writer: the writer, as for :func:`pillarbox.start`: the checkpoint does not contain the program.
+        directory: a new folder on the driver's machine for the recording.
         epoch: Spark's number of the micro-batch; None: the micro-batch that failed, or else the last one.
-        uid: the uid of the operator whose task to record, or its name; None: the operator that failed.
-        subtask: which of its subtasks; of a source, the partition.
-        key: instead of ``subtask``, the subtask that has this key, as text; JSON for several columns. It is read by the
+        uid: the operator's uid or name; None: the operator that failed.
+        subtask: the subtask's index; for a source, the partition.
+        key: instead of ``subtask``, a key of the subtask, as text; JSON for several columns. It is parsed by the
             declared type of the keys, or by the keys in state.
-        allow_calls: make the calls of asynchronous operators of earlier levels again; else an epoch with them is
-            refused. Calls that other functions of earlier levels make by themselves are made again in any case.
-        limit: how large the input of the task may be, and the state that is copied (bytes each); never is one cut.
-        timeout: how long the epoch may take to run again, up to the task (seconds).
-        options: as of the writer's ``start``, such as ``checkpointLocation``.
+        allow_calls: repeat the calls of asynchronous operators of earlier levels; otherwise an epoch with such calls is
+            refused. Calls that other functions of earlier levels make by themselves are always repeated.
+        limit: maximum size of the task's input, and of the copied state (bytes each). Neither is ever truncated.
+        timeout: maximum time for repeating the epoch, up to the task (seconds).
+        options: options of the writer's ``start``, such as ``checkpointLocation``.
 
     Returns:
         The folder.
@@ -242,8 +244,8 @@ def record(
     Raises:
         CheckpointMismatchError: the epoch or its state no longer exists.
         ConfigurationError: an earlier level would make calls, a limit or the timeout is exceeded, the folder exists, or
-            the session is one of Spark Connect.
-        ProgramError: there is no such task, no task has failed and none is named, or the key may be several keys.
+            the session is a Spark Connect session.
+        ProgramError: there is no such task, no task has failed and none is named, or the key is ambiguous.
 
     Example:
         >>> pillarbox.record(writer, "failed")  # doctest: +SKIP

@@ -1,7 +1,7 @@
-"""The progress reports of a query, each once, in their order.
+"""Reads the progress reports of a query, once each, in order.
 
-They are asked for: a listener would be told of each, but PySpark makes Python objects of all fields by a call to Java
-for each, in the callback server of the driver, which outlives the query.
+They are polled. A listener would receive each report, but PySpark converts it with a call to Java per field, in the
+driver's callback server, which outlives the query.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pillarbox._runtime.spark.tools import Progress
 
 
 class ProgressReader:
-    """Reads the progress reports of a query. One thread uses it."""
+    """Reads the progress reports of a query. Single-threaded."""
 
     def __init__(self, query: Any) -> None:
         self._query = query
@@ -24,17 +24,17 @@ class ProgressReader:
         self._seen: int | None = None
 
     def new(self) -> list[Progress]:
-        """Return the new reports, also those that there was nothing to do."""
+        """Return the new reports, including idle ones."""
         reports = new_progress(self._query, self._mark)
         if reports:
             self._mark = ProgressMark.of(reports[-1])
         return reports
 
     def epochs_in(self, reports: Sequence[Progress]) -> list[Progress | None]:
-        """Return the reports of epochs; None stands for reports that Spark has let go meanwhile."""
+        """Return the reports of epochs. None stands for reports that Spark has dropped."""
         seen = self._seen
-        found: list[Progress] = [each for each in reports if not is_idle(each)]
-        if not found:
+        epochs: list[Progress] = [report for report in reports if not is_idle(report)]
+        if not epochs:
             return []
-        self._seen = found[-1]["batchId"]
-        return [*found] if seen is None or found[0]["batchId"] <= seen + 1 else [None, *found]
+        self._seen = epochs[-1]["batchId"]
+        return [*epochs] if seen is None or epochs[0]["batchId"] <= seen + 1 else [None, *epochs]

@@ -1,8 +1,8 @@
-"""Queries that pillarbox looks after from start to end: :func:`start` instead of a writer's own.
+"""Managed queries: :func:`start` instead of the writer's own.
 
-A changed program is refused before anything runs, by its description next to the checkpoint. A thread in the driver
-watches the query: it ends an ``availableNow`` query, which Spark would run for ever where a program uses processing
-time, and has the functions closed when the query has ended.
+A changed program is refused before anything runs, by the description in its checkpoint. A thread in the driver watches
+the query. It ends an ``availableNow`` query, which Spark would run forever if the program uses processing time, and
+closes the functions after the query's end.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# How often the progress of a query is looked at, and of an `availableNow` query (seconds).
+# Seconds between reads of a query's progress; the second value is for `availableNow` queries.
 _LOOK_EVERY = 1.0
 _LOOK_FOR_END_EVERY = 0.2
-# How often requests from the command line are looked for (seconds).
+# Seconds between checks for requests from the command line.
 _REQUESTS_EVERY = 5.0
-# How long whoever waits for the end of a query waits for its functions to be closed, and the end of the process for all
-# of those (seconds).
+# Maximum wait (seconds) for closing a query's functions after its end; and for closing all queries at the end of the
+# process.
 _CLOSING = 60.0
 _LEAVING = 30.0
 
@@ -57,35 +57,35 @@ def start(
     take_over: bool = False,
     **options: Any,
 ) -> StreamingQuery:
-    """Start a streaming query with a program of pillarbox, as ``writer.start()`` does, and look after it.
+    """Start a streaming query with a program of pillarbox, like ``writer.start()``, and manage it.
 
-    - A program that cannot resume from the checkpoint is refused before anything runs: shuffles or sources that were
-      added or removed, another key, max parallelism or uid. Changes that may be such are logged as a warning. For this,
-      a description of the program is written into ``pillarbox/`` of the checkpoint location.
-    - A checkpoint whose query another driver runs is refused, with that driver's machine and process.
-    - A checkpoint whose change to another parallelism was interrupted is refused. One with another parallelism than
-      the program sets is rescaled first, where ``env.set_auto_rescale(True)`` was called; else the query runs with that
-      of the checkpoint, and a warning says so.
-    - With ``trigger(availableNow=True)`` the query ends also where the program uses processing time: when all input is
-      read, processing-time timers that were due by then have fired, and requests carried from epoch to epoch are
-      answered. Later timers stay in the checkpoint. The end comes between two epochs, and ``exception()`` is None.
-    - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` find it, whichever machine it runs
-      on; :func:`pillarbox.run` waits for its end, and for signals.
-    - When the query has ended, the ``close()`` of its functions is called, for which they have five seconds. Then
+    - A program that cannot resume from the checkpoint is refused before anything runs: shuffles or sources were added
+      or removed, or a key, the max parallelism or a uid has changed. Doubtful changes are logged as a warning. For
+      this, a description of the program is written into ``pillarbox/`` of the checkpoint location.
+    - A checkpoint whose query another driver runs is refused. The error has that driver's machine and process.
+    - A checkpoint whose change to another parallelism was interrupted is refused. A checkpoint with another parallelism
+      than the program's is rescaled first if ``env.set_auto_rescale(True)`` was called. Otherwise the query runs with
+      the checkpoint's parallelism, and logs a warning.
+    - With ``trigger(availableNow=True)``, the query ends also if the program uses processing time: when all input is
+      read, processing-time timers that were due by then have fired, and requests carried between epochs are answered.
+      Later timers stay in the checkpoint. The query ends between two epochs, and ``exception()`` is None.
+    - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` find the query on any machine.
+      :func:`pillarbox.run` waits for its end, and for signals.
+    - After the query's end, its functions' ``close()`` is called, with a limit of five seconds. Then
       ``awaitTermination()`` returns.
 
     Args:
         writer: of a program's ``to_dataframe(...).writeStream``, or of ``for_each_batch``.
-        path: as of ``DataStreamWriter.start``.
-        table: a table to write to, as of ``DataStreamWriter.toTable``.
-        take_over: stop the query of another driver first, between two epochs, instead of refusing its checkpoint.
-        options: as of ``start`` or ``toTable``.
+        path: as in ``DataStreamWriter.start``.
+        table: a table to write to, as in ``DataStreamWriter.toTable``.
+        take_over: stop another driver's query first, between two epochs, instead of refusing its checkpoint.
+        options: as in ``start`` or ``toTable``.
 
     Raises:
-        CheckpointMismatchError: the checkpoint belongs to another program; or to change its parallelism was
+        CheckpointMismatchError: the checkpoint belongs to another program; or a change of its parallelism was
             interrupted.
         ConfigurationError: another driver runs the query; or this Spark cannot rescale, and
-            ``env.set_auto_rescale(True)`` asks for it.
+            ``env.set_auto_rescale(True)`` requires it.
         ProgramError: the query has no program of pillarbox.
     """
     if not hasattr(writer, "foreachBatch"):
@@ -108,11 +108,11 @@ def start(
     _adapt(how, planned)
     with changes_refused(watched=True):
         query = how.run()
-    timed = any(one.facts.uses_processing_time for one in planned)
+    timed = any(program.facts.uses_processing_time for program in planned)
     started = find(query)
     assert started is not None
     watch = _Watch(started, ends=timed and how.is_available_now)
-    started.hold_its_end(watch.wait_for_closing)
+    started.hold_end(watch.wait_for_closing)
     watch.start()
     return query
 
@@ -122,7 +122,7 @@ _instead: ContextVar[Callable[[Start], NoReturn] | None] = ContextVar("pillarbox
 
 @contextmanager
 def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
-    """Let :func:`start` call something else in this thread: ``pillarbox record`` runs the user's program with that."""
+    """Replace :func:`start` by ``call`` in this thread. ``pillarbox record`` runs the user's program with it."""
     token = _instead.set(call)
     try:
         yield
@@ -130,45 +130,45 @@ def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
         _instead.reset(token)
 
 
-# -- another parallelism --
+# -- rescaling --
 
 
 def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
-    """Give the checkpoint the parallelism of the programs, if they ask for that."""
-    wanted = wanted_parallelism(planned)
-    if wanted is None or not any(one.facts.auto_rescale for one in planned):
+    """Rescale the checkpoint to the programs' parallelism, if they enable that."""
+    target = wanted_parallelism(planned)
+    if target is None or not any(program.facts.auto_rescale for program in planned):
         return
     if start.checkpoint is None:
         return
     checkpoint = Checkpoint(start.spark, start.checkpoint)
     present = checkpoint.parallelism
-    if present is None or (present == wanted and checkpoint.interrupted is None):
+    if present is None or (present == target and checkpoint.interrupted is None):
         return
     check_spark(start.spark)
     finish_epoch(start, lambda: True)
-    if rescale(start.spark, start.checkpoint, wanted):
-        _log.info("checkpoint %s: its parallelism went from %d to %d", checkpoint, present, wanted)
+    if rescale(start.spark, start.checkpoint, target):
+        _log.info("checkpoint %s: its parallelism went from %d to %d", checkpoint, present, target)
 
 
 # -- the end --
 
 
 class EndOfWork:
-    """Finds the micro-batch after which an ``availableNow`` query has nothing left to do."""
+    """Detects the micro-batch after which an ``availableNow`` query has nothing left to do."""
 
     def __init__(self) -> None:
-        # When the input ended: the time of the first batch without any (epoch ms).
+        # End of the input: time of the first batch without any (epoch ms).
         self._input_ended: int | None = None
         self._is_first = True
-        # The last report of each task of which there may be more to come without input.
+        # The last report of each task that may have work left without input.
         self._last: dict[tuple[str, str, int], TaskReport] = {}
 
     def is_reached(self, progress: Any) -> bool:
-        """Return whether it is the one of this progress report, of the batch that follows; None: it is not known.
+        """Return whether the end is at this batch, by its progress report; None stands for lost reports.
 
-        Of a batch without input, exactly the tasks with something due run, and report; what the others have reported
-        before still holds. The end is where nothing is left that was due when the input ended. The first batch of a run
-        is not the end: it may be one that the run before planned and did not finish, ahead of all input that has come
+        In a batch without input, only tasks with due work run and report; other tasks' last reports still apply. The
+        end is reached when no work is left that was due when the input ended. The first batch of a run is never the
+        end: it may be a batch that the previous run planned and did not finish, before all input that has arrived
         since.
         """
         if progress is None:
@@ -193,10 +193,10 @@ class EndOfWork:
 
 
 class _Watch(threading.Thread):
-    """Waits for the end of a query, or brings it about; meanwhile it looks for requests from the command line.
+    """Waits for the end of a query, or ends it. Until then, it polls for requests from the command line.
 
     Args:
-        ends: whether the query is to end when there is nothing left to do.
+        ends: whether to end the query when there is nothing left to do.
     """
 
     def __init__(self, started: StartedQuery, *, ends: bool) -> None:
@@ -211,12 +211,12 @@ class _Watch(threading.Thread):
         self._warned = False
 
     def wait_for_closing(self) -> None:
-        """Wait until the functions of the query, which has ended, are closed. Any thread."""
+        """Wait until the functions of an ended query are closed. Any thread."""
         if self is not threading.current_thread():
             self.join(_CLOSING)
 
     def run(self) -> None:
-        """Watch."""
+        """Watch the query until its end."""
         _watches.add(self)
         try:
             self._watch()
@@ -238,7 +238,7 @@ class _Watch(threading.Thread):
         close_started(self._managed)
 
     def _wait(self) -> Exception | None:
-        """Wait for the end of the query; return why it failed, or None."""
+        """Wait for the end of the query, and return its failure or None."""
         self._beat()
         if self._requests is not None:
             self._requests.look()
@@ -259,7 +259,7 @@ class _Watch(threading.Thread):
                 end_query(self._managed, lambda: True)
 
     def _take_progress(self) -> list[Progress]:
-        """Return the new progress reports, and hand them on. An error is logged: the next look sees what is missing."""
+        """Read and pass on the new progress reports. Errors are logged: the next read has the missing reports."""
         try:
             reports = self._progress.new()
         except Exception as error:
@@ -288,18 +288,18 @@ class _Watch(threading.Thread):
         )
 
     def leave(self, seconds: float) -> None:
-        """Wait for the end of a query that has ended as far as its program knows: the process ends."""
+        """Wait for the closing of an ended query at the end of the process."""
         if not self._query.isActive:
             self.join(seconds)
 
 
-# Those that run.
+# The running watches.
 _watches: set[_Watch] = set()
 
 
 @atexit.register
 def _close_before_leaving() -> None:
-    """Let queries that have ended have their functions closed: Spark would tell of errors if this process just went."""
+    """Close the functions of ended queries before the process ends: otherwise Spark would log errors."""
     deadline = time.monotonic() + _LEAVING
     for watch in list(_watches):
         try:

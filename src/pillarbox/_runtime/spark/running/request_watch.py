@@ -1,4 +1,4 @@
-"""The driver's side of commands: it stops the query, or carries requests out."""
+"""The driver's side of commands: stops the query, or handles requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.failures import sentence_of
+from pillarbox._runtime.spark.failures import message_for_user
 from pillarbox._runtime.spark.running import observing
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.requests import (
@@ -37,7 +37,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class RequestWatch:
-    """Looks for commands to a running query. One thread uses it; another one does what is asked for.
+    """Polls for commands to a running query. Single-threaded; commands run in another thread.
 
     Args:
         started: the query, which has a checkpoint location.
@@ -49,14 +49,14 @@ class RequestWatch:
         self._requests = Requests(started.start.spark, started.checkpoint)
         self._started = started
         self._clock = clock
-        # None: the start has not been observed yet.
+        # None until the start is observed.
         self._seen: frozenset[str] | None = None
         self._warned = False
 
     def look(self) -> None:
-        """Look for a command, and have it carried out by another thread. It raises nothing.
+        """Check for a command, and run it in another thread. Never raises.
 
-        The first look passes over all commands to the run before.
+        The first check dismisses all commands to the previous run.
         """
         try:
             files = self._requests.files()
@@ -70,16 +70,15 @@ class RequestWatch:
                 return
             wish = self._open_wish(self._requests.lines())
             self._seen = files
-        except Exception as error:  # the query can do without; the next look may find it
+        except Exception as error:  # the query does not need commands; the next check may find them
             self._could_not(error)
             return
         if wish is not None:
-            # The program that waits for the query may be at its end when that has stopped: Python waits for threads
-            # like this one.
+            # Not a daemon: the main program may end with the query, and Python waits for this thread.
             threading.Thread(target=self._carry_out, args=(wish,), name="pillarbox request", daemon=False).start()
 
     def end(self) -> None:
-        """Answer all that is open: the query has ended. It raises nothing."""
+        """Answer all open commands: the query has ended. Never raises."""
         try:
             files = self._requests.files()
             if files == self._seen or self._seen is None:
@@ -87,9 +86,9 @@ class RequestWatch:
             lines = self._requests.lines()
             if lines.is_to_stop:
                 self._requests.write(Observed(lines.desired.desired, STOPPED))
-            for each in lines.requests:
-                if lines.outcome(each).status == OPEN:
-                    self._requests.write(Status(each.request, FAILED, "the query has ended"))
+            for request in lines.requests:
+                if lines.outcome(request).status == OPEN:
+                    self._requests.write(Status(request.request, FAILED, "the query has ended"))
         except Exception as error:
             self._could_not(error)
 
@@ -103,21 +102,21 @@ class RequestWatch:
         return str(self._started.query.id)
 
     def _observe_start(self, lines: Lines) -> None:
-        """Observe that the query runs, and say of earlier requests that they are over."""
+        """Record that the query runs, and mark earlier requests as over."""
         now = self._clock() * 1000
         ignored: list[Desired | Request] = []
         if lines.newest.state != RUNNING or lines.newest.observed < lines.desired.desired:
             if lines.is_to_stop and lines.desired.until > now:
                 ignored.append(lines.desired)
             self._requests.write(Observed(max(lines.desired.desired, lines.newest.observed), RUNNING))
-        for each in lines.requests:
-            # (Those that failed, were withdrawn or have run out of time bind nobody.)
-            status = lines.outcome(each).status
-            is_wanted = status == OPEN and each.until > now
+        for request in lines.requests:
+            # (Requests that failed, were withdrawn or have expired need no answer.)
+            status = lines.outcome(request).status
+            is_wanted = status == OPEN and request.until > now
             if is_wanted or status in (TAKEN, DONE):
-                self._requests.write(Status(each.request, OVER))
+                self._requests.write(Status(request.request, OVER))
             if is_wanted:
-                ignored.append(each)
+                ignored.append(request)
         for wish in ignored:
             _log.warning(
                 "query %s: a request that is older than this start, %s, is ignored: a command that still waits for it"
@@ -126,14 +125,14 @@ class RequestWatch:
             )
 
     def _open_wish(self, lines: Lines) -> Desired | Request | None:
-        """Return what is to be done, or None."""
+        """Return the next open wish, or None."""
         now = self._clock() * 1000
         wishes: list[Desired | Request] = [lines.desired] if lines.is_to_stop else []
-        wishes += [each for each in lines.requests if lines.outcome(each).status == OPEN]
-        return next((each for each in wishes if each.until > now), None)
+        wishes += [request for request in lines.requests if lines.outcome(request).status == OPEN]
+        return next((wish for wish in wishes if wish.until > now), None)
 
     def _carry_out(self, wish: Desired | Request) -> None:
-        """Do what is asked for, and write what became of it. It raises nothing."""
+        """Carry out a wish and write its outcome. Never raises."""
         with self._started.held():
             try:
                 self._stop(wish) if isinstance(wish, Desired) else self._answer(wish)
@@ -159,7 +158,7 @@ class RequestWatch:
                     )
         except Exception as raised:
             _log.warning("query %s: it could not be stopped: %s", self._name, raised)
-            error = sentence_of(raised)
+            error = message_for_user(raised)
         self._requests.write(Observed(desired.desired, RUNNING if error else STOPPED, error))
 
     def _answer(self, request: Request) -> None:
@@ -172,7 +171,7 @@ class RequestWatch:
             self._record(request) if request.what == RECORD else self._write_savepoint(request)
         except Exception as error:
             _log.warning("query %s: a request, %s, failed: %s", self._name, request, error)
-            self._requests.write(Status(request.request, FAILED, sentence_of(error)))
+            self._requests.write(Status(request.request, FAILED, message_for_user(error)))
             return
         self._requests.write(Status(request.request, DONE))
         if request.what == SAVEPOINT:

@@ -1,19 +1,19 @@
-"""What commands want of a running query, in a folder next to its checkpoint.
+"""Commands to a running query, in a folder next to its checkpoint.
 
-There is no other way that is open wherever a query runs: both sides can read and write there. Each line is a JSON
-object in a file of its own, and is never changed or removed.
+Wherever a query runs, both sides can read and write there; no other channel is always open. Each line is a JSON object
+in a file of its own, and is never changed or removed.
 
 **Whether the query runs** is a state. A command writes the :class:`Desired` state, the driver the :class:`Observed`
-one. The highest generation holds: who no longer wants the query to stop desires that it runs. Two commands that want it
-to stop want the same.
+state. The highest generation is current. To withdraw a stop, a command writes that the query should run. Two commands
+to stop are the same wish.
 
-**A savepoint, and a recording** are requests: a file with the :class:`Request`, and files with its :class:`Status`.
+**Savepoints and recordings** are requests: a file with the :class:`Request`, and files with its :class:`Status`.
 
-A driver says that it begins before it does anything. A command that gives up says so, and a driver that has begun looks
-for that once more: so one of the two always knows of the other. At the end of its query, a driver answers all that is
-open. A start observes what was desired before it, and says of earlier requests that they are over: a query stops for
-nobody who has gone. A command that still waits asks again. A command that was killed may be called again: what it has
-asked for is found, or is done.
+A driver writes that it takes a request before it acts. A command that gives up writes that it withdraws, and a driver
+checks for this after taking: so one of the two always knows of the other. At the end of its query, a driver answers all
+open requests. A start observes the earlier desired states and marks earlier requests as over, so a query never stops
+for a command that has ended. A command that still waits asks again. A killed command can be called again: it finds its
+request, or the outcome.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SAVEPOINT, RECORD = "savepoint", "record"
-# The states of a query, and of requests.
+# States of a query and of requests.
 RUNNING, STOPPING, STOPPED = "running", "stopping", "stopped"
 OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "failed", "withdrawn", "over", "lost"
 
 
 @dataclass(frozen=True)
 class Desired:
-    """The state that a command wants the query to have.
+    """The state that a command wants for the query.
 
     Attributes:
-        desired: the generation: higher than all before.
-        state: ``stopped``, or ``running`` if it is no longer to be stopped.
-        until: until when a driver may begin to stop it (epoch ms).
+        desired: the generation: higher than all previous ones.
+        state: ``stopped``, or ``running`` if the stop is withdrawn.
+        until: deadline for a driver to begin to stop the query (epoch ms).
     """
 
     desired: int
@@ -57,12 +57,12 @@ class Desired:
 
 @dataclass(frozen=True)
 class Observed:
-    """The state of the query, by its driver.
+    """The state of the query, from its driver.
 
     Attributes:
-        observed: the newest generation that the driver knew.
-        state: ``stopping``, ``stopped``, or ``running``: it was started since, or could not be stopped.
-        error: why it could not be stopped; empty: no error.
+        observed: the newest generation that the driver has read.
+        state: ``stopping``, ``stopped``, or ``running`` if it was started since, or could not be stopped.
+        error: why it could not be stopped, or empty.
     """
 
     observed: int
@@ -77,9 +77,9 @@ class Request:
     Attributes:
         request: its id.
         what: ``savepoint``: stop, and write a savepoint; ``record``: record a task of an epoch.
-        directory: where the savepoint or the recording is to be.
-        until: until when a driver may take it (epoch ms).
-        drain: whether event time is to end before the savepoint.
+        directory: directory of the savepoint or the recording.
+        until: deadline for a driver to take it (epoch ms).
+        drain: whether event time ends before the savepoint.
         task: the task to record, as arguments of ``record``.
     """
 
@@ -98,11 +98,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Status:
-    """What became of a request.
+    """The outcome of a request.
 
     Attributes:
         of: the id of the request.
-        status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over``: the query was started again since.
+        status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over`` if the query was started again since.
         error: why it failed.
     """
 
@@ -112,14 +112,14 @@ class Status:
 
 
 class Outcome(NamedTuple):
-    """What became of a wish: ``open``, or a status. ``lost``: taken by a driver that has ended without an answer."""
+    """The outcome of a wish: ``open``, a status, or ``lost`` if its driver ended without an answer."""
 
     status: str
     error: str = ""
 
 
 class Lines:
-    """All lines of a folder, as far as this version understands them.
+    """All lines of a folder that this version can parse.
 
     Attributes:
         desired: the newest desired state.
@@ -128,28 +128,28 @@ class Lines:
     """
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
-        self.desired: Desired = max(_all(Desired, lines), key=lambda each: each.desired, default=Desired(0, RUNNING))
+        self.desired: Desired = max(_all(Desired, lines), key=lambda line: line.desired, default=Desired(0, RUNNING))
         order = (STOPPING, STOPPED, RUNNING)
-        self._observed = [each for each in _all(Observed, lines) if each.state in order]
+        self._observed = [line for line in _all(Observed, lines) if line.state in order]
         self.newest: Observed = max(
-            self._observed, key=lambda each: (each.observed, order.index(each.state)), default=Observed(0, RUNNING)
+            self._observed, key=lambda line: (line.observed, order.index(line.state)), default=Observed(0, RUNNING)
         )
         self.requests: list[Request] = _all(Request, lines)
         self._statuses = _all(Status, lines)
 
     @property
     def is_to_stop(self) -> bool:
-        """Whether the query is to stop, and no driver knows it."""
+        """Whether a command wants the query to stop, and no driver has read it."""
         return self.desired.state == STOPPED and self.desired.desired > self.newest.observed
 
     def outcome(self, wish: Desired | Request) -> Outcome:
-        """Return what became of a wish."""
+        """Return the outcome of a wish."""
         return self._of_desired(wish) if isinstance(wish, Desired) else self._of_request(wish)
 
     def _of_desired(self, wish: Desired) -> Outcome:
-        if any(each.state == STOPPED and each.observed >= wish.desired for each in self._observed):
+        if any(line.state == STOPPED and line.observed >= wish.desired for line in self._observed):
             return Outcome(DONE)
-        states = {each.state: each.error for each in self._observed if each.observed == wish.desired}
+        states = {line.state: line.error for line in self._observed if line.observed == wish.desired}
         if states.get(RUNNING):
             return Outcome(FAILED, states[RUNNING])
         if STOPPING in states:
@@ -159,30 +159,30 @@ class Lines:
         return Outcome(OPEN if self.desired.state == STOPPED else WITHDRAWN)
 
     def _of_request(self, wish: Request) -> Outcome:
-        known = {each.status: each.error for each in self._statuses if each.of == wish.request}
-        if OVER in known and TAKEN in known and not known.keys() & {DONE, FAILED}:
+        statuses = {line.status: line.error for line in self._statuses if line.of == wish.request}
+        if OVER in statuses and TAKEN in statuses and not statuses.keys() & {DONE, FAILED}:
             return Outcome(LOST)
-        status = next((each for each in (DONE, FAILED, OVER, TAKEN, WITHDRAWN) if each in known), OPEN)
-        return Outcome(status, known.get(status, ""))
+        status = next((name for name in (DONE, FAILED, OVER, TAKEN, WITHDRAWN) if name in statuses), OPEN)
+        return Outcome(status, statuses.get(status, ""))
 
     def is_withdrawn(self, request: Request) -> bool:
-        """Return whether the command that has written a request has withdrawn it."""
+        """Return whether a request was withdrawn by its command."""
         return Status(request.request, WITHDRAWN) in self._statuses
 
 
 def _all(kind: type[T], lines: Sequence[dict[str, Any]]) -> list[T]:
-    """Return the lines of a kind: they have all of its fields without a default."""
-    found: list[T] = []
+    """Return the lines of a kind: lines with all of its fields without a default."""
+    parsed: list[T] = []
     for line in lines:
         try:
-            found.append(read(kind, line))
+            parsed.append(read(kind, line))
         except TypeError:
             continue
-    return found
+    return parsed
 
 
 class Requests:
-    """The folder of a checkpoint.
+    """The requests folder of a checkpoint.
 
     Args:
         checkpoint: the checkpoint location.
@@ -196,7 +196,7 @@ class Requests:
         self._folder.add_line(json_of(line))
 
     def files(self) -> frozenset[str]:
-        """Return the names of the files; Spark runs no job for that."""
+        """Return the names of the files, without a Spark job."""
         return frozenset(self._folder.names())
 
     def lines(self) -> Lines:
@@ -204,9 +204,9 @@ class Requests:
         return Lines([json_object(line) for _, line in self._folder.lines()])
 
     def make_folder(self) -> None:
-        """Create the folder, with a line that says nothing.
+        """Create the folder, with an empty observation.
 
-        To find that a folder does not exist takes three requests to an object store, and to list one that does takes
-        one. Under Spark Connect, Spark's log has a stack trace for each look at one that does not exist.
+        Listing an existing folder takes one request to an object store, a missing folder three. Under Spark Connect,
+        Spark logs a stack trace for each check of a missing folder.
         """
         self.write(Observed(0, RUNNING))

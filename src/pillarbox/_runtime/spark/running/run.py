@@ -1,4 +1,4 @@
-"""``run``: a query that ends in good order when its process is asked to end."""
+"""``run``: ends a query between two epochs when its process gets a signal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 
 from pillarbox._errors import ProgramError, check_text, shorten
-from pillarbox._runtime.spark.failures import sentence_of
+from pillarbox._runtime.spark.failures import message_for_user
+from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.observing import record
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
-from pillarbox._runtime.spark.telling import tell
 from pillarbox._runtime.spark.tools import installed_tools, needed_tools
 from pillarbox._time.duration import DurationLike, to_millis
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# How often it is looked whether a signal has come (seconds).
+# Seconds between checks for a signal.
 _LOOK_EVERY = 0.2
 
 
@@ -35,31 +35,30 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
     """Wait until a query ends; at SIGTERM or SIGINT, end it between two epochs.
 
     It is the last line of a program that runs as a service: Kubernetes, systemd and Ctrl-C end a process by these
-    signals. At the first signal no other epoch begins, and the query ends when the running epoch has ended and is
-    committed. So the checkpoint is whole: the next start runs nothing again, and :func:`pillarbox.rescale` takes it. If
-    that epoch takes longer than ``grace``, or another signal comes, the query is stopped at once, and its next start
-    runs that epoch again; results are right all the same. The ``close()`` of the query's functions is called in either
-    case, as when it ends by itself.
+    signals. After the first signal no epoch begins, and the query ends when the running epoch is committed. So the
+    checkpoint is complete: the next start repeats nothing, and :func:`pillarbox.rescale` accepts it. If the epoch takes
+    longer than ``grace``, or another signal arrives, the query is stopped at once, and its next start repeats that
+    epoch; results are correct nevertheless. In either case, the ``close()`` of the query's functions is called.
 
-    In a terminal, a line on standard error shows how far the query is while it has to catch up: with
-    ``trigger(availableNow=True)``, or when it is behind its input. It has the epochs, the rows, the rows per second,
-    and the share that is done, where the source tells how much there is.
+    In a terminal, a line on standard error shows the progress while the query catches up: with
+    ``trigger(availableNow=True)``, or when it is behind its input. It shows the epochs, the rows, the rows per second,
+    and the completed share if the source reports the total.
 
-    Signals reach the main thread alone: in another thread this waits for the end of the query, and no more. When it
-    returns, and at a second signal, the process handles signals as it did before.
+    Only the main thread receives signals. In another thread, this just waits for the end of the query. On return, and
+    at a second signal, the process's previous signal handlers are restored.
 
     Args:
-        query: as :func:`pillarbox.start` has returned it.
-        grace: how long the epoch that runs may take to its end. Let whoever sends the signal wait for some seconds
-            more: ``terminationGracePeriodSeconds`` of Kubernetes, ``TimeoutStopSec`` of systemd.
+        query: as returned by :func:`pillarbox.start`.
+        grace: maximum time for the running epoch to end. Give the process some more seconds:
+            ``terminationGracePeriodSeconds`` in Kubernetes, ``TimeoutStopSec`` in systemd.
         recordings: a folder on this machine. If a task makes the query fail, it is recorded there before the error is
             raised, in a folder of its own, as by :func:`pillarbox.record` with its limits: within ten minutes, and with
-            at most 1 GiB of input. A task that cannot be recorded is a warning in the log. None: none is recorded.
+            at most 1 GiB of input. If the recording fails, a warning is logged. None: no recordings.
 
     Raises:
         StreamingQueryException: the query has failed.
         ProgramError: an argument is wrong, or another process has started the query.
-        ConfigurationError: ``recordings`` needs the package ``pillarbox_tools``, which is not installed.
+        ConfigurationError: ``recordings`` requires the package ``pillarbox_tools``, which is not installed.
 
     Example:
         >>> query = pillarbox.start(writer)  # doctest: +SKIP
@@ -94,20 +93,20 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
 
 
 def _record_failure(started: StartedQuery, recordings: str) -> None:
-    """Record the task that made a query fail. It raises nothing: the query's own error is to be raised."""
+    """Record the task that made a query fail. Never raises, so that the query's own error is raised."""
     query = started.query
     directory = os.path.join(recordings, f"{query.name or query.id}-{str(query.runId)[:8]}")
-    tell(f"query {query.id}: the task that failed is being recorded in {directory}")
+    notify(f"query {query.id}: the task that failed is being recorded in {directory}")
     try:
         record(started.start.writer, directory, checkpointLocation=started.checkpoint)
     except Exception as error:
-        _log.warning("query %s: the task that failed could not be recorded: %s", query.id, sentence_of(error))
+        _log.warning("query %s: the task that failed could not be recorded: %s", query.id, message_for_user(error))
         return
-    tell(f"query {query.id}: run the task again with 'pillarbox replay {directory}'")
+    notify(f"query {query.id}: run the task again with 'pillarbox replay {directory}'")
 
 
 def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
-    tell(
+    notify(
         f"{signals.name}: query {started.query.id} ends after the running epoch, within {seconds:g} seconds; another"
         " signal ends it at once"
     )
@@ -121,13 +120,13 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
 
 
 class _Signals:
-    """Counts the signals to end, in the main thread; elsewhere none comes.
+    """Counts termination signals in the main thread; elsewhere there are none.
 
-    A handler may come at any point of the main thread, in a call to Java or with any lock held. So it does nothing but
-    count, and whoever waits looks at the count.
+    A handler may run at any point of the main thread, during a call to Java or with any lock held. So it only counts,
+    and the waiting code polls the count.
 
     Attributes:
-        count: how many have come.
+        count: number of signals.
         name: the name of the last signal.
     """
 
@@ -149,10 +148,10 @@ class _Signals:
         self.count += 1
         self.name = signal.Signals(number).name
         if self.count > 1:
-            self._restore()  # who asks a third time gets what there was before
+            self._restore()  # a third signal gets the previous handler
 
     def _restore(self) -> None:
         while self._before:
             number, handler = self._before.popitem()
-            # None: it was not made by Python.
+            # None: a handler not installed from Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,4 +1,4 @@
-"""Spark's stages of the running epoch: which tasks are not done, of which operators, and on which hosts."""
+"""Spark's stages of the running epoch: the open tasks, their level and their hosts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of Spark that belongs to the running epoch.
+    """A Spark stage of the running epoch.
 
     Attributes:
-        level: the level of the program, or None if it is unknown: Spark runs other stages than the program's levels.
-        hosts: some hosts on which its tasks run.
+        level: the level of the program, or None if unknown: Spark runs further stages besides the program's levels.
+        hosts: some hosts that run its tasks.
     """
 
     number: int
@@ -31,10 +31,10 @@ class Stage:
 
 
 def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
-    """Return the stages of the jobs of a query that run; none under Spark Connect. Any thread.
+    """Return the stages of a query's running jobs; empty under Spark Connect. Any thread.
 
     Args:
-        levels: how many levels its program has; 0: it has several programs.
+        levels: number of levels of its program; 0 for several programs.
     """
     jobs = session_of(spark).running_jobs(run)
     if not jobs:
@@ -44,14 +44,19 @@ def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
     for job in jobs:
         info = tracker.getJobInfo(job)
         numbers = [] if info is None else sorted(info.stageIds)
-        for place, number in enumerate(numbers):
-            known = tracker.getStageInfo(number)
-            if known is None:
+        for index, number in enumerate(numbers):
+            stage = tracker.getStageInfo(number)
+            if stage is None:
                 continue
             # Without shuffles of sources or sinks, each level is a stage.
-            level = place if len(numbers) == levels else None
-            attempt = known.currentAttemptId
-            hosts = hosts_of_running_tasks(spark, number, attempt) if known.numActiveTasks else []
-            counts = known.numTasks, known.numActiveTasks, known.numCompletedTasks, known.numFailedTasks
+            level = index if len(numbers) == levels else None
+            attempt = stage.currentAttemptId
+            hosts = hosts_of_running_tasks(spark, number, attempt) if stage.numActiveTasks else []
+            counts = (
+                stage.numTasks,
+                stage.numActiveTasks,
+                stage.numCompletedTasks,
+                stage.numFailedTasks,
+            )
             stages.append(Stage(number, *counts, level, hosts))
     return stages

@@ -1,4 +1,4 @@
-"""Stopping a query with a savepoint: between epochs, so nothing is half done; at the end of event time, if asked.
+"""Stops a query with a savepoint: between two epochs, and on request at the end of event time.
 
 Source of the behaviour: Flink's ``stop --savepointPath``, with ``--drain``.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import ProgramError, SavepointError, describe, shorten
 from pillarbox._reports.metrics import metrics
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.failures import sentence_of
+from pillarbox._runtime.spark.failures import message_for_user
 from pillarbox._runtime.spark.running.ending import end_between_epochs, finish_epoch, run_one_epoch
 from pillarbox._runtime.spark.savepoint.savepoint import check_new, savepoint
 from pillarbox._runtime.spark.session.places import place_of
@@ -29,7 +29,7 @@ _log = logging.getLogger("pillarbox")
 
 # Seconds.
 DEFAULT_TIMEOUT = 600.0
-# How often a query without input is started.
+# Seconds between starts of a query without input.
 _TRY_EVERY = 2.0
 
 
@@ -38,27 +38,26 @@ def stop_with_savepoint(
 ) -> None:
     """Stop a query between two epochs, and write a savepoint of its last one.
 
-    A running epoch completes first. If Spark is stopped in the middle of an epoch nevertheless, that epoch
-    is run to its end by itself. So nothing is half done: a query that starts from the savepoint resumes right after
-    the last output of this one. Then ``awaitTermination()`` of the query returns, where :func:`pillarbox.start` has
-    started it.
+    A running epoch completes first. If Spark is nevertheless stopped in the middle of an epoch, that epoch is completed
+    in a query of its own. So no epoch is uncommitted: a query that starts from the savepoint resumes right after the
+    last output of this one. Then the query's ``awaitTermination()`` returns, if :func:`pillarbox.start` started it.
 
-    With ``drain`` the query works off all that it waits for, for good (Flink's ``--drain``): one more epoch reads the
-    input that there is, and after it event time ends. Windows and event-time timers fire, whatever their time;
-    requests that are carried from epoch to epoch are answered; processing-time timers that are not due do not fire, as
-    in Flink, and are in the savepoint. The output goes to the query's own sink. Everything that ever comes later is
-    late: do not drain a query that is to resume with its state.
+    With ``drain``, the query completes all pending work, permanently (Flink's ``--drain``): one more epoch reads the
+    available input, and then event time ends. Windows and event-time timers fire, whatever their time, and requests
+    carried between epochs are answered. Processing-time timers that are not due do not fire, as in Flink, and stay in
+    the savepoint. The output goes to the query's own sink. All later input is late: do not drain a query that is to
+    resume with its state.
 
-    Spark runs an epoch only where a source has input. So for ``drain``, the call waits for input if there is none.
+    Spark runs an epoch only if a source has input. So with ``drain``, the call waits for input if there is none.
 
     Args:
-        query: one with a program of pillarbox, which this process has started.
-        directory: where the savepoint is written, as by :func:`pillarbox.savepoint`. It must not exist.
+        query: a query with a program of pillarbox, started by this process.
+        directory: the new directory of the savepoint, as for :func:`pillarbox.savepoint`.
         drain: whether event time ends.
-        timeout: how long all of that may take, without the writing of the savepoint (seconds).
+        timeout: maximum time, without the writing of the savepoint (seconds).
 
     Raises:
-        SavepointError: it could not be done; the message says whether the query is stopped, and how to resume it.
+        SavepointError: it failed; the message says whether the query is stopped, and how to resume it.
         ProgramError: an argument is wrong; nothing has happened.
 
     Example:
@@ -101,10 +100,10 @@ def stop_with_savepoint(
 
 
 class _Stop:
-    """One query on its way to a savepoint.
+    """Stops one query with a savepoint.
 
     Args:
-        deadline: until when it has to be stopped, by the monotonic clock (seconds).
+        deadline: deadline for the stop, by the monotonic clock (seconds).
     """
 
     def __init__(self, started: StartedQuery, deadline: float) -> None:
@@ -114,7 +113,7 @@ class _Stop:
         self._deadline = deadline
 
     def run(self, directory: str, *, drain: bool) -> None:
-        """Go all the way."""
+        """Stop the query, complete its epoch, drain it on request, and write the savepoint."""
         self._stop()
         try:
             if not finish_epoch(self._started.start, self._has_time_to_begin()):
@@ -130,8 +129,8 @@ class _Stop:
         except Exception as error:
             raise SavepointError(
                 f"checkpoint {self._checkpoint}: the query is stopped, but its savepoint could not be written:"
-                f" {sentence_of(error)}. Write it with 'pillarbox savepoint {self._checkpoint} DIR', or start the query"
-                " again, which resumes where it stopped"
+                f" {message_for_user(error)}. Write it with 'pillarbox savepoint {self._checkpoint} DIR', or start the"
+                " query again, which resumes where it stopped"
             ) from error
 
     def _stop(self) -> None:
@@ -149,7 +148,7 @@ class _Stop:
         return time.monotonic() <= self._deadline
 
     def _drain(self) -> None:
-        """Run the last epoch: of several programs, each has its own, when there is input for it."""
+        """Run the last epoch. Of several programs, each has its own last epoch, when it gets input."""
         every, ended = set(_uids(self._started)), set[str]()
         while True:
             number = Checkpoint(self._spark, self._checkpoint).note_last_epoch()
@@ -157,23 +156,23 @@ class _Stop:
                 with last_epoch(number):
                     progress = self._run_at_input(number, sorted(every - ended) if ended else [])
             finally:
-                # Without effect where it was begun: then it stays the last one, whoever runs it again.
+                # Without effect if the epoch was begun: then it stays the last one, also when repeated.
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch()
             if progress is None or progress["batchId"] != number:
-                return  # Spark has told nothing of it
+                return  # Spark has reported no progress of it
             just_now = {report.uid for report in metrics(progress) if report.watermark == MAX_WATERMARK}
             if not just_now:
-                # The new part of a source had no rows, and no partitions.
+                # The new part of a source had no rows and no partitions.
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch(number)
             ended |= just_now
             if every <= ended:
                 return
 
     def _run_at_input(self, number: int, left: list[str]) -> Any:
-        """Run an epoch that was not begun when there is input; return what Spark tells of it.
+        """Run the next epoch as soon as there is input, and return its progress.
 
         Args:
-            left: the operators that have not ended, where others have.
+            left: the operators whose event time has not ended, if others' has.
         """
         while True:
             progress = self._run_one()
@@ -188,14 +187,14 @@ class _Stop:
             time.sleep(_TRY_EVERY)
 
     def _run_one(self) -> Any:
-        """Start the query for one epoch, and wait for its end; return what Spark tells of it, if there was one."""
+        """Run one epoch in a query of its own, and return its progress, or None."""
         query = run_one_epoch(self._started.start, self._has_time_to_begin())
         if query is None:
             raise self._has_not_ended()
         return query.lastProgress
 
     def _has_time_to_begin(self) -> Callable[[], bool]:
-        """Return what tells whether there still is time for an epoch that begins now: a second at least."""
+        """Return a deadline check that gives an epoch that begins now at least a second."""
         least = time.monotonic() + 1.0
         return lambda: self._has_time() or time.monotonic() < least
 
@@ -203,7 +202,7 @@ class _Stop:
         return self._aborted("an epoch did not end within the timeout", begun=True)
 
     def _aborted(self, why: str, *, begun: bool = False) -> SavepointError:
-        """Return the error of a query that is stopped and has no savepoint."""
+        """Return the error for a query that is stopped without a savepoint."""
         runs = "runs that epoch again, and continues" if begun else "resumes where it stopped"
         return SavepointError(
             f"checkpoint {self._checkpoint}: {why}. The query is stopped, and no savepoint was written. Started again,"
@@ -213,5 +212,5 @@ class _Stop:
 
 
 def _uids(started: StartedQuery) -> list[str]:
-    """Return the uids of all operators with state, of all programs in the query."""
-    return [uid for one in started.programs for uid in one.facts.description.uids]
+    """Return the uids of all stateful operators of the query's programs."""
+    return [uid for program in started.programs for uid in program.facts.description.uids]

@@ -1,6 +1,6 @@
-"""Starting a query, and what is done to a stopped one: its settings, its sink, its first epoch, another parallelism.
+"""Starts queries and changes stopped ones: settings, sink log, first epoch, rescaling.
 
-Imports `plan`, `checkpoint`, `savepoint` and what is below them. Start with `start.py`; `started.py` remembers what was
-started, `closing.py` ends what it leaves in executors. Weak spot: the settings belong to the whole session, so one
-query starts after the other.
+Imports `plan`, `checkpoint`, `savepoint` and the layers below. Start with `start.py`. `started.py` keeps the started
+queries, `closing.py` closes their homes in executors. Weak spot: settings belong to the whole session, so queries start
+one after the other.
 """

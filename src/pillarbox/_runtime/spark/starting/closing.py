@@ -1,4 +1,4 @@
-"""What the driver does about the end of a query: it ends the homes, and has workers close the sources' tasks."""
+"""Cleanup after a query's end: ends its homes, and closes the sources' tasks in workers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
-# How long the functions of a query have to be closed when it has ended.
+# Seconds that an ended query's functions get for `close()`.
 _CLOSE_SECONDS = 5.0
 
 _log = logging.getLogger("pillarbox")
 
-# The tasks of the job that asks the starters, where nobody knows how many run at a time.
+# Tasks of the job that asks the starters, if the number of task slots is unknown.
 _TASKS = 32
 
 
 def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """End a run in the executor where this is called."""
+    """End a run in this executor."""
     for _ in batches:
         pass
     with suppress(OSError):  # the executor has ended
@@ -42,16 +42,16 @@ def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Ite
 
 
 def _end(executor: int, request: dict[str, Any]) -> None:
-    """Ask all starters of an executor of this machine: each of its daemons has one."""
+    """Ask all starters of a local executor to end a run. Each daemon has one."""
     for daemon in daemons_of(executor):
-        # Where a daemon has ended, so have its homes. A starter that was lost comes again with the next epoch.
+        # A dead daemon's homes are dead, too. A lost starter is restarted with the next epoch.
         with suppress(OSError, NoHomesError):
             keeper = Keeper(executor, daemon)
             keeper.ask("end", starts=False, timeout=2 * _CLOSE_SECONDS, within=_CLOSE_SECONDS, **request)
 
 
 def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
-    """Have a thread close what executors hold of queries that have ended, unless somebody has."""
+    """Close the ended queries' functions in executors, in a thread, unless done."""
 
     def close() -> None:
         for started in ended:
@@ -62,26 +62,26 @@ def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
 
 
 def close_started(started: StartedQuery) -> None:
-    """Close what executors hold of a query that has ended, once. It raises nothing."""
+    """Close an ended query's functions in executors, once. Never raises."""
     if started.is_closed:
         return
     started.is_closed = True
-    secrets = [one.secret for one in started.programs]
+    secrets = [program.secret for program in started.programs]
     try:
         close_query(started.start.spark, started.run, secrets)
-    except Exception as error:  # Spark has gone
+    except Exception as error:  # Spark is gone
         _log.debug("the functions of query %s were not closed: %s", started.query.id, describe(error))
 
 
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
-    """Close what executors hold of a run that has ended, within five seconds.
+    """Close an ended run's functions in executors, within five seconds.
 
-    The driver asks the starters of its own process, if that is the only executor. Else a job asks the starters of all
-    executors. Nobody can have Spark run a task in each, so one may be missed if it is busy: its homes end when they
-    are idle.
+    If the driver's process is the only executor, the driver asks its starters. Otherwise a job asks the starters of all
+    executors. Spark cannot run a task in each of them, so a busy executor may be missed: its homes end when they are
+    idle.
 
     Args:
-        secrets: of the run's programs, whose homes may not know the run.
+        secrets: the secrets of the run's programs, for homes that do not know the run.
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = session_of(spark).local_executor()
@@ -90,7 +90,7 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
         return
     try:
         tasks = 2 * task_slots(spark)
-    except ConfigurationError:  # nobody knows
+    except ConfigurationError:  # the number of slots is unknown
         tasks = _TASKS
     rows = spark.range(0, tasks, 1, tasks)
     map_in_arrow(rows, "the end of a query", partial(_end_here, request), "ended BOOLEAN").collect()

@@ -1,9 +1,9 @@
-"""The first micro-batch of a query that is started again, if it has no input.
+"""The first micro-batch of a restarted query without input.
 
-If the query was stopped between two micro-batches, the first one comes although there may be no input. Spark plans a
-micro-batch without input if the one before it says that something is due. After a start there is none before it, so
-timers and in-flight requests would wait until input arrives. If a micro-batch was begun, Spark runs it first, whatever
-is in it. So a start begins one: an entry of the offset log that says what the last entry says, at the time of now.
+After a stop between two micro-batches, a first micro-batch runs even without input. Spark plans a micro-batch without
+input if the previous one reports due work. After a start there is no previous one, so timers and in-flight requests
+would wait for input. But Spark first runs a micro-batch that was begun, whatever it contains. So a start begins one: a
+copy of the offset log's last entry, with the current time.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _log = logging.getLogger("pillarbox")
 def begin_batch_without_input(
     start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
 ) -> bool:
-    """Begin a micro-batch without input, if the query may wait for times and none is begun; return whether it was.
+    """Begin a micro-batch without input if timers may be due and none is begun; return whether it did.
 
-    Under Spark Connect none is begun. A query with ``trigger(once=True)`` has one micro-batch, which is for its input.
+    Under Spark Connect, it never does. A query with ``trigger(once=True)`` has one micro-batch, which is for its input.
 
     Args:
         now: epoch seconds; None: the clock's.
     """
     last = checkpoint.last_committed
-    timed = any(one.facts.uses_processing_time for one in programs)
+    timed = any(program.facts.uses_processing_time for program in programs)
     if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once:
         return False
     offsets = session_of(start.spark).hadoop_folder(f"{checkpoint}/offsets")
     if offsets is None:
         return False
     entry = checkpoint.offsets([last])[last]
-    if entry.time is None:  # no log that is known: the query waits for input
+    if entry.time is None:  # unknown format of the log: the query waits for input
         return False
-    # Spark's times only grow.
+    # Spark's times only increase.
     following = entry.at(max(entry.time + 1, int(1000 * (time.time() if now is None else now))))
     try:
         offsets.add(str(last + 1), "\n".join(following.lines))

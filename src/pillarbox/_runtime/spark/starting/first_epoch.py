@@ -1,9 +1,9 @@
-"""Starting a query from a savepoint: an epoch of pillarbox's own on the new checkpoint, before the query's first one.
+"""Starts a query from a savepoint: an epoch on the new checkpoint before the query's own first one.
 
-It is micro-batch 0 of the checkpoint, of the same stateful plan. Its sources have no rows, and the positions of the
-savepoint (``source_positions.py``); its state is the savepoint's (``restore_host.py``). Spark commits it as any other
-batch, and the query resumes with batch 1. If it is interrupted, the offset log may know of it and the commit log does
-not: a note in ``pillarbox/`` of the checkpoint then lets nothing but the same start resume, which runs it again.
+It is micro-batch 0 of the checkpoint, with the same stateful plan. Its sources have no rows, and the savepoint's
+positions (``source_positions.py``); its state is the savepoint's (``restore_host.py``). Spark commits it like any other
+batch, and the query resumes with batch 1. If it is interrupted, the offset log may have an entry that the commit log
+lacks: then a note in ``pillarbox/`` of the checkpoint admits only the same start, which repeats the epoch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pillarbox._runtime.savepoint_stores import classes_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
@@ -39,11 +40,10 @@ from pillarbox._runtime.spark.starting.source_positions import (
     PlannedSource,
     SeenFiles,
     find_positions,
+    placeholder_sources,
     planned_sources,
-    stand_ins,
     stateful_steps,
 )
-from pillarbox._runtime.spark.telling import tell
 from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.slots import LIST
@@ -53,32 +53,32 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A row of state is up to some megabytes, and a file up to some more: Spark is not to gather many into one Arrow batch.
+# A row of state has up to some megabytes, and a file some more: keep Spark from combining many into one Arrow batch.
 _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """Give a query that is about to be started the state of the savepoint that it starts from, if there is one.
+    """Initialize a new checkpoint from the program's savepoint, if it has one.
 
     Args:
-        checkpoint: the query's checkpoint; None: it has none of its own.
+        checkpoint: the query's checkpoint, or None if it sets no location.
 
     Returns:
-        whether an epoch was run for that.
+        whether an epoch was run.
 
     Raises:
-        CheckpointMismatchError: the checkpoint was begun otherwise; or the program does not fit the savepoint.
-        ConfigurationError: the session is one of Spark Connect.
+        CheckpointMismatchError: the checkpoint was begun differently; or the program does not fit the savepoint.
+        ConfigurationError: the session is a Spark Connect session.
         ProgramError: the query cannot start from a savepoint.
     """
-    asked = next((one.facts.begins for one in planned if one.facts.begins is not None), None)
+    asked = next((program.facts.begins for program in planned if program.facts.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
             raise ProgramError(
                 "env.from_savepoint() takes a query with a checkpoint: set option('checkpointLocation', ...)"
             )
         return False
-    if asked is None and not any(one.parallelism for one in planned):
+    if asked is None and not any(program.parallelism for program in planned):
         return False
     noted = checkpoint.savepoint
     begun = checkpoint.last_committed >= 0
@@ -112,16 +112,16 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
         "Spark Connect cannot start a query from a savepoint: start it once in a classic session, for example"
         " with trigger(availableNow=True), and later under Spark Connect",
     )
-    _Beginning(start, asked, savepoint, checkpoint).run()
+    _SavepointStarter(start, asked, savepoint, checkpoint).run()
     return True
 
 
-class _Beginning:
-    """The start of one query.
+class _SavepointStarter:
+    """Starts one query from a savepoint.
 
     Args:
-        asked: how the program starts from its savepoint.
-        checkpoint: the query's checkpoint, in which nothing was committed.
+        asked: the arguments of the program's ``from_savepoint()``.
+        checkpoint: the query's checkpoint, without committed epochs.
     """
 
     def __init__(self, start: Start, program: Program, asked: SavepointStart, checkpoint: Checkpoint) -> None:
@@ -132,33 +132,33 @@ class _Beginning:
         self._checkpoint = checkpoint
 
     def run(self) -> None:
-        """Compare, note, and run the epoch."""
+        """Check the program against the savepoint, note the start, and run the epoch."""
         spark, asked, checkpoint = self._spark, self._asked, self._checkpoint
         self._check_interrupted()
-        others = self._in_the_way()
+        others = self._conflicts()
         opened = open_savepoint(spark, asked.directory)
         sources = self._sources()
         programs = opened.manifest.programs
         then = programs[0]["sources"] if programs and len(programs) == 1 else None
         names = None if then is None else [source["name"] for source in then]
-        found = find_positions(asked, opened.manifest.sources, names, sources)
-        others += found.wrong
-        if found.gone and not asked.allow_non_restored_state:
-            others.append(_gone(found))
+        positions = find_positions(asked, opened.manifest.sources, names, sources)
+        others += positions.wrong
+        if positions.gone and not asked.allow_non_restored_state:
+            others.append(_dropped_sources(positions))
         loads = classes_of(self._program.vertices[0])
         own = {table.uid: opened.own_states(table.uid, loads) for table in opened.manifest.operators}
-        warnings = self._sources_changed(then, found, others)
+        warnings = self._sources_changed(then, positions, others)
         plan = plan_restore(asked, opened.manifest, self._program, own, others)
         for warning in [*plan.warnings, *warnings]:
             _log.warning("savepoint %s: %s", asked.directory, warning)
         for uid in plan.left_behind:
             _log.warning(asked.left_behind(uid, opened.frame(uid).count() if uid in own else 0))
-        for name in found.gone:
+        for name in positions.gone:
             _log.warning("savepoint %s: the position of source %r is left behind", asked.directory, name)
-        for name in found.added:
+        for name in positions.added:
             _log.info("savepoint %s: source %r is new, and begins as its own options say", asked.directory, name)
         first = FirstEpoch(
-            stand_ins(spark, found.positions, sources, str(checkpoint)),
+            placeholder_sources(spark, positions.positions, sources, str(checkpoint)),
             lambda vertices: self._state(opened, plan, own, vertices),
             {
                 vertex.number: asked.table(opened.table(uid).operator, self._program)
@@ -170,13 +170,13 @@ class _Beginning:
         checkpoint.check([self._program], [self._program.layout])
         self._run(first)
         rows = {uid: opened.rows(uid) for uid in plan.vertices}
-        tell(
+        notify(
             f"checkpoint {checkpoint} begins with the state of savepoint {asked.directory}, epoch"
-            f" {opened.manifest.epoch}: {restored(rows, asked.renamed, sources, found.positions)}"
+            f" {opened.manifest.epoch}: {restored(rows, asked.renamed, sources, positions.positions)}"
         )
 
     def _check_interrupted(self) -> None:
-        """Refuse another program than the one whose start was interrupted."""
+        """Refuse a program other than the one whose start was interrupted."""
         newest = self._checkpoint.newest()
         if self._checkpoint.savepoint is None or newest is None:
             return
@@ -186,54 +186,58 @@ class _Beginning:
                 " was interrupted: start that one again to complete it, or take a new checkpoint"
             )
 
-    def _in_the_way(self) -> list[str]:
-        """Return what speaks against a first epoch of its own on this checkpoint."""
-        found = []
+    def _conflicts(self) -> list[str]:
+        """Return the reasons against a first epoch on this checkpoint."""
+        conflicts = []
         inside = {id(source): source for source in self._program.sources.values()}
         ours = [planned_sources(source.dataframe) for source in inside.values() if hasattr(source, "dataframe")]
         count, every = sum(map(len, ours)), len(planned_sources(self._start.dataframe))
         if count != every:
-            found.append(
+            conflicts.append(
                 f"the query reads {every} streaming sources, and the program {count} of them: give the others to the"
                 " program, too, or read them in a query of their own"
             )
         others = stateful_steps(self._start.dataframe)
         for _ in self._program.levels[1:]:
-            mine = next((name for name in others if name.startswith("TransformWithState")), None)
-            if mine is not None:
-                others.remove(mine)
+            own_step = next((name for name in others if name.startswith("TransformWithState")), None)
+            if own_step is not None:
+                others.remove(own_step)
         if others:
-            found.append(
+            conflicts.append(
                 f"the query has stateful steps of Spark's besides the program ({', '.join(others)}), of which a"
                 " savepoint has no state: leave them out, or do that in the program"
             )
         files = self._start.files
         if files is not None and SinkLog(self._spark, files).last is not None:
-            found.append(
+            conflicts.append(
                 f"{files} has files of another query: the numbers of micro-batches start from 1 again, and Spark"
                 " would skip those that it takes for written; write to a new directory, and read both"
             )
-        return found
+        return conflicts
 
     def _sources(self) -> list[PlannedSource]:
-        """Return the query's sources, with the names of the program's."""
+        """Return the query's sources, with the program's names."""
         every = planned_sources(self._start.dataframe)
         names: list[str | None] = []
         for source in self._program.sources.values():
             if isinstance(source, DataFrameSource):
                 own = planned_sources(source.dataframe)
                 names += [source.name] if len(own) == 1 else [None] * len(own)
-        if len(names) != len(every):  # it reads others as well
+        if len(names) != len(every):  # it reads other sources, too
             return every
         return [replace(source, known_as=name) for source, name in zip(every, names)]
 
-    def _sources_changed(self, then: list[dict[str, Any]] | None, found: FoundPositions, wrong: list[str]) -> list[str]:
-        """Return what may be wrong with the sources; add what is to ``wrong``."""
+    def _sources_changed(
+        self, then: list[dict[str, Any]] | None, positions: FoundPositions, wrong: list[str]
+    ) -> list[str]:
+        """Return warnings about changed sources, and append errors to ``wrong``."""
         now = describe_programs([self._program])["programs"][0]["sources"]
-        if then is None or (found.places is None and not found.in_order):
+        if then is None or (positions.places is None and not positions.in_order):
             return []
-        if found.places is not None:
-            pairs = [(then[place], source) for place, source in zip(found.places, now) if place is not None]
+        if positions.places is not None:
+            pairs = [
+                (then[position], source) for position, source in zip(positions.places, now) if position is not None
+            ]
             then, now = [old for old, _ in pairs], [new for _, new in pairs]
         changes = Comparison()
         compare_sources(then, now, changes)
@@ -243,7 +247,7 @@ class _Beginning:
     def _state(
         self, opened: OpenSavepoint, plan: RestorePlan, own: dict[str, list[OwnState]], vertices: Sequence[int]
     ) -> DataFrame:
-        """Return the rows of state for some vertices."""
+        """Return the state rows of some vertices."""
         spark, program = self._spark, self._program
         frames: list[DataFrame] = []
         last: list[tuple[list[int], int, bytes]] = []
@@ -257,9 +261,9 @@ class _Beginning:
             frames.append(map_in_arrow(files, f"savepoint of {table.uid}", router, STATE_SCHEMA))
             states = self._asked.own_states(table, own[uid], vertex, opened.manifest, program)
             last += own_rows(codes, states)
-        given = spark.createDataFrame(last, "targets ARRAY<LONG>, number LONG, payload BINARY")
-        frames.append(given.selectExpr("explode(targets) AS target", "number", "payload"))
-        return reduce(lambda one, other: one.unionAll(other), frames)
+        own_frame = spark.createDataFrame(last, "targets ARRAY<LONG>, number LONG, payload BINARY")
+        frames.append(own_frame.selectExpr("explode(targets) AS target", "number", "payload"))
+        return reduce(lambda left, other: left.unionAll(other), frames)
 
     def _run(self, first: FirstEpoch) -> None:
         spark, program = self._spark, self._program
@@ -268,7 +272,7 @@ class _Beginning:
             rows = plan_first_epoch(program, spark, first)
             of = [PlannedProgram.of(program)]
             settings = program_settings(spark, of, layouts)
-            # Not before no other query starts: that one would have them for its whole life.
+            # Set after no other query is starting, since that query would keep the settings for its whole life.
             with settings, session_settings(spark, _BATCHES):
                 query = (
                     rows.writeStream.format("noop")
@@ -287,12 +291,12 @@ class _Beginning:
 def restored(
     rows: Mapping[str, int], renamed: Mapping[str, str], sources: Sequence[PlannedSource], positions: Sequence[Any]
 ) -> str:
-    """Return which operators and positions were restored, for people.
+    """Describe the restored operators and positions, for users.
 
     Args:
-        rows: of the operators' tables, by the uid in the savepoint.
-        renamed: the new uids by those in the savepoint.
-        positions: of the sources; see ``FoundPositions``.
+        rows: rows of the operators' tables, by the uid in the savepoint.
+        renamed: maps uids in the savepoint to new ones.
+        positions: the sources' positions; see ``FoundPositions``.
     """
     parts = [
         f"operator {uid!r}{f' as {renamed[uid]!r}' if uid in renamed else ''} ({number:,} row{'s' * (number != 1)})"
@@ -310,9 +314,9 @@ def restored(
 
 
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
-    """Return what subtasks keep besides the rows of keys, as rows for :class:`RestoringHost`, each for some subtasks.
+    """Yield subtasks' operator state as rows for :class:`RestoringHost`: (targets, number, payload).
 
-    Broadcast state and union lists are the same in many subtasks, and may be large: they are pickled once for all of
+    Broadcast state and union lists are equal in many subtasks, and may be large: they are pickled once for all of
     these.
     """
     common: dict[bytes, list[int]] = {}
@@ -326,9 +330,9 @@ def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple
         yield targets, COMMON, payload
 
 
-def _gone(found: FoundPositions) -> str:
-    """Return the message that refuses a program that does not read what the savepoint has positions of."""
-    gone, added = (", ".join(map(repr, names)) for names in (found.gone, found.added))
+def _dropped_sources(positions: FoundPositions) -> str:
+    """Return the error for sources of the savepoint that the program does not read."""
+    gone, added = (", ".join(map(repr, names)) for names in (positions.gone, positions.added))
     instead = f", and reads {added}, of which the savepoint has none" if added else ""
     return (
         f"it has positions of the sources {gone}, which the program does not read{instead}: give them the same names"

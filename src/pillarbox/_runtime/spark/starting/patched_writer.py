@@ -1,9 +1,9 @@
 """PySpark's ``DataStreamWriter``, patched: ``start``, ``toTable`` and ``foreachBatch``.
 
-The only classes of others that pillarbox changes, and it is no convenience. A query takes its state store, its number
-of state partitions and its settings from the session when it starts. If Spark's own ``start`` ran a keyed program, the
-query would fail with an error of Spark's (``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS``) and leave a spoiled checkpoint.
-Other queries start as ever, one after the other. ``foreachBatch`` only notes its function, which no writer returns.
+These are the only foreign classes that pillarbox patches, and the patch is necessary. A query takes its state store,
+its number of state partitions and its settings from the session when it starts. If Spark's own ``start`` ran a keyed
+program, the query would fail with ``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS`` and leave a broken checkpoint. Other queries
+start unchanged, one after the other. The patched ``foreachBatch`` only notes its function, which writers do not expose.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pillarbox._runtime.spark.starting.start import start_query
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_lock = threading.Lock()  # guards the methods of writers and `_checked`
+_lock = threading.Lock()  # guards the writers' methods and `_checked`
 
 _PATCHED = "_pillarbox_patched"
-# Classes of writers whose Spark is known to have all that pillarbox needs.
+# Writer classes whose Spark has passed the compatibility check.
 _checked: set[type[Any]] = set()
 
 
 def patch_writer(spark: SparkSession) -> None:
-    """Patch the writers of a session's kind (classic or Spark Connect), once.
+    """Patch the writer class of a session (classic or Spark Connect), once.
 
     Raises:
         ConfigurationError: Spark lacks a name that pillarbox needs.

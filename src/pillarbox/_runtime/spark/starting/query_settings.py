@@ -1,4 +1,4 @@
-"""The settings that are on a session while a query starts: what its programs need, and what its tasks are told."""
+"""Session settings while a query starts: requirements of its programs, and parameters of its tasks."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         PROVIDER_KEY: PROVIDER,
         # An epoch writes the changes of the state store, not its files.
         CHANGELOG: "true",
-        # If a level of an epoch runs again, Spark commits its state of the last attempt in format 1, and of the first
-        # one in format 2, while the next level reads the output of the last attempt.
+        # If a level of an epoch runs again, Spark in format 2 commits the first attempt's state, while the next level
+        # reads the last attempt's output. In format 1, it commits the last attempt's state.
         STATE_FORMAT: "1",
-        # Spark 4.1 compares the output of a task that runs again with the lost one only if it is told to.
+        # Spark 4.1 compares a repeated task's output with the lost output only with this setting.
         SHUFFLE_CHECKSUMS: "true",
         SHUFFLE_RETRY: "true",
         # Whether a foreachBatch function has read its batch to the end.
@@ -65,14 +65,14 @@ def program_settings(
     *,
     other_python: bool = False,
 ) -> Iterator[None]:
-    """Set the settings that ``programs`` need on the session meanwhile; no other query starts in this time.
+    """Set the programs' settings on the session in this block. No other query starts in it.
 
     Args:
-        layouts: the layouts of the programs in the query's checkpoint; none: it is a new one that Spark finds.
-        other_python: whether the query may hand rows to other Python functions, too.
+        layouts: the layouts of the programs in the query's checkpoint; empty for a new temporary one.
+        other_python: whether the query may pass rows to other Python functions, too.
 
     Raises:
-        ProgramError: they cannot run in one query.
+        ProgramError: the programs cannot run in one query.
         ConfigurationError: another query has been starting for ten minutes.
     """
     needed = _needed(programs, layouts)
@@ -80,12 +80,12 @@ def program_settings(
         if not needed:
             yield
             return
-        are_narrow = all(one.facts.has_narrow_rows for one in programs)
+        are_narrow = all(program.facts.has_narrow_rows for program in programs)
         present = spark.conf.getAll
         needed |= batch_settings(spark, present, are_narrow=are_narrow and not other_python)
         if CHECKSUMS not in present:
-            # The log of the state proves itself, so checksums next to files of the checkpoint, 22 requests for each
-            # partition and epoch, would find nothing more.
+            # The state log verifies itself. Checksum files in the checkpoint (22 requests per partition and epoch)
+            # would detect nothing more.
             needed[CHECKSUMS] = "false"
         with session_settings(spark, needed, present):
             yield
@@ -93,7 +93,7 @@ def program_settings(
 
 @contextmanager
 def last_epoch(number: int) -> Iterator[None]:
-    """Let event time end in a micro-batch of the queries that this thread starts meanwhile."""
+    """End event time in this micro-batch of queries that this thread starts in the block."""
     token = _last_epoch.set(number)
     try:
         yield
@@ -102,7 +102,7 @@ def last_epoch(number: int) -> Iterator[None]:
 
 
 def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the setting that says which micro-batch is the last one, if one is, or is to be run again as such."""
+    """Return the setting with the number of the last micro-batch, if the query is drained or repeats that one."""
     number = _last_epoch.get()
     try:
         if number is None and checkpoint.last_epoch_begun is None:

@@ -1,8 +1,8 @@
-"""Another parallelism for a stopped query: Spark spreads its state over another number of partitions.
+"""Rescales a stopped query: Spark repartitions its state.
 
-Spark does it as a batch of its own, without input, which it commits as any other. If that is interrupted, the offset
-log knows of the batch and the commit log does not: Spark then starts no query on the checkpoint, and completes the
-batch when it is asked for the same number again. So nothing needs to be noted next to it.
+Spark does it in a batch of its own, without input, which it commits like any other. If that is interrupted, the offset
+log has an entry that the commit log lacks. Then Spark starts no query on the checkpoint, and completes the batch when
+asked for the same number again. So pillarbox notes nothing.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _SINCE = (4, 2)
 
 
 def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
-    """Change how many tasks a stopped query runs at a time: its state moves to another number of Spark's partitions.
+    """Change the number of concurrent tasks of a stopped query: repartition its state.
 
-    Then start the same program with ``set_parallelism(parallelism)``: it resumes exactly where it was. Its subtasks,
-    whose number is the max parallelism, which the first start fixed, are spread over the partitions.
+    Then start the same program with ``set_parallelism(parallelism)``: it resumes exactly where it stopped. The number
+    of subtasks is the max parallelism, fixed by the first start; they are spread over the partitions.
 
-    All state is read and written once, by Spark. If it is interrupted, no query starts on the checkpoint until the
-    same call has completed it.
+    Spark reads and writes all state once. If it is interrupted, no query starts on the checkpoint until the same call
+    has completed it.
 
     Args:
         spark: a classic session, of Spark 4.2 or newer.
-        checkpoint: the ``checkpointLocation`` of the query. The query must not run, nowhere.
+        checkpoint: the ``checkpointLocation`` of the query, which must not run anywhere.
         parallelism: the number, from 1 to the max parallelism.
 
     Returns:
-        Whether there was anything to change.
+        Whether anything was changed.
 
     Raises:
-        CheckpointMismatchError: there is no such checkpoint; the query runs; its last epoch is not committed; to
-            change it to another number was interrupted; or its max parallelism is lower.
-        ConfigurationError: this Spark cannot do it.
-        ProgramError: ``parallelism`` is no whole number from 1.
+        CheckpointMismatchError: there is no such checkpoint; the query runs; its last epoch is not committed; a change
+            to another number was interrupted; or the max parallelism is lower.
+        ConfigurationError: this Spark cannot rescale.
+        ProgramError: ``parallelism`` is not a whole number from 1.
 
     Example:
         >>> rescale(spark, "/checkpoints/flights", 8)  # doctest: +SKIP
@@ -55,16 +55,16 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     location = place_of(checkpoint, "rescale(): the checkpoint")
     check_spark(spark)
     state = CheckpointState(spark, location)
-    found = state.checkpoint
-    if found.query_id in {*(str(query.id) for query in spark.streams.active), *running()}:
+    stopped = state.checkpoint
+    if stopped.query_id in {*(str(query.id) for query in spark.streams.active), *running()}:
         raise CheckpointMismatchError(f"checkpoint {location}: its query is running: stop it, and call this again")
-    if found.uncommitted_epoch is not None:
+    if stopped.uncommitted_epoch is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {location}: epoch {found.uncommitted_epoch} was begun, and is not committed: start the query"
+            f"checkpoint {location}: epoch {stopped.uncommitted_epoch} was begun, and is not committed: start the query"
             " once more by pillarbox.start(...) with trigger(availableNow=True), let it end, and call this again"
         )
-    found.check_interrupted(parallelism)
-    if found.interrupted is None and found.parallelism == parallelism:
+    stopped.check_interrupted(parallelism)
+    if stopped.interrupted is None and stopped.parallelism == parallelism:
         return False
     subtasks = _subtasks(state)
     if subtasks is None or not state.stateful:
@@ -75,15 +75,15 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
             f" first start fixed: choose one up to {subtasks}; or write a savepoint, and start from it on a new"
             " checkpoint, with env.from_savepoint(...) and any set_max_parallelism(...)"
         )
-    found.renew_description()
-    # The more state there is, the longer it takes: in a session of its own, so other queries start meanwhile.
-    own = session_with(spark, settings_of_state(found.state_format))
+    stopped.renew_description()
+    # This may take long. In a session of its own, other queries can start.
+    own = session_with(spark, settings_of_state(stopped.state_format))
     repartition(own, location, parallelism)
     return True
 
 
 def check_spark(spark: SparkSession) -> None:
-    """Check that a session can spread state over another number of partitions.
+    """Check that a session can repartition state.
 
     Raises:
         ConfigurationError: it cannot.
@@ -100,7 +100,7 @@ def check_spark(spark: SparkSession) -> None:
 
 
 def _subtasks(state: CheckpointState) -> int | None:
-    """Return the number of subtasks of the checkpoint's operators: the fewest, if there are several programs."""
+    """Return the number of subtasks in the checkpoint; of several programs, the minimum."""
     noted = state.checkpoint.subtasks()
     if noted is not None:
         return min((subtasks for subtasks, _ in noted), default=None)

@@ -1,4 +1,4 @@
-"""The files that a file source has read, as a path with wildcards that matches these alone."""
+"""A glob that matches exactly the files that a file source has read."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ from urllib.parse import unquote
 
 from pillarbox._errors import CheckpointMismatchError
 
-# Characters that mean something in Hadoop's wildcards.
+# Special characters in Hadoop's globs.
 _SPECIAL = re.compile(r"([{}\[\]*?,\\])")
-# Scheme and authority before a path.
+# Scheme and authority, and the path.
 _PLACE = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?)(/.*)", re.DOTALL)
-# So many files of a folder are looked for at once. Hadoop makes an automaton of their names, whose size is that of all
-# names together.
+# Maximum files per alternative. Hadoop builds an automaton from the names, whose size is their total length.
 _TOGETHER = 10_000
 
 
 def paths_seen(lines: Iterable[str], last: int) -> list[str]:
-    """Return the paths in lines of Spark's log of a file source: JSON, with percent-encoded paths.
+    """Return the paths in Spark's log of a file source: lines of JSON with percent-encoded paths.
 
     Args:
-        last: the number up to which they count.
+        last: the last batch to include.
     """
-    found = map(json.loads, lines)
-    return [unquote(str(line["path"])) for line in found if line.get("batchId", 0) <= last]
+    entries = map(json.loads, lines)
+    return [unquote(str(line["path"])) for line in entries if line.get("batchId", 0) <= last]
 
 
 def glob_of(paths: Iterable[str]) -> str:
-    """Return a path with wildcards that matches exactly these files.
+    """Return a glob that matches exactly these files.
 
-    Hadoop looks up alternatives with a slash in them one by one, and finds those without one by listing their folder.
-    So there is an alternative for each folder, and those of its files are within it: it takes one look at each folder,
-    or a few where it has very many files.
+    Hadoop looks up alternatives with a slash one by one, and resolves alternatives without a slash by listing their
+    folder. So there is an alternative for each folder, with its files as inner alternatives: one listing per folder, or
+    a few for very many files.
 
     Raises:
-        CheckpointMismatchError: they lie in several file systems, or in none.
+        CheckpointMismatchError: the files are in several file systems, or a path cannot be matched.
     """
     places: set[str] = set()
-    found: set[str] = set()
+    files: set[str] = set()
     for path in paths:
         match = _PLACE.fullmatch(path)
         if match is None:
@@ -54,15 +53,15 @@ def glob_of(paths: Iterable[str]) -> str:
                 " were not read yet"
             )
         places.add(match[1])
-        found.add(match[2])
+        files.add(match[2])
     if len(places) != 1:
         raise CheckpointMismatchError(f"the files that one source has read lie in {' and '.join(sorted(places))}")
-    # One level above all of them, so that each alternative has a slash; but nothing is above the root.
-    folders = {os.path.dirname(path) for path in found}
+    # One level above all folders, so that each alternative has a slash; but nothing is above the root.
+    folders = {os.path.dirname(path) for path in files}
     above = os.path.dirname(os.path.commonpath(folders)).rstrip("/")
     escaped = _escaped if folders == {"/"} else _twice_escaped
     alternatives: list[str] = []
-    for folder, members in groupby(sorted(map(os.path.split, found)), key=itemgetter(0)):
+    for folder, members in groupby(sorted(map(os.path.split, files)), key=itemgetter(0)):
         inside = escaped(folder[len(above) + 1 :])
         names = [escaped(name) for _, name in members]
         for start in range(0, len(names), _TOGETHER):
@@ -77,8 +76,8 @@ def _escaped(path: str) -> str:
 
 
 def _twice_escaped(path: str) -> str:
-    """Return a path as it is within alternatives.
+    """Escape a path within alternatives.
 
-    Hadoop takes one backslash away when it goes through those with a slash, another one when it looks for the path.
+    Hadoop removes one backslash when it expands alternatives with a slash, and another when it looks up the path.
     """
     return _SPECIAL.sub(r"\\\\\\\1", path)

@@ -1,10 +1,9 @@
-"""The log of a file sink, which has no gap where its query had other partitions, or another sink.
+"""Fills gaps in a file sink's log after rescaling, a start from a savepoint, or a change of the sink.
 
 Spark's file sinks (Parquet, JSON and the like) keep a log of their files in ``_spark_metadata`` of their folder, with
-an entry for each micro-batch; who reads the folder goes by it. There are batches that no sink hears of: in which Spark
-spreads state over other partitions, and the first one of a query that begins from a savepoint. Others went to another
-folder, if the sink has changed. With no entry for one, reading fails as soon as there is one behind, and so does the
-sink where it writes the entries of several batches as one. So the gap is filled before the query resumes.
+an entry per micro-batch, and readers of the folder use it. Some batches never reach the sink: rescaling, and the first
+batch of a start from a savepoint. Others went to another folder, if the sink has changed. After a missing entry,
+reading fails, and so does the sink when it compacts entries. So the gap is filled before the query resumes.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ _log = logging.getLogger("pillarbox")
 
 _METADATA = "_spark_metadata"
 _VERSION = 1  # of the sink's log
-_FAR = 20  # times in a row that somebody may change the partitions
+_FAR = 20  # maximum number of successive rescalings
 
 
 def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
-    """Give the log of a file sink an entry for each batch before this start that it did not hear of.
+    """Add entries to a file sink's log for all earlier batches that it missed.
 
     Raises:
-        CheckpointMismatchError: there is such a batch, and this is Spark Connect, which cannot write an entry.
+        CheckpointMismatchError: there is such a batch, and Spark Connect cannot write an entry.
     """
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return
     if session_of(start.spark).has_jvm:
         SinkLog(start.spark, folder).fill(checkpoint.last_committed)
-    elif missing := _silent(checkpoint):
+    elif missing := _batches_without_sink(checkpoint):
         raise CheckpointMismatchError(
             f"checkpoint {checkpoint}: epoch {missing[0]} is none of the query's own, and the log of its file sink"
             f" {folder} may not know of it yet: run the next epoch in a classic session, which writes that, and"
@@ -48,7 +47,7 @@ def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
 
 
 class SinkLog:
-    """The log of a file sink, by Spark's own class: a classic session has it.
+    """The log of a file sink, through Spark's own class in a classic session.
 
     Args:
         folder: the folder of the files.
@@ -62,21 +61,21 @@ class SinkLog:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a log."""
+        """Whether the log exists."""
         return bool(self._files.exists(self._place))
 
     @property
     def last(self) -> int | None:
-        """The number of the last batch in it; None: it has none."""
-        # Spark's class would make the log's folder.
+        """The number of its last batch, or None."""
+        # Spark's class would create the log's folder.
         last = self._opened()[0].getLatestBatchId() if self.exists else None
         return int(last.get()) if last is not None and last.isDefined() else None
 
     def fill(self, until: int) -> None:
-        """Add each batch up to ``until`` that it has not heard of."""
+        """Add each missing batch up to ``until``."""
         last = self.last
         if last is None:
-            # A new log begins with its last entry that stands for all those before.
+            # A new log starts with a compacted entry that covers all previous batches.
             interval = self._opened()[0].defaultCompactInterval()
             last = (until + 1) // interval * interval - 1
             if last >= 0:
@@ -88,17 +87,17 @@ class SinkLog:
             _log.info("file sink %s: its log has an entry now for epoch %d, which it got none of", self._folder, batch)
 
     def add_empty(self, batch: int) -> None:
-        """Add a batch that wrote no files."""
+        """Add a batch without files."""
         log, nothing = self._opened()
         log.add(batch, nothing)
 
     def _opened(self) -> tuple[Any, Any]:
-        """Return the log, and no entries."""
+        """Return the log and an empty array of entries."""
         return sink_log(self._session, self._place.toString(), _VERSION)
 
 
-def _silent(checkpoint: Checkpoint) -> list[int]:
-    """Return the last batches, as far as they are those that no sink heard of, in their order."""
+def _batches_without_sink(checkpoint: Checkpoint) -> list[int]:
+    """Return the latest successive batches that never reached the sink, in order."""
     last = checkpoint.last_committed
     partitions = checkpoint.partitions(range(max(last - _FAR, 0), last + 1))
 

@@ -1,9 +1,9 @@
-"""Where the sources of a query begin that starts from a savepoint.
+"""The source positions of a query that starts from a savepoint.
 
-Spark notes in a checkpoint how far each source was read: as JSON of the source's own, but for files, whose source keeps
-a list of those that it has seen. So the first epoch on a new checkpoint reads, instead of the sources, others
-without rows, one for each, by which Spark writes the positions of the savepoint into its logs: see ``_position.py``
-for the former, and for the latter Spark's own source of files over exactly those that were seen.
+Spark stores each source's position in the checkpoint as the source's own JSON. A file source stores a list of the files
+that it has read. So the first epoch on a new checkpoint replaces each source by one without rows, through which Spark
+writes the savepoint's positions into its logs. These are ``_position.py``, and for files Spark's own file source over
+exactly the files that were read.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 _HINT = 'say where they begin: positions="none", or a position for each'
 
-# Where a source of files is before it has read any.
+# The position of a file source that has read nothing.
 BEGINNING = {"logOffset": -1}
 
-# A path that matches no file; Spark takes one with wildcards alone for a source whose files are yet to come.
+# A path that matches no file. With a wildcard, Spark accepts a source whose files do not exist yet.
 _NO_FILES = "file:///pillarbox/_none/*"
 
-# From this version of Spark on, sources may have names of their own.
+# The first version of Spark with source names.
 _TITLES_SINCE = (4, 2)
 _TITLE = re.compile(r'name="(\w+)"')
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
-# Steps of plans that keep state when what they read is streaming.
+# Plan steps that keep state if their input is streaming.
 _STATEFUL = frozenset(
     {
         "Aggregate",
@@ -66,13 +66,13 @@ class PlannedSource:
     """A source in the plan of a query: a line of Spark's offset log.
 
     Attributes:
-        name: as Spark calls it.
-        number: by which Spark keeps what the source notes for itself. The same source may occur several times.
-        cleans: whether it is of files, and moves or deletes those that it has read.
-        title: the name that it was given with ``DataStreamReader.name``, if it was (Spark's source evolution).
-        known_as: the name of the program's source, if this one is all that is read there.
-        has_beginning: whether it tells where it begins before it is read.
-        step: of the plan (an object of Java's).
+        name: Spark's name of it.
+        number: Spark's number of the source's own metadata. The same source may occur several times.
+        cleans: whether it is a file source that moves or deletes read files.
+        title: the name from ``DataStreamReader.name``, or None (Spark's source evolution).
+        known_as: the name of the program's source, if that reads only this one.
+        has_beginning: whether its initial offset can be queried before reading.
+        step: the plan's step (a Java object).
     """
 
     name: str
@@ -85,19 +85,19 @@ class PlannedSource:
 
     @property
     def is_files(self) -> bool:
-        """Whether it is Spark's source of files."""
+        """Whether it is Spark's file source."""
         return self.name.startswith("FileSource[")
 
 
 class SeenFiles(NamedTuple):
-    """The position of a source of files."""
+    """The position of a file source."""
 
     paths: list[str]
 
 
 def planned_sources(df: DataFrame) -> list[PlannedSource]:
-    """Return the streaming sources in the plan of a DataFrame (a classic one), in the order of the offset log."""
-    found: list[PlannedSource] = []
+    """Return the streaming sources in a classic DataFrame's plan, in the offset log's order."""
+    sources: list[PlannedSource] = []
     different: list[Any] = []
     for step in plan_steps(df):
         if step.nodeName() not in _RELATIONS:
@@ -107,12 +107,12 @@ def planned_sources(df: DataFrame) -> list[PlannedSource]:
             different.append(step)
         title = _title(df.sparkSession, step)
         has_beginning = step.nodeName() == "StreamingRelationV2" and _is_read_by_v2(df.sparkSession, step)
-        found.append(
+        sources.append(
             PlannedSource(
                 str(step.sourceName()), number, _cleans(step), title=title, has_beginning=has_beginning, step=step
             )
         )
-    return found
+    return sources
 
 
 def _title(spark: SparkSession, step: Any) -> str | None:
@@ -135,28 +135,27 @@ def _cleans(step: Any) -> bool:
 
 
 def stateful_steps(df: DataFrame) -> list[str]:
-    """Return the names of the steps in the plan of a DataFrame (a classic one) that keep state as a stream."""
-    found = []
+    """Return the names of a classic DataFrame's stateful streaming steps."""
+    steps = []
     for step in plan_steps(df):
         name, children = step.nodeName(), step.children()
         streams = [children.apply(index).isStreaming() for index in range(children.size())]
         if (name in _STATEFUL and any(streams)) or (name == "Join" and all(streams)):
-            found.append(str(name))
-    return found
+            steps.append(str(name))
+    return steps
 
 
 class FoundPositions(NamedTuple):
-    """Where sources begin.
+    """The start positions of sources.
 
     Attributes:
-        positions: of each source: what it calls so, as JSON has it; or ``SeenFiles``; or None: it begins as in a new
-            query.
-        wrong: what speaks against it.
-        added: the names of those that the savepoint does not have.
-        gone: the names of those that the program does not have.
-        places: where each is among the sources of the savepoint's program, or None; None: not every source of one of
-            the programs reads one of Spark's.
-        in_order: whether they are the savepoint's, in the same order.
+        positions: the position of each source: its JSON value; or ``SeenFiles``; or None to start as in a new query.
+        wrong: conflicts.
+        added: the names of sources that the savepoint does not have.
+        gone: the names of sources that the program does not have.
+        places: the index of each source among the sources of the savepoint's program, or None if it is new. None if a
+            source of either program does not read exactly one Spark source.
+        in_order: whether they are the savepoint's sources, in the same order.
     """
 
     positions: list[Any]
@@ -171,9 +170,9 @@ class _Line(NamedTuple):
     """A line of Spark's offset log.
 
     Attributes:
-        id: by which Spark keeps what the source notes for itself, if every line is of another source.
-        title: the name that the source was given with ``DataStreamReader.name``.
-        text: the position as JSON; ``-``: it has none.
+        id: Spark's number of the source's own metadata, if each line is of another source.
+        title: the name from ``DataStreamReader.name``, or None.
+        text: the position as JSON, or ``-`` if there is none.
     """
 
     id: str
@@ -186,20 +185,21 @@ def find_positions(
 ) -> FoundPositions:
     """Return the position of each source.
 
-    Where the savepoint has no positions, since another runtime wrote it or it was edited, all begin as in a new query.
+    If the savepoint has no positions, because another runtime wrote it or it was edited, all sources start as in a new
+    query.
 
     Args:
-        names: of the sources of the savepoint's program.
+        names: names of the sources of the savepoint's program.
     """
-    wanted = start.positions
-    if wanted == NONE or (isinstance(wanted, str) and not noted.offsets):
+    requested = start.positions
+    if requested == NONE or (isinstance(requested, str) and not noted.offsets):
         return _checked([None] * len(planned), planned)
-    if isinstance(wanted, tuple):
-        if len(wanted) != len(planned):
-            return FoundPositions([], [f"positions has {len(wanted)}, and the program reads {_named(planned)}"])
-        return _checked(list(wanted), planned)
-    given = {} if isinstance(wanted, str) else wanted
-    unknown = [name for name in given if name not in {source.title or source.known_as for source in planned}]
+    if isinstance(requested, tuple):
+        if len(requested) != len(planned):
+            return FoundPositions([], [f"positions has {len(requested)}, and the program reads {_named(planned)}"])
+        return _checked(list(requested), planned)
+    by_name = {} if isinstance(requested, str) else requested
+    unknown = [name for name in by_name if name not in {source.title or source.known_as for source in planned}]
     if unknown:
         return FoundPositions(
             [],
@@ -217,136 +217,137 @@ def find_positions(
         return FoundPositions(
             [], [f"it has positions of {len(lines)} sources, and the program reads {_named(planned)}: {_HINT}"]
         )
-    places = [_place(index, match.places, planned) for index in range(len(planned))]
-    # Only where all are in their places, the program tells which lines are of the same source.
+    places = [_savepoint_index(index, match.places, planned) for index in range(len(planned))]
+    # Only if all sources keep their index, the program determines which lines are of the same source.
     in_order = not has_titles and places == [*range(len(lines))]
-    found: list[Any] = []
-    for place, source in zip(places, planned):
+    positions: list[Any] = []
+    for line_index, source in zip(places, planned):
         name = source.title or source.known_as
-        if name is not None and name in given:
-            found.append(given[name])
-        elif place is None:
-            found.append(None)
+        if name is not None and name in by_name:
+            positions.append(by_name[name])
+        elif line_index is None:
+            positions.append(None)
         else:
-            line = lines[place]
+            line = lines[line_index]
             seen = noted.files.get(str(source.number) if in_order else line.id)
-            position, problem = _position(line, seen, place, source)
+            position, problem = _position(line, seen, line_index, source)
             if problem is not None:
                 return FoundPositions([], [problem])
-            found.append(position)
-    return _checked(found, planned)._replace(
-        added=[str(name) for name, place in zip(now, places) if place is None and name not in given],
-        gone=[str(then[place]) for place in match.gone],
+            positions.append(position)
+    return _checked(positions, planned)._replace(
+        added=[str(name) for name, index in zip(now, places) if index is None and name not in by_name],
+        gone=[str(then[index]) for index in match.gone],
         places=places if None not in then and all(source.known_as for source in planned) and not has_titles else None,
         in_order=in_order,
     )
 
 
 def _lines(noted: Sources) -> list[_Line]:
-    """Return the lines of the offset log, in the order of the sources where they have no names.
+    """Return the lines of the offset log, in source order if they have no names.
 
     Raises:
-        CheckpointMismatchError: they are of a version that is not known.
+        CheckpointMismatchError: the log's version is unknown.
     """
     texts = OffsetEntry(noted.offsets).sources
     return [_Line(name, name if noted.are_named else None, text) for name, text in texts.items()]
 
 
 def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
-    """Return the names of the program's sources for the lines of the offset log, if they are as many."""
+    """Return the program's source names for the offset log's lines, if the numbers match."""
     return [*names] if names is not None and len(names) == lines else [None] * lines
 
 
-def _place(index: int, places: Sequence[int | None], planned: Sequence[PlannedSource]) -> int | None:
-    """Return the place of a source; one that is read twice has the same in both."""
-    same = [place for place, source in zip(places, planned) if source.number == planned[index].number]
-    return next((place for place in (places[index], *same) if place is not None), None)
+def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence[PlannedSource]) -> int | None:
+    """Return the index of a source's line. A source that is read twice has the same index."""
+    number = planned[index].number
+    same = [position for position, source in zip(places, planned) if source.number == number]
+    return next((position for position in (places[index], *same) if position is not None), None)
 
 
-def _position(line: _Line, seen: Sequence[str] | None, place: int, source: PlannedSource) -> tuple[Any, str | None]:
-    """Return the position that a line says, and what speaks against it.
+def _position(line: _Line, seen: Sequence[str] | None, index: int, source: PlannedSource) -> tuple[Any, str | None]:
+    """Return a line's position and the conflict, if any.
 
     Args:
-        seen: of a source of files, the lines of its own log.
+        seen: the lines of a file source's own log.
     """
     position: Any = None if line.text == "-" else json.loads(line.text)
     was_files = isinstance(position, dict) and position.keys() == {"logOffset"}
     if position is not None and was_files != source.is_files:
         was = "files" if was_files else f"at {line.text[:60]}"
-        return None, f"source {place + 1} of Spark's was {was}, and is {source.name}: {_HINT}"
+        return None, f"source {index + 1} of Spark's was {was}, and is {source.name}: {_HINT}"
     if not was_files:
         return position, None
     if position == BEGINNING:
         return None, None
     if seen is None:
-        return None, f"it does not say which files source {place + 1} of Spark's has read: {_HINT}"
+        return None, f"it does not say which files source {index + 1} of Spark's has read: {_HINT}"
     return SeenFiles(paths_seen(seen, position["logOffset"])), None
 
 
-def _checked(found: list[Any], planned: Sequence[PlannedSource]) -> FoundPositions:
+def _checked(positions: list[Any], planned: Sequence[PlannedSource]) -> FoundPositions:
     problems = [
-        f"source {place} of Spark's is {source.name}, which begins as in a new query, or resumes where the savepoint"
+        f"source {number} of Spark's is {source.name}, which begins as in a new query, or resumes where the savepoint"
         " has it, and at no other position"
-        for place, (position, source) in enumerate(zip(found, planned), 1)
+        for number, (position, source) in enumerate(zip(positions, planned), 1)
         if source.is_files and not isinstance(position, (SeenFiles, type(None)))
     ]
     problems += [
-        f"source {place} of Spark's is {source.name}, which counts from the start of its query: it has no position to"
+        f"source {number} of Spark's is {source.name}, which counts from the start of its query: it has no position to"
         " resume from"
-        for place, (position, source) in enumerate(zip(found, planned), 1)
+        for number, (position, source) in enumerate(zip(positions, planned), 1)
         if source.name == "rate" and position is not None
     ]
-    if all(position is None for position in found) and not any(
+    if all(position is None for position in positions) and not any(
         source.is_files or source.has_beginning for source in planned
     ):
         problems.append(
             f"no source has a position, and the program reads {_named(planned)}: give one of them a position, as in"
             " Spark's offset log"
         )
-    return FoundPositions(found, problems)
+    return FoundPositions(positions, problems)
 
 
 def _named(planned: Sequence[PlannedSource]) -> str:
     return f"{len(planned)} ({', '.join(source.name for source in planned)})"
 
 
-def stand_ins(
+def placeholder_sources(
     spark: SparkSession, positions: Sequence[Any], planned: Sequence[PlannedSource], checkpoint: str
 ) -> DataFrame:
-    """Return a streaming DataFrame without rows, of one column, that reads one source for each position.
+    """Return a streaming DataFrame of one column, without rows, with one source per position.
 
     Args:
-        checkpoint: where the query's is.
+        checkpoint: the query's checkpoint location.
     """
-    # Spark runs no epoch in which no source has a new position. So if none has one, some source is where it begins.
+    # Spark runs an epoch only if a source has a new position. If none has one, one source gets its initial offset.
     begins = any(position is not None and not isinstance(position, SeenFiles) for position in positions)
     first = None
     if not begins and not any(source.is_files for source in planned):
         first = next(source.number for source in planned if source.has_beginning)
-    made: dict[int, DataFrame] = {}
+    frames: dict[int, DataFrame] = {}
     spark.dataSource.register(Position)
     for position, source in zip(positions, planned):
-        if source.number in made:
+        if source.number in frames:
             continue
         there = None
         if source.number == first:
-            position = _own_beginning(spark, source, checkpoint)  # noqa: PLW2901
+            position = _initial_offset(spark, source, checkpoint)  # noqa: PLW2901
         elif isinstance(position, SeenFiles) or position is None:
-            there = _still_there(spark, position)
-            position = _beginning(source) if there is None and source.is_files and not begins else None  # noqa: PLW2901
+            there = _existing_files(spark, position)
+            position = _before_first_file(source) if there is None and source.is_files and not begins else None  # noqa: PLW2901
             begins = begins or there is not None or position is not None
         reader = spark.readStream if source.title is None else spark.readStream.name(source.title)
         if position is not None:
-            made[source.number] = reader.format("pillarbox_position").option("position", json.dumps(position)).load()
+            frames[source.number] = reader.format("pillarbox_position").option("position", json.dumps(position)).load()
         else:
-            made[source.number] = _files(reader, there or _NO_FILES)
-    # One by one, as in the offset log, also where the plan has a source several times.
-    return reduce(lambda one, other: one.unionAll(other), [made[source.number] for source in planned])
+            frames[source.number] = _files(reader, there or _NO_FILES)
+    # In the offset log's order, also if a source occurs several times in the plan.
+    return reduce(lambda left, other: left.unionAll(other), [frames[source.number] for source in planned])
 
 
-def _own_beginning(spark: SparkSession, source: PlannedSource, checkpoint: str) -> Any:
-    """Return where a source begins by its own options: where the same query would begin on a new checkpoint."""
-    # Kafka's notes it in its own folder; if the start is interrupted, the next one finds it there.
+def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str) -> Any:
+    """Return a source's initial offset by its options, as for the same query on a new checkpoint."""
+    # Kafka's source stores it in its folder; after an interrupted start, the next one reads it there.
     folder = f"{checkpoint}/sources/{source.number if source.title is None else source.title}"
     jvm(spark).SparkSession.setActiveSession(java_session(spark))
     stream = source.step.table().newScanBuilder(source.step.extraOptions()).build().toMicroBatchStream(folder)
@@ -356,7 +357,7 @@ def _own_beginning(spark: SparkSession, source: PlannedSource, checkpoint: str) 
         stream.stop()
 
 
-def _beginning(source: PlannedSource) -> Any:
+def _before_first_file(source: PlannedSource) -> Any:
     if source.cleans:
         raise CheckpointMismatchError(
             f"{source.name} has read no file that is still there, and Spark cannot clean files after such a start:"
@@ -365,8 +366,8 @@ def _beginning(source: PlannedSource) -> Any:
     return BEGINNING
 
 
-def _still_there(spark: SparkSession, position: SeenFiles | None) -> str | None:
-    """Return the path of the files that still exist; None: none does."""
+def _existing_files(spark: SparkSession, position: SeenFiles | None) -> str | None:
+    """Return a glob of the files that still exist, or None."""
     if not position or not position.paths:
         return None
     path = glob_of(position.paths)
@@ -374,5 +375,5 @@ def _still_there(spark: SparkSession, position: SeenFiles | None) -> str | None:
 
 
 def _files(reader: DataFrameReader | DataStreamReader, path: str) -> DataFrame:
-    # Looked up recursively, folders such as day=1 are no columns.
+    # With the recursive lookup, folders such as day=1 do not become columns.
     return reader.schema("value STRING").option("recursiveFileLookup", "true").text(path)

@@ -1,8 +1,8 @@
-"""Starting queries: the settings that a program needs are on the user's session while its query starts, and only then.
+"""Starts queries, with the programs' settings on the user's session only while the query starts.
 
 A stateful query takes the number of its partitions, its state store and its batch bounds from the session when it
-starts: Spark then clones the session for the query, and notes partitions and state store in the offset log, from which
-a restart takes them. So a program runs in the user's own session, and nothing of this reaches any other query.
+starts. Spark then clones the session for the query, and notes partitions and state store in the offset log, where a
+restart reads them. So a program runs in the user's own session, and its settings affect no other query.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.damage import check_logs
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.homes.settings import settings_of
+from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.plan.other_python import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
     PlannedProgram,
@@ -42,7 +43,6 @@ from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
 from pillarbox._runtime.spark.starting.whole_batches import whole_batches
 from pillarbox._runtime.spark.tasks.task_facts import RUN
-from pillarbox._runtime.spark.telling import tell
 from pillarbox._runtime.spark.tools import Hooks, installed_tools
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Whether starts in this thread refuse changes, and whether what they start is watched.
+# Whether starts in this thread refuse changes, and whether the caller watches the started queries.
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
 _watched: ContextVar[bool] = ContextVar("pillarbox_watched", default=False)
 
 
 @contextmanager
 def changes_refused(*, watched: bool = False) -> Iterator[None]:
-    """Let starts in this thread refuse programs that cannot resume from the checkpoint, as far as its notes tell.
+    """Refuse programs, in this block and thread, that cannot resume from the checkpoint by its notes.
 
     Args:
-        watched: whether the caller watches the queries that start, and hands their events to their hooks.
+        watched: whether the caller watches the started queries, and passes their events to their hooks.
     """
     tokens = _refusing.set(True), _watched.set(watched)
     try:
@@ -72,35 +72,35 @@ def changes_refused(*, watched: bool = False) -> Iterator[None]:
 
 
 def start_query(start: Start, method: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query: with all that its programs need, if it has any; alone, if not.
+    """Start a query with its programs' settings, or unchanged if it has no programs.
 
     Args:
         method: the writer's own ``start`` or ``toTable``, with its arguments.
     """
     programs = _programs_to_start(start)
     if programs:
-        return _Starting(start, programs).run(method)
+        return _Starter(start, programs).run(method)
     with alone():
         return method()
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
-    """Return the programs of a query that starts: none, if its plan cannot be read, and no program is to be started."""
+    """Return the programs of a starting query; empty if its plan cannot be read and no program is unstarted."""
     try:
         return programs_of(start.writer)
     except ProgramError:
         raise
     except Exception as error:
         if is_one_unstarted(start.spark):
-            raise  # one may be in this query, and would run without its settings
+            raise  # an unstarted program may be in this query, and would run without its settings
         _log.warning(
             "whether a query has programs of pillarbox is not known, so it starts as it is: %s", describe(error)
         )
         return []
 
 
-class _Starting:
-    """The start of a query that has programs of pillarbox."""
+class _Starter:
+    """The start of a query with programs of pillarbox."""
 
     def __init__(self, start: Start, programs: Sequence[PlannedProgram]) -> None:
         self._start = start
@@ -108,19 +108,19 @@ class _Starting:
         self._programs = programs
         self._run_id = uuid.uuid4().hex
         self._layouts: list[Layout] = []
-        # The settings that tell the tasks of the last epoch.
+        # Settings for the tasks of the last epoch.
         self._drain: dict[str, str] = {}
         self._other_python = True
 
     def run(self, method: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Make the checkpoint ready, and start the query.
+        """Prepare the checkpoint, and start the query.
 
         Args:
             method: the writer's own.
         """
         start, spark, programs = self._start, self._spark, self._programs
         settings_of(lambda name: spark.conf.get(name, None))  # before anything runs
-        # Also if it is refused: programs that come now take the place of these.
+        # Also if it is refused: later programs replace these.
         note_start(spark)
         # (Before a function of ``foreachBatch`` is wrapped.)
         self._other_python = runs_other_python(start)
@@ -128,21 +128,21 @@ class _Starting:
         if begin_from_savepoint(start, programs, checkpoint):
             checkpoint = Checkpoint(spark, str(checkpoint))
         if checkpoint is not None:
-            checkpoint = self._made_ready(checkpoint)
+            checkpoint = self._prepared(checkpoint)
         if checkpoint is None or checkpoint.is_new:
-            _tell_defaults(spark, programs)
-        spent = resume_ceilings(spark, [one.id for one in programs], checkpoint)
-        with whole_batches(start, checkpoint) as belong_to, self._settings():
+            _notify_defaults(spark, programs)
+        spent = resume_ceilings(spark, [program.id for program in programs], checkpoint)
+        with whole_batches(start, checkpoint) as set_query, self._settings():
             query = method()
-            belong_to(query)
+            set_query(query)
         if spent is not None:
             spent.belongs_to(query)
-        # Spark prepares the first epoch meanwhile.
+        # In parallel, Spark prepares the first epoch.
         configuration = self._configuration(checkpoint)
         started = StartedQuery(
             *(query, start, programs, self._run_id, configuration, self._layouts), is_watched=_watched.get()
         )
-        # Nobody looks after a query that was started by its writer alone: its end is noticed now.
+        # Queries started by their writers alone are not watched: their end is noticed here.
         close_ended_queries(remember(started))
         tools = installed_tools()
         if tools is not None:
@@ -150,9 +150,9 @@ class _Starting:
         return query
 
     def _configuration(self, checkpoint: Checkpoint | None) -> Configuration:
-        """Return what the query runs with."""
+        """Return the query's configuration."""
         present = None if checkpoint is None else checkpoint.cached_parallelism
-        stateful = [one.parallelism for one in self._programs if one.parallelism]
+        stateful = [program.parallelism for program in self._programs if program.parallelism]
         own = {"trigger": self._start.trigger}
         if stateful:
             own["parallelism"] = str(present or max(stateful))
@@ -160,7 +160,7 @@ class _Starting:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """Have all that the query needs on the session meanwhile."""
+        """Set all of the query's settings on the session in this block."""
         needed = program_settings(
             self._spark,
             self._programs,
@@ -170,11 +170,11 @@ class _Starting:
         with needed, session_settings(self._spark, {RUN: self._run_id, **self._drain}):
             yield
 
-    def _made_ready(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Refuse, note and complete what is in the checkpoint; return it as it is then."""
+    def _prepared(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Check, note and complete the checkpoint. Returns it with its new contents."""
         start, programs = self._start, self._programs
         check_logs(self._spark, checkpoint)
-        if any(one.parallelism for one in programs):
+        if any(program.parallelism for program in programs):
             checkpoint.check_state_format()
         self._layouts = self._layouts_in(checkpoint)
         if not start.passes_settings:
@@ -187,63 +187,65 @@ class _Starting:
         return checkpoint
 
     def _layouts_in(self, checkpoint: Checkpoint) -> list[Layout]:
-        """Return how the programs are laid out in the checkpoint."""
-        compiled = [one.layout for one in self._programs]
+        """Return the programs' layouts in the checkpoint."""
+        compiled = [program.layout for program in self._programs]
         try:
-            found = checkpoint.layouts(compiled, lambda: _layouts_in_state(self._spark, checkpoint, self._programs))
-        except Exception as error:  # if they are others, the tasks will notice
+            noted = checkpoint.layouts(compiled, lambda: _layouts_in_state(self._spark, checkpoint, self._programs))
+        except Exception as error:  # if they differ, the tasks will notice
             if _refusing.get() and isinstance(error, CheckpointMismatchError):
                 raise
             _log.warning("checkpoint %s: the subtasks in it are not known: %s", checkpoint, describe(error))
-            return [each._replace(codes=CODES) for each in compiled]
-        # One that the user has set holds; if it is another one, it is refused.
+            return [layout._replace(codes=CODES) for layout in compiled]
+        # The user's max parallelism applies. If it differs from the checkpoint's, it is refused.
         return [
-            each if each.subtasks == one.layout.subtasks or not one.sets_max_parallelism else own._replace(codes=CODES)
-            for one, own, each in zip(self._programs, compiled, found)
+            layout
+            if layout.subtasks == program.layout.subtasks or not program.sets_max_parallelism
+            else own._replace(codes=CODES)
+            for program, own, layout in zip(self._programs, compiled, noted)
         ]
 
     def _look_at_notes(self, checkpoint: Checkpoint) -> None:
         programs = self._programs
-        stateful = [layout.subtasks for one, layout in zip(programs, self._layouts) if one.parallelism]
+        stateful = [layout.subtasks for program, layout in zip(programs, self._layouts) if program.parallelism]
         if _refusing.get() and stateful:
             checkpoint.check_parallelism(wanted_parallelism(programs), min(stateful))
-        described = [one.facts.description for one in programs]
+        described = [program.facts.description for program in programs]
         if _refusing.get():
             checkpoint.check(described, self._layouts)
             return
         try:
             checkpoint.follow(described, self._layouts)
-        except Exception as error:  # the query can do without
+        except Exception as error:  # the query does not need the note
             _log.warning("checkpoint %s: its program could not be noted: %s", checkpoint, describe(error))
 
 
 def _layouts_in_state(
     spark: SparkSession, checkpoint: Checkpoint, planned: Sequence[PlannedProgram]
 ) -> list[Layout | None]:
-    """Return the layout of each program, from the heads of the logs; None: it has none, or nobody knows which."""
+    """Return each program's layout from the heads of the logs, or None if unknown."""
     heads = CheckpointState(spark, str(checkpoint)).all_heads()
-    found: list[Layout | None] = []
-    for one in planned:
-        own = [head for head in heads if head.operator in one.facts.description.uids]
+    layouts: list[Layout | None] = []
+    for program in planned:
+        own = [head for head in heads if head.operator in program.facts.description.uids]
         if not own:
-            found.append(None)
+            layouts.append(None)
             continue
         numbers = max(head.parallelism for head in own), max(head.max_parallelism for head in own)
-        found.append(Layout(*numbers, CODES))
-    return found
+        layouts.append(Layout(*numbers, CODES))
+    return layouts
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    """Refuse a checkpoint that is laid out in another way than its programs, for tasks that cannot be told.
+    """Refuse a checkpoint with another layout than its programs, for tasks that cannot receive the layout.
 
     Raises:
-        CheckpointMismatchError: it is.
+        CheckpointMismatchError: the layouts differ.
     """
-    for one, layout in zip(planned, layouts):
-        if one.parallelism and layout != one.layout._replace(codes=CODES):
+    for program, layout in zip(planned, layouts):
+        if program.parallelism and layout != program.layout._replace(codes=CODES):
             what, how = "is laid out in another way than the program", ""
-            if layout.subtasks != one.layout.subtasks:
-                what = f"has max parallelism {layout.subtasks}, and the program {one.layout.subtasks}"
+            if layout.subtasks != program.layout.subtasks:
+                what = f"has max parallelism {layout.subtasks}, and the program {program.layout.subtasks}"
                 how = f"call env.set_max_parallelism({layout.subtasks}), or "
             raise CheckpointMismatchError(
                 f"checkpoint {checkpoint} {what}; under Spark Connect, tasks of foreachBatch and for_each_batch are"
@@ -251,18 +253,18 @@ def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], la
             )
 
 
-def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
-    """Tell the numbers that the user has not set, as a checkpoint keeps them."""
-    stateful = [one for one in planned if one.parallelism]
+def _notify_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
+    """Show the parallelisms that the user has not set, which the checkpoint fixes."""
+    stateful = [program for program in planned if program.parallelism]
     if stateful and wanted_parallelism(stateful) is None:
-        tell(
-            f"the query begins with parallelism {max(one.parallelism for one in stateful)},"
+        notify(
+            f"the query begins with parallelism {max(program.parallelism for program in stateful)},"
             f" {default_parallelism(spark)[1]}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes"
             " it, up to the max parallelism"
         )
-    fixed = {one.layout.subtasks for one in stateful if not one.sets_max_parallelism}
+    fixed = {program.layout.subtasks for program in stateful if not program.sets_max_parallelism}
     if fixed:
-        tell(
+        notify(
             f"the query begins with max parallelism {' and '.join(map(str, sorted(fixed)))},"
             " which is now fixed: env.set_max_parallelism() sets another one for a new checkpoint, which may begin"
             " with a savepoint of this one"

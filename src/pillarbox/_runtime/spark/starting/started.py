@@ -1,4 +1,4 @@
-"""The queries of programs that this process has started, and all that it takes to start them once more."""
+"""The queries with programs that this process has started, with everything needed to restart them."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class End(NamedTuple):
 
 
 class StartedQuery:
-    """A query that was started, and how.
+    """A started query.
 
     Attributes:
-        query: as Spark has it.
-        start: by which it can be started again.
-        checkpoint: its checkpoint location; None: Spark chose a temporary one, from which nobody could resume.
-        programs: those in its plan.
-        layouts: how each of them is laid out in the checkpoint; empty: there is no checkpoint that lasts.
-        run: the id of its run that its tasks are told.
-        configuration: what it runs with; None: it was not noted.
-        is_closed: whether what executors held of it has been closed, or is about to be.
+        query: Spark's query.
+        start: restarts the query.
+        checkpoint: its checkpoint location; None if Spark chose a temporary one, which cannot be resumed.
+        programs: the programs in its plan.
+        layouts: their layouts in the checkpoint; empty without a permanent checkpoint.
+        run: the run id that its tasks receive.
+        configuration: its configuration, or None if not noted.
+        is_closed: whether its functions in executors are closed, or about to be.
         await_end: the query's own ``awaitTermination``.
         is_watched: whether a thread of :func:`pillarbox.start` watches it.
-        hooks: tell the tools of it; None: there are no tools.
-        heartbeat: what its driver does now, if it is watched; the newest one, from the thread that watches it.
+        hooks: the tools' hooks, or None without tools.
+        heartbeat: the newest heartbeat of its driver, from the watching thread; None if it is not watched.
     """
 
     hooks: Hooks | None = None
@@ -71,16 +71,16 @@ class StartedQuery:
         self.configuration = configuration
         self.is_watched = is_watched
         self.is_closed = False
-        # Guards the number; threads wait for it to be 0.
+        # Guards the counter; threads wait for it to be 0.
         self._changed = threading.Condition()
         self._holding = 0
-        # The query's own, which does not wait for those who are busy with it.
+        # The query's own method, which does not wait for holders.
         self.await_end: Any = getattr(query, "awaitTermination", None)
         self._failure: Any = getattr(query, "exception", lambda: None)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let threads that wait for the end of the query wait for the end of this block as well. Any thread."""
+        """Hold the query's end in this block: threads that wait for the end wait for the block, too. Any thread."""
         with self._changed:
             self._holding += 1
         try:
@@ -91,16 +91,16 @@ class StartedQuery:
                 self._changed.notify_all()
 
     def wait_while_held(self) -> bool:
-        """Wait until nobody is busy with the query that has ended; return whether somebody was. Any thread."""
+        """Wait until no thread holds the ended query; return whether one did. Any thread."""
         with self._changed:
             was_held = bool(self._holding)
             self._changed.wait_for(lambda: not self._holding)
             return was_held
 
     def has_ended(self, timeout: float) -> bool:
-        """Return whether the query has ended, or does within a time (seconds), and nobody is busy with it any more.
+        """Return whether the query ends within a time (seconds), and no thread holds it.
 
-        While somebody is, it seems to have ended, and it may resume afterwards.
+        While it is held, it seems to have ended, and it may resume afterwards.
 
         Raises:
             StreamingQueryException: it has failed.
@@ -108,10 +108,10 @@ class StartedQuery:
         return self.await_end(timeout) is not False and not (self.wait_while_held() and _is_active(self.query))
 
     def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> End | None:
-        """Wait for the end of the query; return None if it still runs. Any thread.
+        """Wait for the end of the query, or return None if it still runs. Any thread.
 
         Args:
-            could_not_look: takes an error of Spark that says nothing about the query, which still runs.
+            could_not_look: called with a Spark error if the query still runs.
         """
         try:
             return End(None) if self.has_ended(seconds) else None
@@ -124,20 +124,19 @@ class StartedQuery:
 
     @property
     def is_running(self) -> bool:
-        """Whether the query runs, or somebody is busy with it."""
+        """Whether the query runs, or a thread holds it."""
         return bool(self._holding) or _is_active(self.query)
 
-    def hold_its_end(self, closing: Callable[[], None] = lambda: None) -> None:
-        """Let ``awaitTermination()`` of the query return when nobody is busy with it any more.
+    def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:
+        """Patch ``awaitTermination()`` of the query to return only when no thread holds the query.
 
-        The text of a failure that it raises, or that ``exception()`` returns, ends with the message of the task's
-        error.
+        The text of a failure that it raises, or that ``exception()`` returns, ends with the task's error message.
 
-        A program usually ends, and Spark with it, when that returns; but a query that is stopped with a savepoint
-        still has to be read then, and the functions of any query have to be closed.
+        A program usually ends, and Spark with it, when ``awaitTermination()`` returns. But a query that is stopped with
+        a savepoint still has to be read, and the functions of every query have to be closed.
 
         Args:
-            closing: waits until the functions of the query that has ended are closed.
+            closing: waits until the ended query's functions are closed.
         """
 
         def held_termination(timeout: float | None = None) -> bool | None:
@@ -171,7 +170,7 @@ class StartedQuery:
 
 
 def _texts_of(error: Exception) -> Iterator[str]:
-    """Return the texts of a failure, and of its causes in Java."""
+    """Return the texts of a failure and of its causes in Java."""
     yield str(error)
     stack = getattr(error, "_stackTrace", None)
     if isinstance(stack, str):
@@ -183,14 +182,14 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Keep a query that has just been started; those that have ended are forgotten, but for who has them at hand.
+    """Register a started query, and drop ended ones, which stay available through their query objects.
 
     Returns:
-        those that were forgotten.
+        the dropped queries.
     """
     query: Any = started.query
     query._pillarbox_started = started
-    started.hold_its_end()
+    started.hold_end()
     with _lock:
         ended = [other for number, other in _queries.items() if not other.is_running]
         before = _queries.get(str(started.query.id))
@@ -202,7 +201,7 @@ def remember(started: StartedQuery) -> list[StartedQuery]:
 
 
 def find(query: StreamingQuery) -> StartedQuery | None:
-    """Return how a query was started; None: another process did it, or it has no program of pillarbox."""
+    """Return the registered query, or None if another process started it or it has no program."""
     started: StartedQuery | None = getattr(query, "_pillarbox_started", None)
     if started is not None:
         return started
@@ -211,7 +210,7 @@ def find(query: StreamingQuery) -> StartedQuery | None:
 
 
 def running() -> list[str]:
-    """Return the ids of queries that run, of all sessions of this process."""
+    """Return the ids of running queries, of all sessions of this process."""
     with _lock:
         return [number for number, started in _queries.items() if started.is_running]
 

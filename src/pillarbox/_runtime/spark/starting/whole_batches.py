@@ -1,7 +1,7 @@
-"""Functions of ``foreachBatch`` that read a part of their batch, in classic sessions.
+"""Completes batches that a ``foreachBatch`` function reads only in part, in classic sessions.
 
-A partition's state is committed by the task that computes its rows to the end. So Spark ends a query whose function
-reads only a part of a batch. pillarbox computes such a batch to its end.
+A partition's state is committed by the task that computes all of its rows. So Spark fails a query whose function reads
+only a part of a batch. pillarbox computes such a batch to its end.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _log = logging.getLogger("pillarbox")
 
 
 class WholeBatches:
-    """The function of ``foreachBatch`` of one run of a query. Each batch is computed to its end.
+    """The ``foreachBatch`` function of one run of a query. Computes each batch to its end.
 
-    A batch is computed as often as the user's function reads it. The first batch of which it reads only a part is
-    computed once more. The batches after that are persisted: each partition is computed once.
+    A batch is computed as often as the user's function reads it. The first batch that it reads only in part is computed
+    once more. Later batches are persisted: each partition is computed once.
 
     Args:
-        function: the user's.
-        interrupted: a batch that the query has begun before, which the function may skip. It is persisted.
+        function: the user's function.
+        interrupted: the number of an uncommitted batch, which the function may skip. It is persisted.
     """
 
     def __init__(self, function: Callable[[DataFrame, int], Any], interrupted: int | None) -> None:
@@ -43,13 +43,13 @@ class WholeBatches:
         self._commits: StateCommits | None = None
         self._started = threading.Event()
 
-    def belong_to(self, query: StreamingQuery) -> None:
+    def set_query(self, query: StreamingQuery) -> None:
         """Set the query, which may have begun its first batch."""
         self._commits = StateCommits(query)
         self._started.set()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Call the user's function, and compute the rows that it leaves."""
+        """Call the user's function, and compute the remaining rows."""
         if self._persists or batch_id == self._interrupted:
             self._call_persisted(batch, batch_id)
             return
@@ -71,7 +71,7 @@ class WholeBatches:
     def _call_persisted(self, batch: DataFrame, batch_id: int) -> None:
         batch.persist()
         try:
-            # A DataFrame of its own: the function may unpersist it, and Spark keeps the rows of this one.
+            # A DataFrame of its own: the function may unpersist it, and Spark still needs the rows of this one.
             self._function(batch.select("*"), batch_id)
             _compute(batch)
         finally:
@@ -84,7 +84,7 @@ def _compute(batch: DataFrame) -> None:
 
 @contextmanager
 def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
-    """Let the query that is started meanwhile compute its batches to the end; yield what to call with the query."""
+    """Complete the batches of the query started in this block. Yields a function to call with the query."""
     function = start.batch_function
     if function is None or start.function_reads_all or not session_of(start.spark).has_jvm:
         yield lambda query: None
@@ -93,6 +93,6 @@ def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Calla
     batches = WholeBatches(function, checkpoint.last_committed + 1 if checkpoint and is_interrupted else None)
     start.writer.foreachBatch(batches)
     try:
-        yield batches.belong_to
+        yield batches.set_query
     finally:
         start.writer.foreachBatch(function)

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from pyspark import cloudpickle
 
 from pillarbox._errors import describe
-from pillarbox._runtime.spark.failures import told_elsewhere
+from pillarbox._runtime.spark.failures import remote_error
 from pillarbox._tracebacks import user_traceback
 
 if TYPE_CHECKING:
@@ -210,4 +210,4 @@ def _as_users_error(number: int | None, step: str) -> Iterator[None]:
     except Exception as error:
         whose = "accumulators" if number is None else f"accumulator {number}"
         text = "\n".join(filter(None, [f"{whose}: {step} failed: {describe(error)}", user_traceback(error)]))
-        raise told_elsewhere("OperatorError", text) from None
+        raise remote_error("OperatorError", text) from None
