@@ -19,6 +19,9 @@ from pillarbox._operators.frame.gathering import GatheringOperator
 from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.operator import StreamOperator
+from pillarbox._operators.stateful_processor.base_operator import MicroBatchOperator
+from pillarbox._operators.stateful_processor.group_state import GroupStateOperator
+from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
 from pillarbox._operators.stateless.limit import LimitOperator
 from pillarbox._operators.stateless.pass_through import PassThroughOperator
 from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
@@ -26,6 +29,7 @@ from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermar
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox._operators.windowing.shared_operator import SharedWindowOperator
+from pillarbox.testing._tws_tester import _TestedOperator
 from pillarbox_tools.replay.unanswered import UnansweredOperator
 from tests.faults.parts.part import Joined, Part
 from tests.operators_table import keyed, stateless, two_streams, windows
@@ -88,7 +92,10 @@ BASES: tuple[type[StreamOperator], ...] = (
     BaseJoinOperator,
     TwoInputs,
     _BroadcastOperator,
+    MicroBatchOperator,
 )
+# Operators for Spark's stateful programs, which no method of a stream makes.
+SPARK_PROGRAMS: tuple[type[StreamOperator], ...] = (StatefulProcessorOperator, GroupStateOperator)
 # Why an operator is in no entry.
 OTHERS: dict[type[StreamOperator], str] = {
     **dict.fromkeys(BASES, "is what others are made of"),
@@ -98,6 +105,10 @@ OTHERS: dict[type[StreamOperator], str] = {
     ColumnsOperator: "has no state, and emits columns: tests/types",
     PrintOperator: "emits nothing",
     UnansweredOperator: "stops a replay at a call: tests/runtime/recording/test_replay.py",
+    **dict.fromkeys(
+        SPARK_PROGRAMS, "compares with Spark: tests/spark/stateful_programs, tests/faults/test_stateful_programs.py"
+    ),
+    _TestedOperator: "is in no program: it is TwsTester's, tests/operators/stateful_processor",
     LimitOperator: "counts what a bounded program emits, without snapshots: tests/runtime/programs/test_results.py",
 }
 

@@ -14,17 +14,19 @@ from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.sinks import PrintOperator
 from pillarbox._runtime.spark import runtime
+from pillarbox.testing._tws_tester import _TestedOperator
 from pillarbox_tools.replay.unanswered import UnansweredOperator
 from tests.faults.parts import columns
 from tests.faults.parts.part import streams_of
 from tests.faults.programs import job, limited_job, second_job
 from tests.faults.programs.job import NO_FAULTS
 from tests.faults.programs.second_job import MODES
-from tests.operators_table.table import BASES, OPERATORS, chaos_parts
+from tests.operators_table.table import BASES, OPERATORS, OTHERS, SPARK_PROGRAMS, chaos_parts
 from tests.operators_table.test_entries import all_operators
 
 NOT_UNDER_FAULTS: dict[type[StreamOperator], str] = {
     **dict.fromkeys(BASES, "is what others are made of"),
+    **{operator: OTHERS[operator] for operator in (*SPARK_PROGRAMS, _TestedOperator)},
     PrintOperator: "writes to the output of a worker, where nothing can be compared",
     UnansweredOperator: "is in no query: it stops a replay at a call",
 }
