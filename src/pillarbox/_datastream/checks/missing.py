@@ -16,8 +16,7 @@ _READ = "read it with Spark, and begin with from_dataframe(spark.readStream...)"
 _SHIPPED = "the session ships files: spark.addArtifact(..., pyfile=True), or spark-submit --py-files and --archives"
 _SPARKS = "Spark's own settings hold: leave the call out"
 
-# Methods of PyFlink's classes, and of Java's where these are in Flink's documentation, that have no equivalent of the
-# same name.
+# Methods of PyFlink classes, and Java methods from Flink's documentation, that have no equivalent of the same name.
 _OF_STREAMS = {
     "add_sink": _WRITE,
     "cache": "end the stream with to_dataframe(...), and persist that",
