@@ -40,13 +40,14 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+import pillarbox
 from benchmarks.harness.case import Outcome, Said
 from benchmarks.harness.contest import Contest, add_names, add_options, contest_page
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import MINUTE, SUBTASKS, Ints, MicroBatches, draw
 from benchmarks.harness.runners import Contender
 from benchmarks.peers.limits import BareLoop, two_hops
-from pillarbox import StreamExecutionEnvironment, WatermarkStrategy, group_by
+from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
 
 SPAN = 5 * MINUTE
 DELAY = 5_000
@@ -126,7 +127,7 @@ class KeyedFunctions:
         timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", "5 seconds")
         is_own, flavour = name.startswith("own-"), name.removeprefix("own-")
         rows = timed if flavour == "apply" else timed.select("key", "ts")
-        grouped = group_by(rows, "key") if is_own else rows.groupBy("key")
+        grouped = pillarbox.group_by(rows, "key") if is_own else rows.groupBy("key")
         if flavour == "apply":
             return grouped.applyInPandasWithState(self.apply, self.output, self.state, "append", "EventTimeTimeout")
         if flavour == "pandas":
