@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.watching.following import watched_query
 from pillarbox_tools.watching.stored import stored_snapshot
 from tests.see.queries import Inbox, counts, slow_sink, started
+from tests.support.sessions import setting_of_application
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow("four queries")]
 
@@ -92,21 +91,6 @@ def test_it_is_said_of_each_rule_what_breaks_it() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "_told", set())
-
-
-@contextmanager
-def setting_of_application(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Have a setting of the whole application meanwhile, which sessions cannot change."""
-    conf: Any = spark.sparkContext._conf
-    before = conf.get(name)
-    conf.set(name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            conf._jconf.remove(name)
-        else:
-            conf.set(name, before)
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> set[str]:

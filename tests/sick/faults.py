@@ -12,7 +12,8 @@ from pathlib import Path
 from tests.see.queries import counts, slow_sink
 from tests.sick import programs
 from tests.sick.programs import DAY, DIE, ERROR, FAIL_ONCE, HANG, SLOW
-from tests.sick.room import Room, setting_of_application
+from tests.sick.room import Room
+from tests.support.sessions import setting_of_application
 
 
 @dataclass(frozen=True)

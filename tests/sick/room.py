@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,21 +115,6 @@ class Room:
         with console.capture() as capture:
             show.findings(console, examine(Facts.of(stored_snapshot(self.spark, self.checkpoint))), every=False)
         return capture.get()
-
-
-@contextmanager
-def setting_of_application(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Have a setting of the whole application in the block, which sessions cannot change."""
-    conf: Any = spark.sparkContext._conf
-    before = conf.get(name)
-    conf.set(name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            conf._jconf.remove(name)
-        else:
-            conf.set(name, before)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:

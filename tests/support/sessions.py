@@ -15,7 +15,13 @@ from pyspark.sql import SparkSession
 from pillarbox._runtime.spark.session.java import java_session, jvm
 from pillarbox._runtime.spark.session.local_session import local_session
 
-__all__ = ["active_session", "only_session", "session_with_package", "tasks_are_tried_once"]
+__all__ = [
+    "active_session",
+    "only_session",
+    "session_with_package",
+    "setting_of_application",
+    "tasks_are_tried_once",
+]
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,3 +111,18 @@ def environment_without_spark(**more: str) -> dict[str, str]:
     """Return the environment for a program of its own: this process's, without what it says of Spark, and more."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     return {**env, **more}
+
+
+@contextmanager
+def setting_of_application(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Have a setting of the whole application in the block, which sessions cannot change."""
+    conf: Any = spark.sparkContext._conf
+    before = conf.get(name)
+    conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            conf._jconf.remove(name)
+        else:
+            conf.set(name, before)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _VERSION = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|snapshot|changelog|delta)$")
 _SNAPSHOTS = ("zip", "snapshot")
 _GONE = re.compile(r"does not exist|No such file|FileNotFound")
-_LOGS = ("offsets", "commits")
 _REMOVALS = 5
 
 
