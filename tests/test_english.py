@@ -1,12 +1,14 @@
-"""``scripts/english.py`` counts phrases and names by folder, and no count may rise."""
+"""``scripts/english.py`` counts phrases and names by folder; ``scripts/messages.py`` prints messages."""
 
 from __future__ import annotations
 
+import ast
 import json
 
 import pytest
 
 from scripts.english import NAMES, PATTERNS, Place, check, count, find, risen
+from scripts.messages import messages
 
 # By the name of a pattern: text that it finds, and text that it does not.
 EXAMPLES: dict[str, tuple[str, str]] = {
@@ -106,3 +108,24 @@ def test_a_moved_file_is_recorded_and_a_risen_total_is_not():
     recorded = {"docs": {"comes": 1}}
     assert risen(count([place("docs/howto")]), recorded) == []
     assert risen(count([place("docs"), place("docs/howto")]), recorded) == ["comes"]
+
+
+MODULE = '''
+"""Not a message."""
+
+def run(name, log, error):
+    log.warning("query %s: it is late", name)
+    log.append("not a message of a log")
+    option("--epoch", help="The micro-batch." + " By default, the last.")
+    if name is None:
+        raise ValueError(f"a name is missing: {name!r}, give one")
+    raise error
+'''
+
+
+def test_errors_log_lines_and_help_are_messages():
+    assert list(messages(ast.parse(MODULE))) == [
+        (5, "query %s: it is late"),
+        (7, "The micro-batch. By default, the last."),
+        (9, "a name is missing: {}, give one"),
+    ]

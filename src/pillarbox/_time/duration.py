@@ -1,7 +1,8 @@
 """Durations: their notations, and their length in whole milliseconds.
 
-``Duration`` and ``Time`` are PyFlink's, so that its programs read the same. Strings have Spark's units (``"1 hour 30
-minutes"``) and those of Flink's ``TimeUtils.parseDuration`` (``"200ms"``, ``"10 min"``). Everything is immutable.
+``Duration`` and ``Time`` are PyFlink's, so that its programs read the same. Strings have the units of Spark
+(``"1 hour 30 minutes"``) and of ``TimeUtils.parseDuration`` in Flink (``"200ms"``, ``"10 min"``). Everything is
+immutable.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class MailboxExecutor:
     ``execute`` and ``submit`` may be called from any thread. The other methods belong to the mailbox thread.
 
     An operator that must wait in the middle of a record, for example for capacity, yields: it runs its own mails and
-    those of operators downstream until the event happens. Mails of upstream operators stay hidden, as they could emit
+    mails of downstream operators until the event happens. Mails of upstream operators stay hidden, as they could emit
     the next record into the unfinished one.
 
     Flink: ``MailboxExecutorImpl``. One difference: no executor's yield runs deferrable mails, as Flink documents it; in

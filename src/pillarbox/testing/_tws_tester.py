@@ -14,7 +14,7 @@ from pyspark.sql.types import Row, StringType, StructField, StructType
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import MicroBatch, OperatorContext, OperatorFactory
-from pillarbox._operators.stateful_processor.base_operator import ProcessorSettings
+from pillarbox._operators.stateful_processor.base_operator import TIME_MODES, ProcessorSettings
 from pillarbox._operators.stateful_processor.handle import DriverHandle, declare
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
 from pillarbox._task.vertex import ChainNode
@@ -23,8 +23,6 @@ from pillarbox.testing._keyed_operator_harness import KeyedOneInputStreamOperato
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_MODES = ("none", "processingtime", "eventtime")
 
 
 class _Results(list[Any]):
@@ -128,7 +126,7 @@ class TwsTester:
         eventTimeExtractor: Callable[[Any], int] | None = None,
     ) -> None:
         mode = timeMode.lower()
-        if mode not in _MODES:
+        if mode not in TIME_MODES:
             raise ProgramError(f"TwsTester: timeMode is None, ProcessingTime or EventTime, not {shorten(timeMode)}")
         if mode == "eventtime" and eventTimeExtractor is None:
             raise PySparkValueError(

@@ -107,7 +107,7 @@ def test_rows_are_late_by_the_watermark_of_the_micro_batch_before():
     assert batches.run([("a", 1, 1)], 1, watermark=10) == [("a 1", 3)]
     # To the microsecond: 10.5 ms is after 10 ms.
     assert batches.run([("a", 10, 1), ("a", 10.5, 1)], 2, watermark=20) == [("a 1", 4)]
-    # No data was in micro-batch 3, so its watermark is that of micro-batch 4.
+    # No data was in micro-batch 3, so it has the watermark of micro-batch 4.
     assert batches.run([("a", 20, 1), ("a", 30, 1), ("a", 31, 1)], 4, watermark=30) == [("a 1", 5)]
     assert batches.operator.context.counters["late_records_dropped"] == 2
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
@@ -90,7 +92,7 @@ def test_a_state_that_is_not_declared_so_is_refused(call):
 
 
 def test_frames_drop_late_rows_and_timers_emit_frames():
-    tester = TwsTester(Frames(), timeMode="EventTime", eventTimeExtractor=lambda row: row["time"])
+    tester: Any = TwsTester(Frames(), timeMode="EventTime", eventTimeExtractor=lambda row: row["time"])
     out = tester.testInPandas("ann", pd.DataFrame({"time": [1, 11]}))
     assert out.to_dict("list") == {"key": ["ann"], "n": [2]}
     assert tester.setWatermark(10).empty

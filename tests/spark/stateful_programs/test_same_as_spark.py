@@ -52,7 +52,7 @@ def results(
     """Return what each program emits in each micro-batch.
 
     Args:
-        restarts: the micro-batches before which the query starts anew; after each file one without data may follow.
+        restarts: the micro-batches before which the query restarts; after each file one without data may follow.
     """
     found: dict[int, dict[str, list[str]]] = {}
     files = sorted(source.iterdir())

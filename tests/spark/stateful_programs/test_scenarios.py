@@ -1,6 +1,6 @@
 """What Spark's own tests of these APIs try, retold: the same assertions for Spark and for pillarbox.
 
-Their subjects are those of Spark's ``test_pandas_transform_with_state.py`` and
+They have the subjects of Spark's ``test_pandas_transform_with_state.py`` and
 ``test_pandas_grouped_map_with_state.py``. Left out are tests of Spark's state store (metadata, the ``statestore``
 source, its metrics, Avro), which pillarbox does not have; time-to-live, timers, late rows and restarts are in
 ``test_same_as_spark.py``.

@@ -1,4 +1,4 @@
-"""Joins of two streams. Names and meanings are those of Flink's Java API, spelled as in Python; PyFlink has none."""
+"""Joins of two streams. Names and meanings are Flink's, from its Java API; PyFlink has no joins."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._errors import ConfigurationError, ProgramError, check_kind, listed, shorten
 from pillarbox._operators.frame.operator import OperatorFactory, SparkTime
-from pillarbox._operators.stateful_processor.base_operator import MicroBatchOperator, ProcessorSettings
+from pillarbox._operators.stateful_processor.base_operator import TIME_MODES, MicroBatchOperator, ProcessorSettings
 from pillarbox._operators.stateful_processor.frames import FrameOptions, has_conversions
 from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
 from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable, declare
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
-# Spark's names of time modes and output modes, by what a user may write.
-_TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 _WATERMARK = "spark.watermarkDelayMs"
 # Rows of an initial state travel with the program to each task.
 _INITIAL_BYTES = 64 * 1024 * 1024
@@ -81,7 +79,7 @@ def group_by(
 
 
 class GroupedData:
-    """A grouped DataFrame; ``group_by`` returns it. Its methods are those of Spark's ``GroupedData`` with state."""
+    """A grouped DataFrame; ``group_by`` returns it. It has the stateful methods of Spark's ``GroupedData``."""
 
     def __init__(self, df: DataFrame, names: list[str], env: StreamExecutionEnvironment) -> None:
         self._env = env
@@ -125,7 +123,7 @@ class GroupedData:
     ) -> DataFrame:
         """Call a ``StatefulProcessor`` with the rows of each key, as pandas frames; it emits frames, too.
 
-        Arguments and errors are those of :meth:`transformWithState`.
+        Arguments and errors as in :meth:`transformWithState`.
         """
         modes = outputMode, timeMode, eventTimeColumnName
         return self._transform(statefulProcessor, outputStructType, *modes, initial=initialState, pandas=True)
@@ -164,7 +162,7 @@ class GroupedData:
         declarations = Declarations({STATE: StateVariable("value", (self._parse(stateStructType),), None)})
         # Without a timeout the function may nevertheless ask for the watermark.
         spark_mode = "eventtime" if mode == "none" and self._watermark is not None else mode
-        time = SparkTime(outputMode, _TIME_MODES[spark_mode])
+        time = SparkTime(outputMode, TIME_MODES[spark_mode])
         return self._run(GroupStateOperator, func, declarations, outputStructType, time, mode, pandas=True)
 
     def _transform(
@@ -174,7 +172,7 @@ class GroupedData:
         mode = _time_mode(time_mode)
         handle = DriverHandle(mode, self._parse)
         declare(processor, handle)
-        time = SparkTime(output_mode, _TIME_MODES[mode], event_time_column)
+        time = SparkTime(output_mode, TIME_MODES[mode], event_time_column)
         arguments = processor, handle.declarations, output, time, mode
         return self._run(StatefulProcessorOperator, *arguments, pandas=pandas, initial=self._collected(initial))
 
@@ -282,7 +280,7 @@ def _time_mode(mode: str) -> str:
         IllegalArgumentException: there is no such mode.
     """
     known = mode.lower() if isinstance(mode, str) else ""
-    if known not in _TIME_MODES:
+    if known not in TIME_MODES:
         from pyspark.errors import IllegalArgumentException
 
         raise IllegalArgumentException(

@@ -46,7 +46,7 @@ def streams_to_merge(older: Iterable[T], rows: int, longest: Callable[[T], int] 
     Args:
         older: the stored streams, the latest first.
         rows: the number of rows of the new stream.
-        longest: returns how many rows like those of a stream may be in one stream; None: no limit.
+        longest: returns the most rows of this size in one stream; None: no limit.
     """
     merged: list[T] = []
     for stream in older:

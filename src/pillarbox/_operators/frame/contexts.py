@@ -1,7 +1,7 @@
 """The context of functions: the current record, pair or timer, in one reused object.
 
-The operator updates its fields. Each kind of function has its own ``Context`` names; the classes here, or those of the
-operators, implement them.
+The operator updates its fields. Each kind of function has its own ``Context`` names, which the classes
+here or in the operators implement.
 """
 
 from __future__ import annotations

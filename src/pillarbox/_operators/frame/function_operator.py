@@ -183,7 +183,7 @@ class Pass:
 
 
 def _misses_a_timestamp(error: BaseException) -> bool:
-    """Return whether an error is like that of ``ctx.timestamp() + 60_000``, where Python only says ``NoneType``."""
+    """Return whether a missing timestamp caused an error: Python only names ``NoneType``."""
     if not isinstance(error, TypeError) or "NoneType" not in str(error):
         return False
     *_, (frame, _) = walk_tb(error.__traceback__)

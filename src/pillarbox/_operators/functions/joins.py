@@ -1,4 +1,4 @@
-"""Functions of joins. Names and meanings are those of Flink's Java API; PyFlink has none."""
+"""Functions of joins. Names and meanings are Flink's, from its Java API; PyFlink has no joins."""
 
 from __future__ import annotations
 

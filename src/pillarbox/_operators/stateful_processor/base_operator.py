@@ -23,6 +23,9 @@ from pillarbox._operators.stateful_processor.handle import Declarations
 from pillarbox._operators.stateful_processor.sorted_rows import SortedRows, without_late
 from pillarbox._state.heap.timers import HeapTimers
 
+# Spark's names of time modes, by ``ProcessorSettings.time_mode``.
+TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
+
 
 @dataclass(frozen=True)
 class ProcessorSettings:
@@ -31,7 +34,7 @@ class ProcessorSettings:
     Attributes:
         processor: the user's object or function.
         declarations: what its ``init`` declares.
-        time_mode: ``none``, ``processingtime`` or ``eventtime``.
+        time_mode: a key of ``TIME_MODES``.
         key: the columns of the key.
         output: the columns that it emits.
         event_time: the column that holds the event time of rows, by which late ones are dropped; None: none are.

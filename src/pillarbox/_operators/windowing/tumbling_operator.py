@@ -1,8 +1,8 @@
 """Tumbling windows that fold and fire at their end: the most frequent ones, with less work.
 
 All keys have the same windows, so a window stores the accumulators of all keys, and has one timer, which handles all of
-its keys. In a checkpoint, state and timers are those of :class:`WindowOperator`, so a program may change to options
-that need that operator, and back.
+its keys. A checkpoint has the same state and timers as with :class:`WindowOperator`, so a program may change to
+options that need that operator, and back.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int,
     """Return the stateful operator that has a uid's logs, and their heads.
 
     Spark needs the columns before it reads, and only the heads of all subtasks together determine them. It cannot look
-    up a head, so this opens the state one time more than reading the rows does.
+    up a head, so this opens the state once more than reading the rows does.
     """
     others: set[str] = set()
     for operator in files.stateful:

@@ -41,7 +41,7 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
     epoch; results are correct nevertheless. In either case, the ``close()`` of the query's functions is called.
 
     In a terminal, a line on standard error shows the progress while the query catches up: with
-    ``trigger(availableNow=True)``, or when it is behind its input. It shows the epochs, the rows, the rows per second,
+    ``trigger(availableNow=True)``, or when it lags its input. It shows the epochs, the rows, the rows per second,
     and the completed share if the source reports the total.
 
     Only the main thread receives signals. In another thread, this just waits for the end of the query. On return, and

@@ -1,4 +1,4 @@
-"""Sessions that pillarbox makes: local ones for examples, tests and trying out, and those of the command line."""
+"""Sessions that pillarbox makes: for examples, tests, trying out and the command line."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     check_count(cores, "local_session(): cores")
     check_text(app_name, "local_session(): app_name")
     # Workers find the program's own modules where the driver does: next to the script.
-    beside = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
-    paths = [*beside, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    script_folders = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
+    paths = [*script_folders, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     merged = {
         # Modules that workers import are imported once, and shared.

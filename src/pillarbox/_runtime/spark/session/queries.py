@@ -20,7 +20,7 @@ def pinned_jvm() -> Any:
     Without it, queries end by ``stop()``, in the middle of an epoch.
 
     Raises:
-        RuntimeError: threads share those of the JVM (``PYSPARK_PIN_THREAD=false``).
+        RuntimeError: Python threads share JVM threads (``PYSPARK_PIN_THREAD=false``).
     """
     from py4j.clientserver import ClientServer
     from pyspark import SparkContext
