@@ -10,6 +10,7 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.api.function import AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_keyed.factory import AsyncKeywords, process_factory
 from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
 from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,
@@ -38,7 +39,6 @@ from pillarbox._operators.functions.two_streams import (
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
-from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox._operators.stateless.filter import FilterOperator
 from pillarbox._operators.stateless.flat_map import FlatMapOperator
@@ -68,10 +68,7 @@ _TWO_INPUTS: dict[type[Function], type[CoFlatMapOperator]] = {
     CoMapFunction: CoMapOperator,
     CoFlatMapFunction: CoFlatMapOperator,
 }
-_KEYED: dict[type[Function], type[KeyedProcessOperator | ReduceOperator]] = {
-    KeyedProcessFunction: KeyedProcessOperator,
-    ReduceFunction: ReduceOperator,
-}
+_CALLER = "harness_for()"
 
 
 class ProcessFunctionTestHarnesses:
@@ -98,9 +95,8 @@ class ProcessFunctionTestHarnesses:
             key_type: the declared type of the key, if any.
             options: as for :class:`KeyedOneInputStreamOperatorTestHarness`.
         """
-        make = partial(KeyedProcessOperator, function=function, keying=Keying(key_by, "process", key_type))
-        node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
-        return KeyedOneInputStreamOperatorTestHarness(node, **options)
+        factory = process_factory(function, Keying(key_by, "process", key_type), "fail", {})
+        return KeyedOneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
     @staticmethod
     def for_keyed_co_process_function(
@@ -176,7 +172,10 @@ def harness_for(
         key_type: the declared type of the key, if any; for functions of one stream.
         broadcast: the descriptors of the function's broadcast state, which the second stream fills.
         on_error: the fate of records whose function raises, as in the streams' methods.
-        options: as for :class:`OneInputStreamOperatorTestHarness`: ``processing_time``, ``snapshot``, ...
+        options: as for :class:`OneInputStreamOperatorTestHarness`: ``processing_time``, ``snapshot``, ...; for a keyed
+            function with ``async def`` also ``capacity``, ``timeout``, ``ordered`` and ``on_barrier``, as in
+            ``process``. Its event loop has the harness's time, so ``asyncio.sleep(60)`` ends by
+            ``advance_processing_time(60_000)``.
 
     Raises:
         ProgramError: the function is of another kind, or is keyed and ``key_by`` is missing.
@@ -189,12 +188,17 @@ def harness_for(
     if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
         return _with_broadcast(function, name, key_by, tuple(broadcast), on_error, options)
     keying = None if key_by is None else Keying(key_by, name, key_type)
-    for kind, keyed in _KEYED.items():
+    for kind in (KeyedProcessFunction, ReduceFunction):
         if isinstance(function, kind):
             if keying is None:
                 raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
-            factory = OperatorFactory(partial(keyed, function=function, keying=keying), keyed=True)
-            return KeyedOneInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
+            if kind is KeyedProcessFunction:
+                keywords: Any = {key: options.pop(key) for key in AsyncKeywords.__annotations__ if key in options}
+                node = ChainNode(name, name, process_factory(function, keying, on_error, keywords, _CALLER))
+            else:
+                factory = OperatorFactory(partial(ReduceOperator, function=function, keying=keying), keyed=True)
+                node = _node(name, factory, on_error)
+            return KeyedOneInputStreamOperatorTestHarness(node, **options)
     for kind, either in _EITHER.items():
         if isinstance(function, kind):
             factory = OperatorFactory(partial(either, function=function, keying=keying), keyed=keying is not None)
@@ -218,7 +222,7 @@ def harness_for(
 
 
 def _node(name: str, factory: OperatorFactory, on_error: OnError, keying: Keying | None = None) -> ChainNode:
-    return ChainNode(name, name, guarded(factory, on_error, "harness_for()", keying=keying))
+    return ChainNode(name, name, guarded(factory, on_error, _CALLER, keying=keying))
 
 
 def _two_inputs(

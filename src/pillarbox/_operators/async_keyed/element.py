@@ -1,0 +1,217 @@
+"""An element that waits, runs, or has ended: a record, or a visit of its key's due timers.
+
+It is also the context that the function gets, as several functions run at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._copies import FIXED
+from pillarbox._errors import ProgramError, shorten, shorten_record
+from pillarbox._operators.async_io.api.request import RequestState
+from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results, check_tag, not_a_pair
+from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain
+from pillarbox._operators.functions.contexts import TimerService
+from pillarbox._state.heap.undo import ElementNotes
+from pillarbox._state.slots import Row
+
+if TYPE_CHECKING:
+    from pillarbox._operators.async_io.queue import Segment
+    from pillarbox._operators.async_keyed.runner import ElementRunner
+    from pillarbox._operators.async_keyed.steps import WorkerSteps
+
+Output = tuple[str | None, Any, int | None]
+"""Tag of the side output or None, value, and timestamp."""
+
+LETTER = ""
+"""The tag of dead letters among the outputs: no side output has it. Its values are (letter or None, error's class)."""
+
+
+class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
+    """A record of a key.
+
+    Args:
+        runner: runs it.
+        call: the function, by the number of the input.
+
+    Attributes:
+        current: the timestamp of the record or of the current timer.
+        emitted: the timestamp of its results.
+        watermark: the watermark at which it arrived.
+        state: whether it may leave. Its outputs then are complete.
+        is_over: whether it has ended, or was cut off: its remaining asyncio tasks have no key.
+        steps: its worker, while it runs.
+        coroutine: what its worker awaits, or None.
+        is_cancelled: whether its timeout is over.
+        original: the value before the function could change it.
+        notes: undo its changes; None if the operator never does.
+        outputs: complete outputs, of earlier timers of a visit, too; None if there are none.
+        results: outputs of the running call.
+    """
+
+    domain = TimeDomain.EVENT_TIME
+    state = RequestState.PENDING
+    segment: Segment | None = None
+    is_over = False
+    is_cancelled = False
+    was_carried = False
+    steps: WorkerSteps | None = None
+    coroutine: Any = None
+    original: Any = None
+    notes: ElementNotes | None = None
+    outputs: list[Output] | None = None
+
+    def __init__(
+        self, runner: ElementRunner, call: int, key: Any, value: Any, timestamp: int | None, watermark: int
+    ) -> None:
+        self.runner = runner
+        self.call = call
+        self.key = key
+        self.value = value
+        self.current: Any = timestamp
+        self.emitted = timestamp
+        self.watermark = watermark
+        self.results: list[Output] = []
+
+    def __str__(self) -> str:
+        return f"the record {shorten_record(self.value)} of key {shorten(self.key)}"
+
+    # -- the context --
+
+    def _check(self) -> None:
+        """Refuse calls outside of the element's steps (R5)."""
+        runner = self.runner
+        if runner.current is not self or get_ident() != runner.rows.thread:
+            raise ProgramError(
+                f"operator {runner.name!r}: the context of {self} is used outside of its steps: in another thread, in"
+                " a callback, with another element, or in an asyncio task that the function has not awaited"
+            )
+
+    def timestamp(self) -> Any:
+        return self.current
+
+    def get_current_key(self) -> Any:
+        return self.key
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+    def timer_service(self) -> TimerService:
+        return self
+
+    def output(self, tag: OutputTag[Any], value: Any) -> None:
+        self._check()
+        self._add_side(tag, value)
+
+    def current_processing_time(self) -> int:
+        return self.runner.clock.current_processing_time()
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self._check()
+        self.runner.timers.register_event_time_timer(None, timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self._check()
+        self.runner.timers.delete_event_time_timer(None, timestamp)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._check()
+        self.runner.timers.register_processing_time_timer(None, timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self._check()
+        self.runner.timers.delete_processing_time_timer(None, timestamp)
+
+    # -- outputs --
+
+    def collect(self, results: Iterable[Any]) -> None:
+        """Collect the results of the running call."""
+        if type(results) not in USUAL_RESULTS:
+            check_results(results)
+        for result in results:
+            self.add(result)
+
+    def add(self, result: Any) -> None:
+        """Collect a result, or ``(OutputTag, value)`` for a side output."""
+        kind = type(result)
+        if kind is tuple:
+            for field in result:
+                if type(field) not in FIXED:
+                    if type(result[0]) is OutputTag:
+                        if len(result) != 2:
+                            raise TypeError(not_a_pair(result))
+                        self._add_side(*result)
+                        return
+                    result = self.runner.copier.emitted(result)
+                    break
+        elif kind not in FIXED:
+            if kind is OutputTag:
+                raise TypeError(not_a_pair(result))
+            result = self.runner.copier.emitted(result)
+        self.results.append((None, result, self.emitted))
+
+    def _add_side(self, tag: OutputTag[Any], value: Any) -> None:
+        runner = self.runner
+        check_tag(runner.name, tag)
+        if tag.tag_id in runner.side_outputs:
+            self.results.append((tag.tag_id, runner.copier.copied(value), self.emitted))
+
+    def keep_results(self) -> None:
+        """Keep the outputs of a call that has succeeded."""
+        if self.outputs is None:
+            self.outputs = self.results
+        else:
+            self.outputs += self.results
+        self.results = []
+
+
+class Visit(Element):
+    """A visit of a key's due timers: calls ``on_timer`` for each that still exists when the key's turn comes (R8).
+
+    Args:
+        limit: the timestamp up to and at which timers are due.
+        domain: their clock.
+
+    Attributes:
+        fired: undoes that the running timer has left its row, for a barrier: ``put_back_timer`` with its arguments.
+        ends_key: whether batch mode ends the key, whose remaining timers then fire and whose state is dropped.
+    """
+
+    fired: tuple[Any, Row, int] | None = None
+
+    def __init__(
+        self,
+        runner: ElementRunner,
+        key: Any,
+        watermark: int,
+        limit: int,
+        domain: TimeDomain,
+        *,
+        ends_key: bool = False,
+    ) -> None:
+        super().__init__(runner, 0, key, None, None, watermark)
+        self.limit = limit
+        self.domain = domain
+        self.ends_key = ends_key
+
+    def __str__(self) -> str:
+        return f"the {self.domain.value} timer at {self.current} of key {shorten(self.key)}"
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self._register(super().register_event_time_timer, timestamp)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._register(super().register_processing_time_timer, timestamp)
+
+    def _register(self, register: Callable[[int], None], timestamp: int) -> None:
+        if self.ends_key:
+            self._check()
+            self.runner.warn_dropped_timer(self.key, timestamp)
+        else:
+            register(timestamp)

@@ -1,0 +1,538 @@
+"""Runs elements in the event loop: one at a time of a key, many keys concurrently (R1, R2).
+
+Everything runs in the mailbox thread. A step never emits and never runs a mail: ended elements wait in the operator's
+queue, and one mail emits them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from decimal import getcontext
+from functools import partial
+from time import monotonic, perf_counter
+from types import AsyncGeneratorType, CoroutineType
+from typing import Any
+
+from pillarbox._errors import (
+    OperatorError,
+    PillarboxError,
+    ProgramError,
+    failed,
+    place_of_task,
+    raise_from_user_code,
+    shorten,
+)
+from pillarbox._operators.async_io.api.request import RequestState
+from pillarbox._operators.async_io.loop.event_loop import cancelled
+from pillarbox._operators.async_io.loop.workers import Places, differs, most_stuck
+from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
+from pillarbox._operators.async_keyed.loop import OwnedLoop
+from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
+from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps
+from pillarbox._operators.dead_letters.dead_letter import DeadLetters
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._state.heap.backend import KeyedStateBackend, OneThread
+from pillarbox._state.heap.undo import ElementNotes, Undo
+from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.timestamps import MAX_WATERMARK
+
+_log = logging.getLogger("pillarbox")
+
+_FREE = object()
+# Ended elements wait up to this long (seconds) for others before they wake the mailbox thread, while more elements than
+# _PLENTY are ready: waking it costs more than an element.
+_PATIENCE = 0.002
+_PLENTY = 16
+# Seconds that a worker may take before the loop looks at sockets and timers again.
+_TURN = 0.01
+# Seconds for a cancelled element to end, before it loses its place.
+_HEED = 1.0
+# Limit of timers that one visit fires: after the end of the data, timers that set timers would never end.
+_LAST = 1_000_000
+
+
+class _NextTurn:
+    """Awaiting it returns in the loop's next turn."""
+
+    def __await__(self) -> Any:
+        yield
+
+
+class ElementRunner:
+    """Runs the elements of one operator.
+
+    Args:
+        rows: the keyed state as the function sees it.
+        undo: notes the elements' changes, or None.
+        timers: the function's timers.
+        calls: the function for the records of each input.
+        on_timer: the function for timers.
+        letters: writes dead letters, or None.
+        settle: called for an element that may leave.
+        announce: called when ended elements should be emitted.
+
+    Attributes:
+        loop: the event loop.
+        ready: elements that wait for a place only.
+        current: the element whose step runs, or None.
+        failure: the error that fails the task, or None.
+        is_turning: whether the caller of a turn emits what ends in it.
+        figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        options: AsyncKeyedOptions,
+        backend: KeyedStateBackend,
+        rows: OneThread,
+        *,
+        undo: Undo | None,
+        timers: InternalTimerService,
+        calls: list[Callable[..., Any]],
+        on_timer: Callable[..., Any],
+        letters: DeadLetters | None,
+        settle: Callable[[Element], None],
+        announce: Callable[[], None],
+    ) -> None:
+        self.name = context.name
+        self.clock = context.processing_time_service
+        self.copier = context.copier
+        self.side_outputs = context.side_outputs
+        self.rows = rows
+        self.timers = timers
+        self._context = context
+        self._options = options
+        self._backend = backend
+        self._undo = undo
+        self._calls = calls
+        self._on_timer = on_timer
+        self._letters = letters
+        self._settle = settle
+        self._announce = announce
+        is_manual = self.clock.is_manual
+        seconds = partial(_seconds, self.clock) if is_manual else monotonic
+        self.loop: OwnedLoop = OwnedLoop(self.name, rows, seconds, context.shared.resting)
+        self.loop.loop.set_task_factory(self._new_task)
+        # In a manual clock's time, no step takes any.
+        self.stopwatch: Callable[[], float] = self.loop.loop.time if is_manual else perf_counter
+        self._patience = 0.0 if is_manual else _PATIENCE
+        self._places = context.shared.lease(("async keyed", context.uid), lambda: Places(options.capacity))
+        self._plenty = max(_PLENTY, options.capacity // 2)
+        self.ready: deque[Element] = deque()
+        # By key: None while an element of it runs or waits for a place, or a deque of those that wait for that element.
+        self._lines: dict[Any, deque[Element] | None] = {}
+        self._workers: set[WorkerSteps] = set()
+        # Workers before their first step; the number of workers to start next: it doubles while elements wait.
+        self._starting = 0
+        self._burst = 1
+        self._cut_off: set[WorkerSteps] = set()
+        self._deadlines: deque[tuple[float, Element]] = deque()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._timeout = options.timeout_seconds
+        self._closing = False
+        self.current: Element | None = None
+        self.failure: BaseException | None = None
+        self.is_turning = False
+        self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0}
+        self._warned_of_dropped_timers = False
+        # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
+        self._base = copy_context()
+        self._base.run(getcontext)
+
+    # -- keys --
+
+    def admit(self, element: Element) -> None:
+        """Take an element: it runs after earlier elements of its key."""
+        lines, key = self._lines, element.key
+        line: Any = lines.get(key, _FREE)
+        if line is _FREE:
+            lines[key] = None
+            self.ready.append(element)
+        elif line is None:
+            lines[key] = deque([element])
+        else:
+            line.append(element)
+            if len(line) > self.figures["longest_key"]:
+                self.figures["longest_key"] = len(line)
+
+    def busy_keys(self) -> list[Any]:
+        """Return the keys with elements that have not ended."""
+        return list(self._lines)
+
+    def _end(self, element: Element) -> None:
+        """End an element: the next of its key becomes ready."""
+        element.is_over = True
+        element.state = RequestState.SETTLED
+        element.steps = element.coroutine = element.notes = None
+        self._settle(element)
+        lines, key, ready = self._lines, element.key, self.ready
+        line = lines[key]
+        if line is None:
+            del lines[key]
+        else:
+            ready.append(line.popleft())
+            if not line:
+                lines[key] = None
+        if self.is_turning:
+            return
+        if len(ready) <= self._plenty or not self._patience:
+            self._announce()
+        elif self._later is None:
+            self._later = self.loop.loop.call_later(self._patience, self._announce_later)
+
+    def _announce_later(self) -> None:
+        self._later = None
+        self._announce()
+
+    def turn(self) -> None:
+        """Run what is ready. The caller emits what ends in it."""
+        self.start_workers()
+        self.is_turning = True
+        try:
+            self.loop.turn()
+        finally:
+            self.is_turning = False
+
+    # -- steps --
+
+    def enter(self, element: Element) -> None:
+        """Make the key of an element the current one."""
+        backend, key = self._backend, element.key
+        backend.row = backend.rows[key]
+        backend.key = key
+        self.current = element
+        if self._undo is not None:
+            assert element.notes is not None
+            self._undo.enter(element.notes)
+
+    def leave(self) -> None:
+        """Make no key the current one."""
+        backend = self._backend
+        backend.row = backend.nowhere
+        backend.key = None
+        self.current = None
+        if self._undo is not None:
+            self._undo.leave()
+
+    def _new_task(self, loop: Any, run: Any, **options: Any) -> asyncio.Task[Any]:
+        if self.current is not None:
+            run = ChildSteps(self, self.current, run)
+        return asyncio.Task(run, loop=loop, **options)
+
+    # -- workers --
+
+    def start_workers(self) -> None:
+        """Start more workers if elements are ready: twice as many as the last time."""
+        count = min(len(self.ready) - self._starting, self._burst)
+        if count <= 0 or self._closing:
+            return
+        loop, places = self.loop.loop, self._places.resource
+        for _ in range(count):
+            if not places.take(self):
+                break
+            self._starting += 1
+            steps = WorkerSteps(self)
+            self._workers.add(steps)
+            steps.task = self._base.copy().run(partial(asyncio.Task, steps, loop=loop))
+        self._burst = min(2 * self._burst, self._options.capacity)
+        self.figures["in_flight_max"] = max(self.figures["in_flight_max"], len(self._workers))
+
+    @property
+    def places_taken(self) -> int:
+        """Number of its workers' places."""
+        return len(self._workers)
+
+    async def work(self, steps: WorkerSteps) -> None:
+        """Run one element after another, as long as any is ready."""
+        self._starting -= 1
+        ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
+        calls, places = self._calls, self._places.resource
+        try:
+            while ready and self.failure is None and not self._closing:
+                element = steps.element = ready.popleft()
+                self._begin(element, steps)
+                try:
+                    if type(element) is Visit:
+                        await self._visit(element)
+                    else:
+                        outcome = calls[element.call](element.value, element)
+                        if outcome is not None:
+                            kind = type(outcome)
+                            if kind is CoroutineType:
+                                element.coroutine = outcome
+                                results = await outcome
+                                if results is not None:
+                                    element.collect(results)
+                            elif kind is AsyncGeneratorType:
+                                await self._generate(element, outcome)
+                            else:
+                                element.collect(outcome)
+                        if not element.is_over:
+                            self._keep(element)
+                except BaseException as error:
+                    if self._closing:
+                        return
+                    self._raised(element, error)
+                if steps.is_cut_off:
+                    return
+                if element.is_cancelled and sys.version_info >= (3, 11):
+                    while steps.task.cancelling():
+                        steps.task.uncancel()
+                self.leave()
+                now = stopwatch()
+                if now - steps.began > SLOW_STEP:
+                    self.report_slow_step(steps)
+                steps.began = now
+                steps.element = None
+                self._end(element)
+                if places.are_wanted(self) or differs(clean):
+                    return  # the next element begins with a clean context
+                if now - steps.turn_began > _TURN:
+                    await _NextTurn()
+        finally:
+            self._give_up_place(steps)
+            self._cut_off.discard(steps)
+            if not steps.has_waited:
+                self._burst = 1
+            if not self._closing:
+                self.start_workers()
+
+    def _give_up_place(self, steps: WorkerSteps) -> None:
+        if steps in self._workers:
+            self._workers.discard(steps)
+            self._places.resource.give()
+
+    def _begin(self, element: Element, steps: WorkerSteps) -> None:
+        element.steps = steps
+        if self._undo is not None:
+            element.notes = ElementNotes()
+            element.original = self.copier.copied(element.value)
+        self.enter(element)
+        if self._timeout is not None:
+            self._deadlines.append((self.loop.loop.time() + self._timeout, element))
+            if self._deadline is None:
+                self._deadline = self.loop.loop.call_later(self._timeout, self._expire)
+
+    async def _generate(self, element: Element, results: AsyncGeneratorType[Any, None]) -> None:
+        element.coroutine = results
+        try:
+            async for result in results:
+                element.add(result)
+        except BaseException:
+            await results.aclose()
+            raise
+
+    async def _visit(self, visit: Visit) -> None:
+        """Call ``on_timer`` for each due timer of the key, the earliest first."""
+        if visit.ends_key:
+            await self._fire(visit)
+            visit.domain = TimeDomain.PROCESSING_TIME
+            await self._fire(visit)
+            self._backend.drop_key(visit.key)
+        else:
+            await self._fire(visit)
+
+    async def _fire(self, visit: Visit) -> None:
+        is_event_time = visit.domain is TimeDomain.EVENT_TIME
+        timers: Any = self.timers.event_timers if is_event_time else self.timers.processing_timers
+        fired = 0
+        while not visit.is_over and self.failure is None:
+            row = self._backend.rows[visit.key]
+            timestamp = timers.take_due(row, visit.limit)
+            if timestamp is None:
+                return
+            fired += 1
+            if fired > _LAST and visit.limit == MAX_WATERMARK:
+                raise ProgramError(
+                    f"operator {self.name!r}, key {shorten(visit.key)}: the data has ended, and timers have set more"
+                    f" than {_LAST} timers: set no timer where current_watermark() is 2**63 - 1"
+                )
+            visit.fired = timers, row, timestamp
+            visit.current = timestamp
+            visit.emitted = timestamp if is_event_time else None
+            try:
+                outcome = self._on_timer(timestamp, visit)
+                if outcome is not None:
+                    kind = type(outcome)
+                    if kind is AsyncGeneratorType:
+                        await self._generate(visit, outcome)
+                    else:
+                        if kind is CoroutineType:
+                            visit.coroutine = outcome
+                            outcome = await outcome
+                        if outcome is not None:
+                            visit.collect(outcome)
+                if visit.is_over:
+                    return
+                self._keep(visit)
+            except BaseException as error:
+                if self._closing:
+                    raise
+                self._raised(visit, error)
+            visit.fired = None
+
+    def _keep(self, element: Element) -> None:
+        """Keep the outputs and changes of a call that has succeeded."""
+        element.keep_results()
+        if element.notes is not None:
+            if element.was_carried:
+                # Changes of earlier epochs were rewound for their snapshots.
+                for row in element.notes.rows():
+                    if row[0] >= 0:
+                        self._backend.touch_row(row)
+            if type(element) is Visit:
+                self._renew_notes(element)
+
+    def _renew_notes(self, element: Element) -> None:
+        """Give an element new notes, for the rest of its step as well."""
+        assert self._undo is not None
+        element.notes = ElementNotes()
+        if self.current is element:
+            self._undo.enter(element.notes)
+
+    # -- failures --
+
+    def _raised(self, element: Element, error: BaseException) -> None:
+        """Take the error of an element's call: a dead letter, or the end of the task."""
+        if element.is_over:
+            return  # it was cut off
+        if isinstance(error, asyncio.CancelledError) and element.is_cancelled:
+            error = self._timed_out(element)
+        can_be_letter = isinstance(error, (Exception, asyncio.CancelledError))
+        if self._letters is not None and can_be_letter and not isinstance(error, (PillarboxError, MemoryError)):
+            self._write_letter(element, error)
+        else:
+            self._fail(element, error)
+
+    def _timed_out(self, element: Element) -> TimeoutError:
+        self.figures["timed_out"] += 1
+        return TimeoutError(f"no end within {self._timeout:g} s")
+
+    def _write_letter(self, element: Element, error: BaseException) -> None:
+        assert self._letters is not None and self._undo is not None and element.notes is not None
+        self._undo.undo(element.notes)
+        self._renew_notes(element)
+        timer = element.domain if type(element) is Visit else None
+        letter = self._letters.letter(error, element.original, element.key, element.current, timer)
+        element.results = [(LETTER, (letter, type(error).__name__), None)]
+        element.keep_results()
+
+    def _fail(self, element: Element, error: BaseException) -> None:
+        if self.failure is not None:
+            return
+        details: dict[str, Any] = {"operator": self.name, "subtask": self._context.subtask, "key": element.key}
+        if type(element) is not Visit:
+            details["record"] = element.value
+        try:
+            raise_from_user_code(error, f"operator {self.name!r} {failed(error)} at {element}", **details)
+        except BaseException as failure:
+            self.failure = failure
+        self._announce()
+
+    # -- timeouts (R16) --
+
+    def _expire(self) -> None:
+        """Cancel overdue elements."""
+        self._deadline = None
+        loop, deadlines = self.loop.loop, self._deadlines
+        while deadlines:
+            deadline, element = deadlines[0]
+            if element.is_over or deadline <= loop.time():
+                deadlines.popleft()
+                if not element.is_over:
+                    assert element.steps is not None
+                    element.is_cancelled = True
+                    element.steps.task.cancel()
+                    loop.call_later(_HEED, self._cut, element)
+            else:
+                self._deadline = loop.call_at(deadline, self._expire)
+                return
+
+    def _cut(self, element: Element) -> None:
+        """Cut off an element that ignores its cancellation: it continues without key and place."""
+        steps = element.steps
+        if element.is_over or steps is None or self._closing:
+            return
+        if len(self._cut_off) >= most_stuck(self._options.capacity):
+            self._fail(
+                element,
+                OperatorError(
+                    f"operator {self.name!r}: {len(self._cut_off)} elements do not heed their cancellation after their"
+                    f" timeout, the last of them {element}: let the function raise CancelledError"
+                ),
+            )
+            return
+        self._raised(element, self._timed_out(element))
+        if self.failure is None:
+            steps.is_cut_off = True
+            steps.element = None
+            self._cut_off.add(steps)
+            self._end(element)
+            self._give_up_place(steps)
+            self.start_workers()
+
+    # -- reports --
+
+    def report_slow_step(self, steps: WorkerSteps) -> None:
+        """Log a step that has blocked the task (R18)."""
+        element = steps.element
+        assert element is not None
+        frame = next(
+            (
+                frame
+                for name in ("cr_frame", "ag_frame")
+                if (frame := getattr(element.coroutine, name, None)) is not None
+            ),
+            None,
+        )
+        where = "" if frame is None else f", which ended at {frame.f_code.co_filename}:{frame.f_lineno}"
+        _log.warning(
+            "a step of %s took %.1f s%s, in which nothing else of the task could proceed: await an asyncio client, or"
+            " asyncio.to_thread(), instead of a call that waits %s",
+            element,
+            self.stopwatch() - steps.began,
+            where,
+            place_of_task(self.name, self._context.subtask, self._context.epoch),
+        )
+
+    def warn_dropped_timer(self, key: Any, timestamp: int) -> None:
+        """Log the first timer that is set at the end of a key, in batch mode."""
+        if not self._warned_of_dropped_timers:
+            self._warned_of_dropped_timers = True
+            _log.warning(
+                "key %s: the timer at %s is set by a timer at the end of its key, and is dropped, as are others like"
+                " it: in batch mode no time is left for it %s",
+                shorten(key),
+                timestamp,
+                place_of_task(self.name),
+            )
+
+    # -- the end --
+
+    async def cancel(self) -> None:
+        """Cancel the elements that run, with their keys at hand, and wait some seconds for their end (R40)."""
+        self._closing = True
+        await cancelled([steps.task for steps in (*self._workers, *self._cut_off)])
+        for steps in list(self._workers):
+            self._give_up_place(steps)
+
+    def close(self) -> None:
+        """Cancel what is left in the loop, and close it."""
+        try:
+            self.loop.close()
+        finally:
+            self._places.resource.leave(self)
+            self._places.release()
+
+
+def _seconds(clock: Any) -> float:
+    milliseconds: int = clock.relative_time_millis()
+    return milliseconds / 1000
