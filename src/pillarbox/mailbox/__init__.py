@@ -21,7 +21,7 @@ from pillarbox.mailbox._default_action import (
     PeriodTimer,
     Suspension,
 )
-from pillarbox.mailbox._mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions, Waiter
+from pillarbox.mailbox._mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from pillarbox.mailbox._mailbox_executor import MailboxExecutor, RejectedExecutionError
 from pillarbox.mailbox._mailbox_processor import MailboxProcessor
 from pillarbox.mailbox._metrics import (
@@ -58,6 +58,5 @@ __all__ = [
     "State",
     "Suspension",
     "TaskMailbox",
-    "Waiter",
     "WrongThreadError",
 ]

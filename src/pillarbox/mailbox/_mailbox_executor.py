@@ -175,7 +175,7 @@ class MailboxExecutor:
         return mail.priority >= self._priority and not mail.options.is_deferrable
 
     def wait_in(self, waiter: Waiter | None) -> None:
-        """Wait for mail in ``waiter`` from now on; None: block the thread.
+        """Wait for mail in ``waiter`` from now on, or with None in the thread itself.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.

@@ -329,7 +329,7 @@ class TaskMailbox:
             return self.drain()
 
     def wait_in(self, waiter: Waiter | None) -> None:
-        """Wait for mail in ``waiter`` from now on; None: block the thread."""
+        """Wait for mail in ``waiter`` from now on, or with None in the thread itself."""
         self._check_is_mailbox_thread()
         with self._lock:
             self._waiter = waiter

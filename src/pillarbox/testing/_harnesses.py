@@ -188,17 +188,16 @@ def harness_for(
     if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
         return _with_broadcast(function, name, key_by, tuple(broadcast), on_error, options)
     keying = None if key_by is None else Keying(key_by, name, key_type)
-    for kind in (KeyedProcessFunction, ReduceFunction):
-        if isinstance(function, kind):
-            if keying is None:
-                raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
-            if kind is KeyedProcessFunction:
-                keywords: Any = {key: options.pop(key) for key in AsyncKeywords.__annotations__ if key in options}
-                node = ChainNode(name, name, process_factory(function, keying, on_error, keywords, _CALLER))
-            else:
-                factory = OperatorFactory(partial(ReduceOperator, function=function, keying=keying), keyed=True)
-                node = _node(name, factory, on_error)
-            return KeyedOneInputStreamOperatorTestHarness(node, **options)
+    if isinstance(function, (KeyedProcessFunction, ReduceFunction)):
+        if keying is None:
+            raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
+        if isinstance(function, KeyedProcessFunction):
+            keywords: Any = {key: options.pop(key) for key in AsyncKeywords.__annotations__ if key in options}
+            node = ChainNode(name, name, process_factory(function, keying, on_error, keywords, _CALLER))
+        else:
+            factory = OperatorFactory(partial(ReduceOperator, function=function, keying=keying), keyed=True)
+            node = _node(name, factory, on_error)
+        return KeyedOneInputStreamOperatorTestHarness(node, **options)
     for kind, either in _EITHER.items():
         if isinstance(function, kind):
             factory = OperatorFactory(partial(either, function=function, keying=keying), keyed=keying is not None)

@@ -69,11 +69,12 @@ class Patience:
             is_over = time.monotonic() >= end  # mails that arrived before count
             now = self._clock.current_processing_time()
             passes = self._passes_until is not None and now < self._passes_until
-            if _comes(executor, within=_REAL if passes else _POLL):
+            only_time = any(map(waits_for_time, chain))
+            if _comes(executor, within=0 if only_time else _REAL if passes else _POLL):
                 return
             if passes:
                 self._let_pass(now)
-            elif is_over or any(map(waits_for_time, chain)):
+            elif is_over or only_time:
                 waited = f"has waited {self._limit:g} s for" if is_over else "waits for"
                 raise HarnessTimeoutError(
                     f"operator {name!r} {waited} requests that do not end; the clock stands"

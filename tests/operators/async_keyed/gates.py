@@ -57,7 +57,8 @@ class Stateful(KeyedProcessFunction[Any, Any, Any]):
 
 def opened(function: KeyedProcessFunction[Any, Any, Any], **options: Any) -> Harness:
     """Return the harness of a function whose records begin with their key."""
-    return harness_for(function, lambda record: record[0], **options)
+    harness: Harness = harness_for(function, lambda record: record[0], **options)
+    return harness
 
 
 def operator_of(harness: Harness) -> AsyncKeyedOperator:
@@ -67,7 +68,7 @@ def operator_of(harness: Harness) -> AsyncKeyedOperator:
 
 
 def settle(harness: Harness) -> None:
-    """Run what is ready."""
+    """Run all steps that are ready."""
     harness.advance_processing_time(0)
 
 

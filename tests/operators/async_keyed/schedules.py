@@ -1,8 +1,8 @@
 """Random programs of async keyed functions, compared with the same function without ``await`` in plain ``process``.
 
-A seed decides the records, watermarks, barriers and crashes, and where the functions wait. What has to be equal: each
-key's results in order, with the state and the watermark that they saw; the results between two watermarks; each key's
-dead letters in order; and the state and timers of all keys at the end.
+A seed decides the records, watermarks, barriers and crashes, and the waits of the functions. Compared are each key's
+results in order, with the state and the watermark that they saw; the results between two watermarks; each key's dead
+letters in order; and the state and timers of all keys at the end, in memory and after a restart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import random
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -29,11 +28,11 @@ Outcome = dict[str, Any]
 
 
 class FailedError(Exception):
-    """What the functions raise."""
+    """An error of the functions."""
 
 
 class _Steps(KeyedProcessFunction[str, Any, Any]):
-    """Reads and changes state of all kinds; each ``yield`` is a place where an async function may wait."""
+    """Reads and changes state of all kinds; an async function may wait at each ``yield``."""
 
     def open(self, runtime_context: Any) -> None:
         self.key = runtime_context.get_state(ValueStateDescriptor("key"))
@@ -45,11 +44,11 @@ class _Steps(KeyedProcessFunction[str, Any, Any]):
     def own(self, ctx: Any) -> str:
         """Check that the current state belongs to the key."""
         key: str = ctx.get_current_key()
-        known = self.key.value()
-        if known is None:
+        owner = self.key.value()
+        if owner is None:
             self.key.update(key)
-        elif known != key:
-            raise SystemExit(f"state of {known!r} under {key!r}")
+        elif owner != key:
+            raise SystemExit(f"state of {owner!r} under {key!r}")
         return key
 
     def element(self, value: Any, ctx: Any, results: list[Any]) -> Iterator[None]:
@@ -82,6 +81,9 @@ class _Steps(KeyedProcessFunction[str, Any, Any]):
             entry = self.map.get(x % 7)
             entry.append(-x)
             self.map.put(x % 7, entry)
+        if x % 7 < 3:
+            self.map.remove(x % 5)
+            self.map.put((x + 1) % 7, [x])
         if x % 13 == 0:
             self.list.update([x])
         if x % 97 == 0:
@@ -154,11 +156,11 @@ class Awaiting(_Steps):
         elif kind < 0.86:
             loop = asyncio.get_running_loop()
             future = loop.create_future()
-            loop.call_soon(lambda: future.done() or future.set_result(None))
+            loop.call_soon(future.set_result, None)
             await future
         elif kind < 0.92:
             await asyncio.gather(self.look(ctx, 1), self.look(ctx, 2))
-        elif kind < 0.96:
+        elif kind < 0.975:
             await asyncio.wait_for(asyncio.sleep(0), 5)
         elif kind < 0.98:
             thread = threading.Thread(target=self.change)
@@ -197,8 +199,9 @@ def steps_of(rng: random.Random, records: int, keys: int) -> list[Step]:
     """Draw records, watermarks, barriers and the passing of time."""
     steps: list[Step] = []
     now = 10_000
+    runs, barriers = rng.choice([([1, 5, 20, 60], 0.3), ([1, 2, 5], 0.6)])
     while records > 0:
-        count = min(records, rng.choice([1, 5, 20, 60]))
+        count = min(records, rng.choice(runs))
         records -= count
         values, stamps = [], []
         for _ in range(count):
@@ -211,7 +214,7 @@ def steps_of(rng: random.Random, records: int, keys: int) -> list[Step]:
             steps.append(("watermark", now))
         if rng.random() < 0.4:
             steps.append(("time", rng.randrange(1, 60)))
-        if rng.random() < 0.3:
+        if rng.random() < barriers:
             steps.append(("barrier",))
     return [*steps, ("barrier",)]
 
@@ -224,7 +227,7 @@ def take_outcome(harness: Harness, elements: list[Any], letters: list[Any]) -> N
 
 
 def outcome(elements: list[Any], letters: list[Any], harness: Harness) -> Outcome:
-    """Return what has to be equal."""
+    """Return the outcome of a run, for comparison."""
     by_key, by_stretch, bad = defaultdict(list), [Counter[Any]()], defaultdict(list)
     for element in elements:
         if isinstance(element, Watermark):
@@ -239,16 +242,16 @@ def outcome(elements: list[Any], letters: list[Any], harness: Harness) -> Outcom
 
 
 def differences(seed: int, *, carry: bool, records: int = 150, keys: int = 10, crashes: float = 0.1) -> list[str]:
-    """Run a schedule; return what is not as in the model."""
+    """Run a schedule; return its differences from the model."""
     rng = random.Random(seed)
-    steps = steps_of(rng, records, keys)
-    ordered, large = rng.random() < 0.2, rng.choice([150, 32 * 1024])
+    steps = steps_of(rng, records, rng.choice([2, keys]))
+    ordered, large = rng.random() < 0.2, rng.choice([40, 32 * 1024])
     capacity = rng.choice([1, 3, 100])
     with patch.object(large_collections, "_LARGE", large):
         expected = _expected(steps)
 
         def opened(number: int, snapshot: Any, now: int) -> Harness:
-            return harness_for(
+            harness: Harness = harness_for(
                 Awaiting(seed * 1000 + number),
                 lambda record: record[0],
                 on_error=BAD,
@@ -258,6 +261,7 @@ def differences(seed: int, *, carry: bool, records: int = 150, keys: int = 10, c
                 snapshot=snapshot,
                 processing_time=now,
             )
+            return harness
 
         elements: list[Any] = []
         letters: list[Any] = []
@@ -283,9 +287,14 @@ def differences(seed: int, *, carry: bool, records: int = 150, keys: int = 10, c
                     harness, position = opened(number, snapshot, now), at
             actual = outcome(elements, letters, harness)
             unfinished = ["unfinished elements"] if harness.operator.is_unfinished else []
+            with opened(number + 1, snapshot, harness.get_processing_time()) as restored:
+                actual["restored state"] = outcome([], [], restored)["state"]
+            expected["restored state"] = expected["state"]
         finally:
             harness.close()
-    return unfinished + [_difference(name, actual[name], expected[name]) for name in actual if actual[name] != expected[name]]
+    return unfinished + [
+        _difference(name, actual[name], expected[name]) for name in actual if actual[name] != expected[name]
+    ]
 
 
 def _difference(name: str, actual: Any, expected: Any) -> str:
@@ -311,10 +320,3 @@ def _expected(steps: list[Step]) -> Outcome:
             if what != "barrier":
                 _do(harness, what, arguments)
         return outcome(harness.get_elements(), harness.get_side_records(BAD), harness)
-
-
-@contextmanager
-def mutated(target: Any, name: str, value: Any) -> Iterator[None]:
-    """Put a bug into the code."""
-    with patch.object(target, name, value):
-        yield

@@ -106,7 +106,9 @@ def test_ended_elements_behind_a_watermark_are_kept_with_their_outputs() -> None
         assert runs == [("slow", 1)]
         assert harness.state_of("fast") == {"value": 1}
         gate.open(harness, ("slow", 1))
-        elements = [element if type(element) is not Watermark else element.timestamp for element in harness.get_elements()]
+        elements = [
+            element if type(element) is not Watermark else element.timestamp for element in harness.get_elements()
+        ]
         assert elements[:2] == [(("slow", 1), 1), 5]
         assert elements[3:] == [(("fast", 1), 6)]
         assert [letter.value for letter in harness.get_side_output(BAD)] == [("bad", 1)]

@@ -64,7 +64,7 @@ def test_a_letter_has_the_record_as_it_was() -> None:
 
 
 class Timers(Stateful):
-    """Sets three timers, of which the second one fails."""
+    """Sets three timers; the second fails."""
 
     calls: list[int]
 
@@ -104,7 +104,7 @@ def test_a_failing_timer_fails_the_task_and_is_named() -> None:
 
 
 class Hanging(Stateful):
-    """Waits for ever; what it does when it is cancelled depends on the record."""
+    """Waits for ever. The record decides its reaction to a cancellation."""
 
     async def process_element(self, value: Any, ctx: Any) -> Any:
         self.value.update(value[1])
@@ -151,7 +151,7 @@ def test_a_timeout_fails_the_task() -> None:
             harness.set_processing_time(5_000)
 
 
-def test_what_ignores_its_cancellation_is_cut_off() -> None:
+def test_an_element_that_ignores_its_cancellation_is_cut_off() -> None:
     with opened(Hanging(), on_error=BAD, timeout="5 seconds", capacity=1) as harness:
         harness.push_all([("a", "stays"), ("a", "ends")])
         harness.set_processing_time(5_000)

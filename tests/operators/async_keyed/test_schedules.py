@@ -21,8 +21,8 @@ SCHEDULES = 2_000 if "PILLARBOX_LONG" in os.environ else 50
 @pytest.mark.slow("fifty schedules")
 def test_random_schedules_equal_the_sequential_model() -> None:
     for seed in range(SCHEDULES):
-        found = differences(seed, carry=seed % 5 > 0)
-        assert not found, f"schedule {seed}: {found}"
+        unequal = differences(seed, carry=seed % 5 > 0)
+        assert not unequal, f"schedule {seed}: {unequal}"
 
 
 def a_failed_timer_is_put_back() -> Any:
@@ -67,7 +67,10 @@ def a_thread_may_change_state() -> Any:
     [
         a_failed_timer_is_put_back,
         timers_of_a_key_share_notes,
-        a_maps_order_is_forgotten_at_the_barrier,
+        pytest.param(
+            a_maps_order_is_forgotten_at_the_barrier,
+            marks=pytest.mark.long("it takes some 170 schedules"),
+        ),
         a_key_that_was_added_again_keeps_its_place,
         a_thread_may_change_state,
     ],

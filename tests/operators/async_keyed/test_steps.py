@@ -160,7 +160,10 @@ def test_each_error_fails_the_task_and_names_its_element(error: BaseException) -
             if value[1]:
                 raise error
 
-    with opened(Failing()) as harness, pytest.raises((OperatorError, KeyboardInterrupt), match=r"\('b', 1\) of key 'b'"):
+    with (
+        opened(Failing()) as harness,
+        pytest.raises((OperatorError, KeyboardInterrupt), match=r"\('b', 1\) of key 'b'"),
+    ):
         harness.push_all([("a", 0), ("b", 1), ("c", 0)])
 
 

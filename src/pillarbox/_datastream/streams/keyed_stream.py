@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from pillarbox._operators.functions.basic import (
     KeyedProcessFunction,
     ProcessFunction,
     ReduceFunction,
-    SideOutput,
+    Results,
 )
 from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
@@ -57,7 +57,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         self,
         func: KeyedProcessFunction[KeyOut, T1, U]
         | ProcessFunction[T1, U]
-        | Callable[[T1, KeyedProcessFunction.Context[KeyOut]], Iterable[U | SideOutput] | None],
+        | Callable[[T1, KeyedProcessFunction.Context[KeyOut]], Results[U]],
         output_type: SchemaLike | None = None,
         *,
         processing_time: bool | None = None,
@@ -109,7 +109,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             [('to', 1), ('be', 1), ('to', 2)]
         """
         if isinstance(func, ProcessFunction):
-            if not capacity is timeout is ordered is on_barrier is None:
+            if any(option is not None for option in (capacity, timeout, ordered, on_barrier)):
                 raise ProgramError(
                     "process() takes capacity, timeout, ordered and on_barrier with a KeyedProcessFunction, not with a"
                     " ProcessFunction"

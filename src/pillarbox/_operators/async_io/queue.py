@@ -51,6 +51,10 @@ class OrderedQueue(Generic[E]):
         self._elements.append(entry)
         self._entries += 1
 
+    def put_settled(self, entry: E) -> None:
+        """Add an entry that is settled already."""
+        self.put(entry)
+
     def put_event(self, event: Event) -> None:
         """Add an event: earlier entries leave before it, later ones after it."""
         self._elements.append(event)
@@ -105,6 +109,10 @@ class UnorderedQueue(Generic[E]):
         segment = self._segments[-1]
         segment.pending[entry] = None
         entry.segment = segment
+        self._entries += 1
+
+    def put_settled(self, entry: E) -> None:
+        self._segments[-1].completed.append(entry)
         self._entries += 1
 
     def put_event(self, event: Event) -> None:

@@ -62,7 +62,7 @@ class CarriedElements:
 
 
 def entry_of(element: Element | Event) -> tuple[Any, ...] | None:
-    """Return the entry of a snapshot for an element or event of the queue, or None if it needs none."""
+    """Return the entry of a snapshot for an element or event of the queue, or None if it needs no entry."""
     if isinstance(element, Watermark):
         return "watermark", element.timestamp
     if isinstance(element, WatermarkStatus):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._copies import FIXED
 from pillarbox._errors import ProgramError, shorten, shorten_record
 from pillarbox._operators.async_io.api.request import RequestState
+from pillarbox._operators.async_keyed.reports import report_dropped_timer
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results, check_tag, not_a_pair
 from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain
 from pillarbox._operators.functions.contexts import TimerService
@@ -40,29 +41,33 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     Attributes:
         current: the timestamp of the record or of the current timer.
         emitted: the timestamp of its results.
-        watermark: the watermark at which it arrived.
+        watermark: the watermark of its arrival.
         state: whether it may leave. Its outputs then are complete.
+        is_queued: whether it is in the operator's queue, and its key is busy. An element of a free key is queued at its
+            first wait, and most elements never wait.
+        has_waited: whether it has awaited something.
         is_over: whether it has ended, or was cut off: its remaining asyncio tasks have no key.
-        steps: its worker, while it runs.
-        coroutine: what its worker awaits, or None.
+        steps: its worker, once it has waited.
         is_cancelled: whether its timeout is over.
         original: the value before the function could change it.
         notes: undo its changes; None if the operator never does.
-        outputs: complete outputs, of earlier timers of a visit, too; None if there are none.
-        results: outputs of the running call.
+        outputs: complete outputs, also of a visit's earlier timers, or None.
+        results: outputs of the running call, or None.
     """
 
     domain = TimeDomain.EVENT_TIME
     state = RequestState.PENDING
     segment: Segment | None = None
+    is_queued = False
+    has_waited = False
     is_over = False
     is_cancelled = False
     was_carried = False
     steps: WorkerSteps | None = None
-    coroutine: Any = None
     original: Any = None
     notes: ElementNotes | None = None
     outputs: list[Output] | None = None
+    results: list[Output] | None = None
 
     def __init__(
         self, runner: ElementRunner, call: int, key: Any, value: Any, timestamp: int | None, watermark: int
@@ -74,7 +79,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         self.current: Any = timestamp
         self.emitted = timestamp
         self.watermark = watermark
-        self.results: list[Output] = []
 
     def __str__(self) -> str:
         return f"the record {shorten_record(self.value)} of key {shorten(self.key)}"
@@ -131,51 +135,60 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     # -- outputs --
 
     def collect(self, results: Iterable[Any]) -> None:
-        """Collect the results of the running call."""
+        """Collect the results of the running call. ``(OutputTag, value)`` goes to a side output."""
         if type(results) not in USUAL_RESULTS:
             check_results(results)
+        emitted = self.emitted
+        outputs = self.results
+        if outputs is None:
+            outputs = self.results = []
         for result in results:
-            self.add(result)
+            kind = type(result)
+            if kind is tuple:
+                for field in result:
+                    if type(field) not in FIXED:
+                        self._collect_unfixed(result)
+                        break
+                else:
+                    outputs.append((None, result, emitted))
+            elif kind in FIXED:
+                outputs.append((None, result, emitted))
+            else:
+                self._collect_unfixed(result)
 
-    def add(self, result: Any) -> None:
-        """Collect a result, or ``(OutputTag, value)`` for a side output."""
-        kind = type(result)
-        if kind is tuple:
-            for field in result:
-                if type(field) not in FIXED:
-                    if type(result[0]) is OutputTag:
-                        if len(result) != 2:
-                            raise TypeError(not_a_pair(result))
-                        self._add_side(*result)
-                        return
-                    result = self.runner.copier.emitted(result)
-                    break
-        elif kind not in FIXED:
-            if kind is OutputTag:
-                raise TypeError(not_a_pair(result))
-            result = self.runner.copier.emitted(result)
-        self.results.append((None, result, self.emitted))
+    def _collect_unfixed(self, result: Any) -> None:
+        if type(result) is OutputTag or (type(result) is tuple and type(result[0]) is OutputTag and len(result) != 2):
+            raise TypeError(not_a_pair(result))
+        if type(result) is tuple and type(result[0]) is OutputTag:
+            self._add_side(*result)
+        else:
+            self._add((None, self.runner.copier.emitted(result), self.emitted))
 
     def _add_side(self, tag: OutputTag[Any], value: Any) -> None:
         runner = self.runner
         check_tag(runner.name, tag)
         if tag.tag_id in runner.side_outputs:
-            self.results.append((tag.tag_id, runner.copier.copied(value), self.emitted))
+            self._add((tag.tag_id, runner.copier.copied(value), self.emitted))
+
+    def _add(self, output: Output) -> None:
+        if self.results is None:
+            self.results = []
+        self.results.append(output)
 
     def keep_results(self) -> None:
         """Keep the outputs of a call that has succeeded."""
         if self.outputs is None:
             self.outputs = self.results
-        else:
+        elif self.results is not None:
             self.outputs += self.results
-        self.results = []
+        self.results = None
 
 
 class Visit(Element):
-    """A visit of a key's due timers: calls ``on_timer`` for each that still exists when the key's turn comes (R8).
+    """A visit of a key's due timers: calls ``on_timer`` for each that still exists at the key's turn (R8).
 
     Args:
-        limit: the timestamp up to and at which timers are due.
+        limit: timers up to and at this timestamp are due.
         domain: their clock.
 
     Attributes:
@@ -212,6 +225,6 @@ class Visit(Element):
     def _register(self, register: Callable[[int], None], timestamp: int) -> None:
         if self.ends_key:
             self._check()
-            self.runner.warn_dropped_timer(self.key, timestamp)
+            report_dropped_timer(self.key, timestamp, self.runner.name)
         else:
             register(timestamp)

@@ -18,7 +18,7 @@ from pillarbox._time.duration import DurationLike
 
 
 class AsyncKeywords(TypedDict, total=False):
-    """The keywords of ``process`` for functions with ``async def``; None: the default."""
+    """The keywords of ``process`` for functions with ``async def``. None stands for the default."""
 
     capacity: int | None
     timeout: DurationLike | None
@@ -37,15 +37,15 @@ def process_factory(
     Raises:
         ProgramError: an invalid option, or one for ``async def`` with a plain function.
     """
-    given: Any = {name: value for name, value in keywords.items() if value is not None}
+    options: Any = {name: value for name, value in keywords.items() if value is not None}
     if not is_async(function, "process_element", "on_timer"):
-        if given:
+        if options:
             raise ProgramError(
-                f"{method} got {', '.join(given)} with {shorten(function)}, which has no async def: these options are"
+                f"{method} got {', '.join(options)} with {shorten(function)}, which has no async def: these options are"
                 " for functions that await something"
             )
         make = partial(KeyedProcessOperator, function=function, keying=keying)
         return guarded(OperatorFactory(make, keyed=True), on_error, method)
-    options = AsyncKeyedOptions(method, on_error=on_error, **given)
-    make_async = partial(AsyncKeyedOperator, function=function, keying=keying, options=options)
-    return OperatorFactory(make_async, keyed=True, wakes_up=True, stateful=options.carries)
+    async_options = AsyncKeyedOptions(method, on_error=on_error, **options)
+    make_async = partial(AsyncKeyedOperator, function=function, keying=keying, options=async_options)
+    return OperatorFactory(make_async, keyed=True, wakes_up=True, stateful=async_options.carries)

@@ -1,4 +1,4 @@
-"""An asyncio event loop that runs in the mailbox thread, where that thread would otherwise wait for mail (R23)."""
+"""An asyncio event loop that runs in the mailbox thread, whenever that thread would wait for mail (R23)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Selector(selectors.DefaultSelector):
     """Waits with the task's other threads at work.
 
     Args:
-        resting: returns a context in which the mailbox thread waits.
+        resting: returns a context for waiting, for example one that releases a lock.
     """
 
     def __init__(self, resting: Callable[[], AbstractContextManager[object]]) -> None:
@@ -43,11 +43,11 @@ class _Loop(asyncio.SelectorEventLoop):
 
     def __init__(self, clock: Callable[[], float], selector: _Selector) -> None:
         self._clock = clock
-        # Seconds in which it stood still.
+        # Seconds that it stood still.
         self._lost = 0.0
         self._stopped_at: float | None = None
         # Asked several times in each turn, so it is the clock itself as long as no time was lost.
-        self.time: Callable[[], float] = clock  # type: ignore[method-assign]
+        self.time: Callable[[], float] = clock
         super().__init__(selector)
 
     def freeze(self) -> None:
@@ -57,7 +57,7 @@ class _Loop(asyncio.SelectorEventLoop):
             self.time = lambda: now
 
     def thaw(self) -> None:
-        """Let time pass again. Callbacks of sockets then come first: a connection may have been closed meanwhile."""
+        """Let time pass again. Callbacks of sockets then run first: a connection may have been closed meanwhile."""
         if self._stopped_at is None:
             return
         self._lost += self._clock() - self._stopped_at
@@ -84,7 +84,7 @@ class _Loop(asyncio.SelectorEventLoop):
         """Return whether the next turn has something to do."""
         return bool(self._ready)  # type: ignore[attr-defined]
 
-    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> NoReturn:
+    def add_signal_handler(self, *_: Any) -> NoReturn:  # type: ignore[override]
         raise ProgramError("a function cannot handle signals: they end the process of the task")
 
 
@@ -95,7 +95,7 @@ class OwnedLoop:
         name: the operator's name, for its threads.
         rows: the keyed state that the thread which runs the loop may use.
         clock: returns seconds.
-        resting: returns a context in which the mailbox thread waits.
+        resting: returns a context for waiting, for example one that releases a lock.
 
     Attributes:
         loop: the event loop.
@@ -119,7 +119,7 @@ class OwnedLoop:
         self._thread: int | None = None
 
     def turn(self) -> None:
-        """Run what is ready, without waiting."""
+        """Run ready steps, without waiting."""
         if not self._is_running:
             self.loop.thaw()
             self.loop.stop()

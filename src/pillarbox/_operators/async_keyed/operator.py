@@ -1,16 +1,17 @@
 """process on a keyed stream with ``async def``: keyed state, timers and any awaitable (R1 to R24, R40 to R42).
 
 The mailbox thread runs the functions in an event loop of the task: without waiting after each run of records, and
-wherever it would wait for mail. A keyed plain function has an operator of its own, whose loop knows nothing of this.
+wherever it would wait for mail. Plain functions have another operator.
 """
 
 from __future__ import annotations
 
 import inspect
 from asyncio import wait_for
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from math import ceil
+from operator import length_hint
 from typing import Any
 
 from pillarbox._elements import Records, Watermark, WatermarkStatus
@@ -33,7 +34,7 @@ from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no
 from pillarbox._operators.functions.contexts import RuntimeContext
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.clock import ScheduledTimer
-from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox.mailbox import RejectedExecutionError
 
 # The longest close() of a function (seconds).
@@ -43,7 +44,7 @@ _TURNS = 50
 
 
 class AsyncKeyedOperator(KeyedOperator):
-    """Applies ``process_element`` and ``on_timer``, each of which may be an ``async def``.
+    """Applies ``process_element`` and ``on_timer``, which may be ``async def``.
 
     Raises:
         ProgramError: the function has operator state, which cannot be undone.
@@ -65,9 +66,10 @@ class AsyncKeyedOperator(KeyedOperator):
         self._carried = None if self._undo is None else CarriedElements(self.backend, self._undo)
         tag = options.on_error
         self._letters = DeadLetters(context, tag, context.side_outputs) if isinstance(tag, OutputTag) else None
+        self._most = options.capacity + WAITING
         self._is_announced = False
         self._opened: ElementRunner | None = None
-        # A manual clock's timer for the loop, and the loop's time for which it is set.
+        # A manual clock's timer for the loop, and the time of the loop's own timer.
         self._alarm: tuple[ScheduledTimer, float] | None = None
         # In batch mode, the key whose records continue in the next run.
         self._last_key: Any = None
@@ -93,7 +95,7 @@ class AsyncKeyedOperator(KeyedOperator):
             calls=calls,
             on_timer=self.function.on_timer if self._has_timers else _no_timer,
             letters=self._letters,
-            settle=self._queue.complete,
+            queue=self._queue,
             announce=self._announce,
         )
         self.context.mailbox_executor.wait_in(runner.loop)
@@ -145,23 +147,29 @@ class AsyncKeyedOperator(KeyedOperator):
         Args:
             call: the number of the input.
         """
-        self._admit(records, keying.keys_of(records), call)
+        self._process(records.values, keying.keys_of(records), records.timestamps, call)
+
+    def _process(self, values: Sequence[Any], keys: Iterable[Any], timestamps: Any, call: int) -> None:
+        runner, watermark = self.runner, self._timers.current_watermark
+        pending, left = iter(values), -1
+        stamps = repeat(None) if timestamps is None else timestamps
+        run = zip(pending, keys, stamps)
+        # Workers take records as long as any makes progress without waiting.
+        runner.run = call, watermark, run
+        while runner.run is not None and length_hint(pending) != left:
+            left = length_hint(pending)
+            self._turn()
+        runner.run = None
+        for value, key, stamp in run:
+            self._await_room()
+            runner.admit(Element(runner, call, key, value, stamp, watermark))
         self._turn()
 
-    def _admit(self, records: Records, keys: Sequence[Any], call: int) -> None:
-        runner, queue, watermark = self.runner, self._queue, self._timers.current_watermark
-        admit, put, most = runner.admit, queue.put, self.options.capacity + WAITING
-        stamps = repeat(None) if records.timestamps is None else records.timestamps
-        for value, key, stamp in zip(records.values, keys, stamps):
-            if len(queue) >= most:
-                self._await_room(most)
-            element = Element(runner, call, key, value, stamp, watermark)
-            put(element)
-            admit(element)
-
-    def _await_room(self, most: int) -> None:
-        self._turn()
-        while len(self._queue) >= most:
+    def _await_room(self) -> None:
+        """Run mails until an element leaves, if there is no room for another one (R3)."""
+        if len(self._queue) >= self._most:
+            self._turn()
+        while len(self._queue) >= self._most:
             self._wait()
 
     def _wait(self) -> None:
@@ -169,13 +177,13 @@ class AsyncKeyedOperator(KeyedOperator):
         self.context.mailbox_executor.yield_()
 
     def _turn(self) -> None:
-        """Run what is ready, and emit what has ended."""
+        """Run ready steps, and emit ended elements."""
         self.runner.turn()
         self.emit()
         self._set_alarm()
 
     def run_ready(self) -> None:
-        """Run what is ready, and what becomes ready by that, for a bounded number of turns; mails emit what ends."""
+        """Run ready steps and the steps that follow, in a bounded number of turns. Mails emit ended elements."""
         loop = self.runner.loop
         for _ in range(_TURNS):
             self.runner.start_workers()
@@ -225,11 +233,7 @@ class AsyncKeyedOperator(KeyedOperator):
         if self._has_timers:
             for key in dict.fromkeys((*keys, *self.runner.busy_keys())):
                 due = max(limit, keys.get(key, limit))
-                self._admit_visit(Visit(self.runner, key, self._timers.current_watermark, due, domain))
-
-    def _admit_visit(self, visit: Visit) -> None:
-        self._queue.put(visit)
-        self.runner.admit(visit)
+                self.runner.admit(Visit(self.runner, key, self._timers.current_watermark, due, domain))
 
     def flush(self) -> None:
         """Run visits of processing-time timers that were due together."""
@@ -259,9 +263,12 @@ class AsyncKeyedOperator(KeyedOperator):
         for key, start, end, ended in run.stretches():
             if start < end:
                 self._last_key = key
-                self._admit(records.slice(start, end), [key] * (end - start), run.way_in)
+                part = records.slice(start, end)
+                for value, stamp in zip(part.values, part.timestamps or repeat(None)):
+                    self._await_room()
+                    self.runner.admit(Element(self.runner, run.way_in, key, value, stamp, MIN_TIMESTAMP))
             if ended:
-                self._admit_visit(self._last_visit(self._last_key))
+                self.runner.admit(self._last_visit(self._last_key))
         self._turn()
 
     def _last_visit(self, key: Any) -> Visit:
@@ -279,7 +286,7 @@ class AsyncKeyedOperator(KeyedOperator):
                 pass  # the task is ending
 
     def emit(self) -> None:
-        """Emit what may leave, as runs (R11).
+        """Emit the elements that may leave, as runs (R11).
 
         Raises:
             OperatorError: the function raised.
@@ -348,7 +355,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self.context.counters.update(in_flight=len(self._queue), **figures)
         figures.update(dict.fromkeys(figures, 0))
 
-    def snapshot_state(self, checkpoint_id: int) -> Any:  # type: ignore[override]
+    def snapshot_state(self, checkpoint_id: int) -> Any:
         """Return the elements that have not left, or None; time stands still until the next epoch (R23)."""
         self.runner.loop.loop.freeze()
         if self._queue.is_empty():
@@ -375,10 +382,8 @@ class AsyncKeyedOperator(KeyedOperator):
             element = restored_from(entry, self.runner)
             if not isinstance(element, Element):
                 self._queue.put_event(element)
-                continue
-            self._queue.put(element)
-            if element.state is RequestState.SETTLED:
-                self._queue.complete(element)
+            elif element.state is RequestState.SETTLED:
+                self._queue.put_settled(element)
             else:
                 self.runner.admit(element)
 

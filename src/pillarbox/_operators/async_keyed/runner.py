@@ -7,10 +7,9 @@ queue, and one mail emits them.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from decimal import getcontext
 from functools import partial
@@ -23,16 +22,17 @@ from pillarbox._errors import (
     PillarboxError,
     ProgramError,
     failed,
-    place_of_task,
     raise_from_user_code,
     shorten,
 )
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.async_io.loop.event_loop import cancelled
 from pillarbox._operators.async_io.loop.workers import Places, differs, most_stuck
+from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
 from pillarbox._operators.async_keyed.loop import OwnedLoop
-from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
+from pillarbox._operators.async_keyed.options import WAITING, AsyncKeyedOptions
+from pillarbox._operators.async_keyed.reports import report_slow_step
 from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters
 from pillarbox._operators.frame.operator import OperatorContext
@@ -42,9 +42,8 @@ from pillarbox._state.heap.undo import ElementNotes, Undo
 from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-_log = logging.getLogger("pillarbox")
-
 _FREE = object()
+_SETTLED = RequestState.SETTLED
 # Ended elements wait up to this long (seconds) for others before they wake the mailbox thread, while more elements than
 # _PLENTY are ready: waking it costs more than an element.
 _PATIENCE = 0.002
@@ -74,15 +73,17 @@ class ElementRunner:
         calls: the function for the records of each input.
         on_timer: the function for timers.
         letters: writes dead letters, or None.
-        settle: called for an element that may leave.
+        queue: elements that have not left.
         announce: called when ended elements should be emitted.
 
     Attributes:
+        context: the operator's.
         loop: the event loop.
         ready: elements that wait for a place only.
+        run: records that workers may still take, or None.
         current: the element whose step runs, or None.
         failure: the error that fails the task, or None.
-        is_turning: whether the caller of a turn emits what ends in it.
+        is_turning: whether the caller of a turn emits the elements that end in it.
         figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
     """
 
@@ -98,7 +99,7 @@ class ElementRunner:
         calls: list[Callable[..., Any]],
         on_timer: Callable[..., Any],
         letters: DeadLetters | None,
-        settle: Callable[[Element], None],
+        queue: OrderedQueue[Element] | UnorderedQueue[Element],
         announce: Callable[[], None],
     ) -> None:
         self.name = context.name
@@ -107,14 +108,15 @@ class ElementRunner:
         self.side_outputs = context.side_outputs
         self.rows = rows
         self.timers = timers
-        self._context = context
+        self.context = context
         self._options = options
         self._backend = backend
         self._undo = undo
         self._calls = calls
         self._on_timer = on_timer
         self._letters = letters
-        self._settle = settle
+        self._queue = queue
+        self._most = options.capacity + WAITING
         self._announce = announce
         is_manual = self.clock.is_manual
         seconds = partial(_seconds, self.clock) if is_manual else monotonic
@@ -126,7 +128,8 @@ class ElementRunner:
         self._places = context.shared.lease(("async keyed", context.uid), lambda: Places(options.capacity))
         self._plenty = max(_PLENTY, options.capacity // 2)
         self.ready: deque[Element] = deque()
-        # By key: None while an element of it runs or waits for a place, or a deque of those that wait for that element.
+        self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
+        # By key: None while an element of it runs or waits for a place, or a deque of the elements that wait for it.
         self._lines: dict[Any, deque[Element] | None] = {}
         self._workers: set[WorkerSteps] = set()
         # Workers before their first step; the number of workers to start next: it doubles while elements wait.
@@ -142,7 +145,6 @@ class ElementRunner:
         self.failure: BaseException | None = None
         self.is_turning = False
         self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0}
-        self._warned_of_dropped_timers = False
         # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
         self._base = copy_context()
         self._base.run(getcontext)
@@ -151,6 +153,8 @@ class ElementRunner:
 
     def admit(self, element: Element) -> None:
         """Take an element: it runs after earlier elements of its key."""
+        element.is_queued = True
+        self._queue.put(element)
         lines, key = self._lines, element.key
         line: Any = lines.get(key, _FREE)
         if line is _FREE:
@@ -163,27 +167,59 @@ class ElementRunner:
             if len(line) > self.figures["longest_key"]:
                 self.figures["longest_key"] = len(line)
 
+    def _take_from_run(self) -> Element | None:
+        """Return the next record of the run whose key is free, or None without records or room."""
+        run, lines = self.run, self._lines
+        if run is None or len(self._queue) >= self._most:
+            return None
+        call, watermark, records = run
+        for value, key, timestamp in records:
+            element = Element(self, call, key, value, timestamp, watermark)
+            if key not in lines:
+                return element
+            self.admit(element)
+            if len(self._queue) >= self._most:
+                return None
+        self.run = None
+        return None
+
+    def first_wait(self, element: Element, steps: WorkerSteps) -> None:
+        """Queue an element that waits for the first time, and watch its timeout."""
+        element.has_waited = True
+        element.steps = steps
+        if not element.is_queued:
+            element.is_queued = True
+            self._queue.put(element)
+            self._lines[element.key] = None
+        if self._timeout is not None:
+            loop = self.loop.loop
+            self._deadlines.append((loop.time() + self._timeout, element))
+            if self._deadline is None:
+                self._deadline = loop.call_later(self._timeout, self._expire)
+
     def busy_keys(self) -> list[Any]:
         """Return the keys with elements that have not ended."""
         return list(self._lines)
 
     def _end(self, element: Element) -> None:
-        """End an element: the next of its key becomes ready."""
+        """End a queued element: the next of its key becomes ready."""
         element.is_over = True
-        element.state = RequestState.SETTLED
-        element.steps = element.coroutine = element.notes = None
-        self._settle(element)
-        lines, key, ready = self._lines, element.key, self.ready
+        element.state = _SETTLED
+        element.steps = element.notes = None
+        self._queue.complete(element)
+        lines, key = self._lines, element.key
         line = lines[key]
         if line is None:
             del lines[key]
         else:
-            ready.append(line.popleft())
+            self.ready.append(line.popleft())
             if not line:
                 lines[key] = None
-        if self.is_turning:
-            return
-        if len(ready) <= self._plenty or not self._patience:
+        if not self.is_turning:
+            self._announce_soon()
+
+    def _announce_soon(self) -> None:
+        if len(self.ready) <= self._plenty or not self._patience:
             self._announce()
         elif self._later is None:
             self._later = self.loop.loop.call_later(self._patience, self._announce_later)
@@ -193,7 +229,7 @@ class ElementRunner:
         self._announce()
 
     def turn(self) -> None:
-        """Run what is ready. The caller emits what ends in it."""
+        """Run ready steps. The caller emits the elements that end."""
         self.start_workers()
         self.is_turning = True
         try:
@@ -231,7 +267,9 @@ class ElementRunner:
 
     def start_workers(self) -> None:
         """Start more workers if elements are ready: twice as many as the last time."""
-        count = min(len(self.ready) - self._starting, self._burst)
+        count = self._burst
+        if self.run is None:
+            count = min(count, len(self.ready) - self._starting)
         if count <= 0 or self._closing:
             return
         loop, places = self.loop.loop, self._places.resource
@@ -254,29 +292,52 @@ class ElementRunner:
         """Run one element after another, as long as any is ready."""
         self._starting -= 1
         ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
-        calls, places = self._calls, self._places.resource
+        calls, line, undo = self._calls, self._places.resource.line, self._undo
+        backend, copied = self._backend, self.copier.copied
+        rows, put_settled = backend.rows, self._queue.put_settled
         try:
-            while ready and self.failure is None and not self._closing:
-                element = steps.element = ready.popleft()
-                self._begin(element, steps)
+            while self.failure is None and not self._closing:
+                element = ready.popleft() if ready else self._take_from_run()
+                if element is None:
+                    return
+                steps.element = element
+                if undo is not None:
+                    element.notes = ElementNotes()
+                    element.original = copied(element.value)
+                    undo.enter(element.notes)
+                # (enter(), inlined)
+                key = element.key
+                backend.row = rows[key]
+                backend.key = key
+                self.current = element
                 try:
                     if type(element) is Visit:
-                        await self._visit(element)
+                        await self._visit(element, steps)
                     else:
                         outcome = calls[element.call](element.value, element)
                         if outcome is not None:
                             kind = type(outcome)
                             if kind is CoroutineType:
-                                element.coroutine = outcome
+                                steps.coroutine = outcome
                                 results = await outcome
                                 if results is not None:
                                     element.collect(results)
                             elif kind is AsyncGeneratorType:
-                                await self._generate(element, outcome)
+                                # (_generate(), inlined)
+                                steps.coroutine = outcome
+                                try:
+                                    async for result in outcome:
+                                        element.collect((result,))
+                                except BaseException:
+                                    await outcome.aclose()
+                                    raise
                             else:
                                 element.collect(outcome)
-                        if not element.is_over:
-                            self._keep(element)
+                        if element.notes is not None or element.outputs is not None:
+                            if not element.is_over:
+                                self._keep(element)
+                        else:
+                            element.outputs = element.results
                 except BaseException as error:
                     if self._closing:
                         return
@@ -286,14 +347,26 @@ class ElementRunner:
                 if element.is_cancelled and sys.version_info >= (3, 11):
                     while steps.task.cancelling():
                         steps.task.uncancel()
-                self.leave()
+                # (leave(), inlined)
+                backend.row = backend.nowhere
+                backend.key = self.current = None
+                if undo is not None:
+                    undo.leave()
                 now = stopwatch()
                 if now - steps.began > SLOW_STEP:
-                    self.report_slow_step(steps)
+                    report_slow_step(steps, now, self.context)
                 steps.began = now
                 steps.element = None
-                self._end(element)
-                if places.are_wanted(self) or differs(clean):
+                if element.is_queued:
+                    self._end(element)
+                else:  # (the same, for an element that never waited)
+                    element.is_over = True
+                    element.state = _SETTLED
+                    element.notes = None
+                    put_settled(element)
+                    if not self.is_turning:
+                        self._announce_soon()
+                if (line and self._places.resource.are_wanted(self)) or differs(clean):
                     return  # the next element begins with a clean context
                 if now - steps.turn_began > _TURN:
                     await _NextTurn()
@@ -310,37 +383,26 @@ class ElementRunner:
             self._workers.discard(steps)
             self._places.resource.give()
 
-    def _begin(self, element: Element, steps: WorkerSteps) -> None:
-        element.steps = steps
-        if self._undo is not None:
-            element.notes = ElementNotes()
-            element.original = self.copier.copied(element.value)
-        self.enter(element)
-        if self._timeout is not None:
-            self._deadlines.append((self.loop.loop.time() + self._timeout, element))
-            if self._deadline is None:
-                self._deadline = self.loop.loop.call_later(self._timeout, self._expire)
-
-    async def _generate(self, element: Element, results: AsyncGeneratorType[Any, None]) -> None:
-        element.coroutine = results
+    async def _generate(self, element: Element, results: AsyncGeneratorType[Any, None], steps: WorkerSteps) -> None:
+        steps.coroutine = results
         try:
             async for result in results:
-                element.add(result)
+                element.collect((result,))
         except BaseException:
             await results.aclose()
             raise
 
-    async def _visit(self, visit: Visit) -> None:
+    async def _visit(self, visit: Visit, steps: WorkerSteps) -> None:
         """Call ``on_timer`` for each due timer of the key, the earliest first."""
         if visit.ends_key:
-            await self._fire(visit)
+            await self._fire(visit, steps)
             visit.domain = TimeDomain.PROCESSING_TIME
-            await self._fire(visit)
+            await self._fire(visit, steps)
             self._backend.drop_key(visit.key)
         else:
-            await self._fire(visit)
+            await self._fire(visit, steps)
 
-    async def _fire(self, visit: Visit) -> None:
+    async def _fire(self, visit: Visit, steps: WorkerSteps) -> None:
         is_event_time = visit.domain is TimeDomain.EVENT_TIME
         timers: Any = self.timers.event_timers if is_event_time else self.timers.processing_timers
         fired = 0
@@ -363,10 +425,10 @@ class ElementRunner:
                 if outcome is not None:
                     kind = type(outcome)
                     if kind is AsyncGeneratorType:
-                        await self._generate(visit, outcome)
+                        await self._generate(visit, outcome, steps)
                     else:
                         if kind is CoroutineType:
-                            visit.coroutine = outcome
+                            steps.coroutine = outcome
                             outcome = await outcome
                         if outcome is not None:
                             visit.collect(outcome)
@@ -428,7 +490,7 @@ class ElementRunner:
     def _fail(self, element: Element, error: BaseException) -> None:
         if self.failure is not None:
             return
-        details: dict[str, Any] = {"operator": self.name, "subtask": self._context.subtask, "key": element.key}
+        details: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask, "key": element.key}
         if type(element) is not Visit:
             details["record"] = element.value
         try:
@@ -479,42 +541,6 @@ class ElementRunner:
             self._give_up_place(steps)
             self.start_workers()
 
-    # -- reports --
-
-    def report_slow_step(self, steps: WorkerSteps) -> None:
-        """Log a step that has blocked the task (R18)."""
-        element = steps.element
-        assert element is not None
-        frame = next(
-            (
-                frame
-                for name in ("cr_frame", "ag_frame")
-                if (frame := getattr(element.coroutine, name, None)) is not None
-            ),
-            None,
-        )
-        where = "" if frame is None else f", which ended at {frame.f_code.co_filename}:{frame.f_lineno}"
-        _log.warning(
-            "a step of %s took %.1f s%s, in which nothing else of the task could proceed: await an asyncio client, or"
-            " asyncio.to_thread(), instead of a call that waits %s",
-            element,
-            self.stopwatch() - steps.began,
-            where,
-            place_of_task(self.name, self._context.subtask, self._context.epoch),
-        )
-
-    def warn_dropped_timer(self, key: Any, timestamp: int) -> None:
-        """Log the first timer that is set at the end of a key, in batch mode."""
-        if not self._warned_of_dropped_timers:
-            self._warned_of_dropped_timers = True
-            _log.warning(
-                "key %s: the timer at %s is set by a timer at the end of its key, and is dropped, as are others like"
-                " it: in batch mode no time is left for it %s",
-                shorten(key),
-                timestamp,
-                place_of_task(self.name),
-            )
-
     # -- the end --
 
     async def cancel(self) -> None:
@@ -525,7 +551,7 @@ class ElementRunner:
             self._give_up_place(steps)
 
     def close(self) -> None:
-        """Cancel what is left in the loop, and close it."""
+        """Cancel the remaining asyncio tasks, and close the loop."""
         try:
             self.loop.close()
         finally:

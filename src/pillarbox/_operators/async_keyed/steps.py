@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._operators.async_keyed.reports import report_slow_step
+
 if TYPE_CHECKING:
     from pillarbox._operators.async_keyed.element import Element
     from pillarbox._operators.async_keyed.runner import ElementRunner
@@ -23,6 +25,7 @@ class WorkerSteps(Coroutine[Any, Any, None]):
 
     Attributes:
         element: the element that runs, or None between two, and if it was cut off.
+        coroutine: its function's coroutine or generator, or None.
         task: the worker's asyncio task.
         has_waited: whether any of its elements has awaited something.
         is_cut_off: whether its element ignored a cancellation, and lost its place.
@@ -30,11 +33,12 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         began: when the step, or the element within the step, began (seconds).
     """
 
-    __slots__ = ("_inner", "_runner", "began", "element", "has_waited", "is_cut_off", "task", "turn_began")
+    __slots__ = ("_inner", "_runner", "began", "coroutine", "element", "has_waited", "is_cut_off", "task", "turn_began")
 
     def __init__(self, runner: ElementRunner) -> None:
         self._runner = runner
         self.element: Element | None = None
+        self.coroutine: Any = None
         self._inner = runner.work(self)
         self.has_waited = False
         self.is_cut_off = False
@@ -70,9 +74,11 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         if element is None:
             return
         self.has_waited = True
+        if not element.has_waited:
+            runner.first_wait(element, self)
         if runner.stopwatch() - self.began > SLOW_STEP:
-            runner.report_slow_step(self)
-        if runner.ready:
+            report_slow_step(self, runner.stopwatch(), runner.context)
+        if runner.ready or runner.run is not None:
             runner.start_workers()
 
     def close(self) -> None:

@@ -215,8 +215,9 @@ class KeyedStateBackend(KeyRows):
 
     def refuse_threads(self) -> OneThread:
         """Refuse states, which are declared later, outside of one thread."""
-        self.seen = OneThread(self)
-        return self.seen
+        rows = OneThread(self)
+        self.seen = rows
+        return rows
 
     def allow_undo(self, unchanged: Collection[str] = ()) -> Undo:
         """Return what undoes what is done to states and timers; these are declared later.

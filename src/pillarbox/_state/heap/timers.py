@@ -42,6 +42,9 @@ class HeapTimers:
         self.slot: int = slot
         # Timers that :meth:`claim` has taken out of the queue.
         self._claimed: set[tuple[int, Any]] = set()
+        # A call less on the hottest path: timers are added and removed by methods of their queue.
+        self._enqueue: Callable[[int, Any], None]
+        self._dequeue: Callable[[int, Any], None]
         self._use_queue()
 
     def __len__(self) -> int:
@@ -124,7 +127,7 @@ class HeapTimers:
                 if queue.overtaken:
                     break
 
-    # -- claims: each key fires its due timers when its turn comes --
+    # -- claims: each key fires its due timers at its own turn --
 
     def claim(self, limit: int) -> dict[Any, int]:
         """Take the timers up to and at ``limit`` out of the queue; return each key's last one, in timestamp order.
@@ -158,7 +161,7 @@ class HeapTimers:
 
     def take_due(self, row: Row, limit: int) -> int | None:
         """Remove the earliest timer up to and at ``limit`` from a row; return its timestamp, or None."""
-        timestamp = min(_stamps_in(row[self.slot]), default=None)
+        timestamp: int | None = min(_stamps_in(row[self.slot]), default=None)
         if timestamp is None or timestamp > limit:
             return None
         self.take_away(row, timestamp)
@@ -226,9 +229,8 @@ class HeapTimers:
         self._use_queue()
 
     def _use_queue(self) -> None:
-        # A call less on the hottest path: timers are added and removed by methods of their queue.
-        self._enqueue: Callable[[int, Any], None] = self.queue.add
-        self._dequeue: Callable[[int, Any], None] = self.queue.discard
+        self._enqueue = self.queue.add
+        self._dequeue = self.queue.discard
 
     def end_epoch(self) -> None:
         """Take note that the timers so far are in the log."""

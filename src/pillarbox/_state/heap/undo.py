@@ -2,8 +2,8 @@
 
 It is noted step by step, so it costs what is done, whatever a key has besides. Only the mailbox thread may touch it.
 
-An operator that processes one element at a time uses :meth:`Undo.begin` and :meth:`Undo.restore`. One that processes
-several at a time, each under a key of its own, has :class:`ElementNotes` for each.
+An operator that processes one element at a time uses :meth:`Undo.begin` and :meth:`Undo.restore`. An operator with
+several elements in progress has :class:`ElementNotes` for each.
 """
 
 from __future__ import annotations
@@ -284,8 +284,8 @@ def _put_back_live(entries: LiveMap, key: Any, value: Any, is_changed: bool, is_
             noted.pop(key, None)
 
 
-def _into_place(order: _Order, place: tuple[int, Any], disturbed: list[_Order]) -> None:
-    order.places[place[1]] = place
+def _into_place(order: _Order, entry: tuple[int, Any], disturbed: list[_Order]) -> None:
+    order.places[entry[1]] = entry
     disturbed.append(order)
 
 
@@ -303,8 +303,8 @@ def put_back_timer(timers: Any, row: Row, timestamp: int) -> None:
     timers.put_back(row, timestamp)
 
 
-def _repeat_item(holder: Any, place: Any, _: Any) -> Step:
-    return setitem, (holder, place, list(holder) if type(place) is slice else holder[place])
+def _repeat_item(holder: Any, index: Any, _: Any) -> Step:
+    return setitem, (holder, index, list(holder) if type(index) is slice else holder[index])
 
 
 def _repeat_put(entries: dict[Any, Any], key: Any, _: Any) -> Step:
@@ -313,7 +313,7 @@ def _repeat_put(entries: dict[Any, Any], key: Any, _: Any) -> Step:
 
 def _repeat_put_live(entries: LiveMap, key: Any, *_: Any) -> Step:
     value = entries.get(key, _MISSING)
-    # The log has seen the rewound content, so what is repeated differs from it.
+    # The log has the rewound content, which differs.
     is_there = value is not _MISSING
     return _put_back_live, (entries, key, value, is_there, not is_there or key in entries.removed)
 
@@ -325,7 +325,7 @@ _INVERSES: dict[Callable[..., Any], Callable[..., Step]] = {
     dict.update: lambda entries, changed: (dict.update, (entries, {key: entries[key] for key in changed})),
     _put_back: _repeat_put,
     _put_back_live: _repeat_put_live,
-    _into_place: lambda order, place, _: (_forget_place, (order, place[1])),
+    _into_place: lambda order, entry, _: (_forget_place, (order, entry[1])),
     _forget_place: lambda order, key: (setitem, (order.places, key, order.places[key])),
     take_away_timer: lambda *timer: (put_back_timer, timer),
     put_back_timer: lambda *timer: (take_away_timer, timer),

@@ -100,7 +100,7 @@ class Places:
         self.line.pop(owner, None)
 
     def close(self) -> None:
-        """The last subtask has left."""
+        """Release nothing: the last subtask has left."""
 
 
 class RequestWorkers:
