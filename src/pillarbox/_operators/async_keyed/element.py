@@ -135,7 +135,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     # -- outputs --
 
     def collect(self, results: Iterable[Any]) -> None:
-        """Collect the results of the running call. ``(OutputTag, value)`` goes to a side output."""
+        """Collect the results of the running call; ``(OutputTag, value)`` is a record of a side output."""
         if type(results) not in USUAL_RESULTS:
             check_results(results)
         emitted = self.emitted
@@ -155,6 +155,21 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
                 outputs.append((None, result, emitted))
             else:
                 self._collect_unfixed(result)
+
+    def add(self, result: Any) -> None:
+        """Collect one result of the running call, as :meth:`collect`."""
+        kind = type(result)
+        if kind is tuple:
+            for field in result:
+                if type(field) not in FIXED:
+                    break
+            else:
+                self._add((None, result, self.emitted))
+                return
+        elif kind in FIXED:
+            self._add((None, result, self.emitted))
+            return
+        self._collect_unfixed(result)
 
     def _collect_unfixed(self, result: Any) -> None:
         if type(result) is OutputTag or (type(result) is tuple and type(result[0]) is OutputTag and len(result) != 2):
@@ -185,7 +200,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
 
 class Visit(Element):
-    """A visit of a key's due timers: calls ``on_timer`` for each that still exists at the key's turn (R8).
+    """A visit of a key's due timers: calls ``on_timer`` for each that still exists at the turn of its key (R8).
 
     Args:
         limit: timers up to and at this timestamp are due.

@@ -8,6 +8,7 @@ import selectors
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from pillarbox._errors import ProgramError
 from pillarbox._operators.async_io.loop.event_loop import GRACE, cancelled, hold_for_good
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 from pillarbox._state.heap.backend import OneThread
+from pillarbox._time.clock import ProcessingTimeService
 
 # Longest wait in seconds: Python does not handle a signal that arrived just before a thread blocked.
 _LONGEST_WAIT = 1.0
@@ -94,7 +96,7 @@ class OwnedLoop:
     Args:
         name: the operator's name, for its threads.
         rows: the keyed state that the thread which runs the loop may use.
-        clock: returns seconds.
+        clock: the loop's time, if it is manual; otherwise the system's clock is.
         resting: returns a context for waiting, for example one that releases a lock.
 
     Attributes:
@@ -107,10 +109,11 @@ class OwnedLoop:
         self,
         name: str,
         rows: OneThread,
-        clock: Callable[[], float],
+        clock: ProcessingTimeService,
         resting: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        self.loop: _Loop = _Loop(clock, _Selector(resting))
+        seconds = partial(_seconds, clock) if clock.is_manual else monotonic
+        self.loop: _Loop = _Loop(seconds, _Selector(resting))
         self._threads = DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread")
         self.loop.set_default_executor(self._threads)
         self._rows = rows
@@ -203,3 +206,14 @@ def _no_outer_loop() -> Iterator[None]:
         asyncio._set_running_loop(outer)
         if swap is not None:
             swap(outer, task)
+
+
+class NextTurn:
+    """Awaiting it returns in the loop's next turn."""
+
+    def __await__(self) -> Any:
+        yield
+
+
+def _seconds(clock: ProcessingTimeService) -> float:
+    return clock.relative_time_millis() / 1000

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from decimal import getcontext
 from functools import partial
-from time import monotonic, perf_counter
+from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 from pillarbox._errors import (
-    OperatorError,
     PillarboxError,
     ProgramError,
     failed,
@@ -30,10 +29,11 @@ from pillarbox._operators.async_io.loop.event_loop import cancelled
 from pillarbox._operators.async_io.loop.workers import Places, differs, most_stuck
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
-from pillarbox._operators.async_keyed.loop import OwnedLoop
+from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop
 from pillarbox._operators.async_keyed.options import WAITING, AsyncKeyedOptions
 from pillarbox._operators.async_keyed.reports import report_slow_step
 from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps
+from pillarbox._operators.async_keyed.timeouts import Timeouts
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
@@ -50,17 +50,8 @@ _PATIENCE = 0.002
 _PLENTY = 16
 # Seconds that a worker may take before the loop looks at sockets and timers again.
 _TURN = 0.01
-# Seconds for a cancelled element to end, before it loses its place.
-_HEED = 1.0
 # Limit of timers that one visit fires: after the end of the data, timers that set timers would never end.
 _LAST = 1_000_000
-
-
-class _NextTurn:
-    """Awaiting it returns in the loop's next turn."""
-
-    def __await__(self) -> Any:
-        yield
 
 
 class ElementRunner:
@@ -84,6 +75,8 @@ class ElementRunner:
         current: the element whose step runs, or None.
         failure: the error that fails the task, or None.
         is_turning: whether the caller of a turn emits the elements that end in it.
+        closing: whether the operator is being closed.
+        cut_off: workers whose elements ignored a cancellation, and still run without key and place.
         figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
     """
 
@@ -119,8 +112,7 @@ class ElementRunner:
         self._most = options.capacity + WAITING
         self._announce = announce
         is_manual = self.clock.is_manual
-        seconds = partial(_seconds, self.clock) if is_manual else monotonic
-        self.loop: OwnedLoop = OwnedLoop(self.name, rows, seconds, context.shared.resting)
+        self.loop: OwnedLoop = OwnedLoop(self.name, rows, self.clock, context.shared.resting)
         self.loop.loop.set_task_factory(self._new_task)
         # In a manual clock's time, no step takes any.
         self.stopwatch: Callable[[], float] = self.loop.loop.time if is_manual else perf_counter
@@ -135,12 +127,11 @@ class ElementRunner:
         # Workers before their first step; the number of workers to start next: it doubles while elements wait.
         self._starting = 0
         self._burst = 1
-        self._cut_off: set[WorkerSteps] = set()
-        self._deadlines: deque[tuple[float, Element]] = deque()
-        self._deadline: asyncio.TimerHandle | None = None
+        self.cut_off: set[WorkerSteps] = set()
         self._later: asyncio.TimerHandle | None = None
-        self._timeout = options.timeout_seconds
-        self._closing = False
+        seconds_each = options.timeout_seconds
+        self._timeouts = None if seconds_each is None else Timeouts(self, seconds_each, most_stuck(options.capacity))
+        self.closing = False
         self.current: Element | None = None
         self.failure: BaseException | None = None
         self.is_turning = False
@@ -191,17 +182,14 @@ class ElementRunner:
             element.is_queued = True
             self._queue.put(element)
             self._lines[element.key] = None
-        if self._timeout is not None:
-            loop = self.loop.loop
-            self._deadlines.append((loop.time() + self._timeout, element))
-            if self._deadline is None:
-                self._deadline = loop.call_later(self._timeout, self._expire)
+        if self._timeouts is not None:
+            self._timeouts.watch(element)
 
     def busy_keys(self) -> list[Any]:
         """Return the keys with elements that have not ended."""
         return list(self._lines)
 
-    def _end(self, element: Element) -> None:
+    def end(self, element: Element) -> None:
         """End a queued element: the next of its key becomes ready."""
         element.is_over = True
         element.state = _SETTLED
@@ -270,7 +258,7 @@ class ElementRunner:
         count = self._burst
         if self.run is None:
             count = min(count, len(self.ready) - self._starting)
-        if count <= 0 or self._closing:
+        if count <= 0 or self.closing:
             return
         loop, places = self.loop.loop, self._places.resource
         for _ in range(count):
@@ -296,7 +284,7 @@ class ElementRunner:
         backend, copied = self._backend, self.copier.copied
         rows, put_settled = backend.rows, self._queue.put_settled
         try:
-            while self.failure is None and not self._closing:
+            while self.failure is None and not self.closing:
                 element = ready.popleft() if ready else self._take_from_run()
                 if element is None:
                     return
@@ -327,7 +315,7 @@ class ElementRunner:
                                 steps.coroutine = outcome
                                 try:
                                     async for result in outcome:
-                                        element.collect((result,))
+                                        element.add(result)
                                 except BaseException:
                                     await outcome.aclose()
                                     raise
@@ -339,9 +327,9 @@ class ElementRunner:
                         else:
                             element.outputs = element.results
                 except BaseException as error:
-                    if self._closing:
+                    if self.closing:
                         return
-                    self._raised(element, error)
+                    self.raised(element, error)
                 if steps.is_cut_off:
                     return
                 if element.is_cancelled and sys.version_info >= (3, 11):
@@ -358,7 +346,7 @@ class ElementRunner:
                 steps.began = now
                 steps.element = None
                 if element.is_queued:
-                    self._end(element)
+                    self.end(element)
                 else:  # (the same, for an element that never waited)
                     element.is_over = True
                     element.state = _SETTLED
@@ -369,16 +357,16 @@ class ElementRunner:
                 if (line and self._places.resource.are_wanted(self)) or differs(clean):
                     return  # the next element begins with a clean context
                 if now - steps.turn_began > _TURN:
-                    await _NextTurn()
+                    await NextTurn()
         finally:
-            self._give_up_place(steps)
-            self._cut_off.discard(steps)
+            self.give_up_place(steps)
+            self.cut_off.discard(steps)
             if not steps.has_waited:
                 self._burst = 1
-            if not self._closing:
+            if not self.closing:
                 self.start_workers()
 
-    def _give_up_place(self, steps: WorkerSteps) -> None:
+    def give_up_place(self, steps: WorkerSteps) -> None:
         if steps in self._workers:
             self._workers.discard(steps)
             self._places.resource.give()
@@ -387,7 +375,7 @@ class ElementRunner:
         steps.coroutine = results
         try:
             async for result in results:
-                element.collect((result,))
+                element.add(result)
         except BaseException:
             await results.aclose()
             raise
@@ -436,9 +424,9 @@ class ElementRunner:
                     return
                 self._keep(visit)
             except BaseException as error:
-                if self._closing:
+                if self.closing:
                     raise
-                self._raised(visit, error)
+                self.raised(visit, error)
             visit.fired = None
 
     def _keep(self, element: Element) -> None:
@@ -462,21 +450,17 @@ class ElementRunner:
 
     # -- failures --
 
-    def _raised(self, element: Element, error: BaseException) -> None:
+    def raised(self, element: Element, error: BaseException) -> None:
         """Take the error of an element's call: a dead letter, or the end of the task."""
         if element.is_over:
             return  # it was cut off
-        if isinstance(error, asyncio.CancelledError) and element.is_cancelled:
-            error = self._timed_out(element)
+        if isinstance(error, asyncio.CancelledError) and element.is_cancelled and self._timeouts is not None:
+            error = self._timeouts.error()
         can_be_letter = isinstance(error, (Exception, asyncio.CancelledError))
         if self._letters is not None and can_be_letter and not isinstance(error, (PillarboxError, MemoryError)):
             self._write_letter(element, error)
         else:
-            self._fail(element, error)
-
-    def _timed_out(self, element: Element) -> TimeoutError:
-        self.figures["timed_out"] += 1
-        return TimeoutError(f"no end within {self._timeout:g} s")
+            self.fail(element, error)
 
     def _write_letter(self, element: Element, error: BaseException) -> None:
         assert self._letters is not None and self._undo is not None and element.notes is not None
@@ -487,7 +471,7 @@ class ElementRunner:
         element.results = [(LETTER, (letter, type(error).__name__), None)]
         element.keep_results()
 
-    def _fail(self, element: Element, error: BaseException) -> None:
+    def fail(self, element: Element, error: BaseException) -> None:
         if self.failure is not None:
             return
         details: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask, "key": element.key}
@@ -499,56 +483,14 @@ class ElementRunner:
             self.failure = failure
         self._announce()
 
-    # -- timeouts (R16) --
-
-    def _expire(self) -> None:
-        """Cancel overdue elements."""
-        self._deadline = None
-        loop, deadlines = self.loop.loop, self._deadlines
-        while deadlines:
-            deadline, element = deadlines[0]
-            if element.is_over or deadline <= loop.time():
-                deadlines.popleft()
-                if not element.is_over:
-                    assert element.steps is not None
-                    element.is_cancelled = True
-                    element.steps.task.cancel()
-                    loop.call_later(_HEED, self._cut, element)
-            else:
-                self._deadline = loop.call_at(deadline, self._expire)
-                return
-
-    def _cut(self, element: Element) -> None:
-        """Cut off an element that ignores its cancellation: it continues without key and place."""
-        steps = element.steps
-        if element.is_over or steps is None or self._closing:
-            return
-        if len(self._cut_off) >= most_stuck(self._options.capacity):
-            self._fail(
-                element,
-                OperatorError(
-                    f"operator {self.name!r}: {len(self._cut_off)} elements do not heed their cancellation after their"
-                    f" timeout, the last of them {element}: let the function raise CancelledError"
-                ),
-            )
-            return
-        self._raised(element, self._timed_out(element))
-        if self.failure is None:
-            steps.is_cut_off = True
-            steps.element = None
-            self._cut_off.add(steps)
-            self._end(element)
-            self._give_up_place(steps)
-            self.start_workers()
-
     # -- the end --
 
     async def cancel(self) -> None:
         """Cancel the elements that run, with their keys at hand, and wait some seconds for their end (R40)."""
-        self._closing = True
-        await cancelled([steps.task for steps in (*self._workers, *self._cut_off)])
+        self.closing = True
+        await cancelled([steps.task for steps in (*self._workers, *self.cut_off)])
         for steps in list(self._workers):
-            self._give_up_place(steps)
+            self.give_up_place(steps)
 
     def close(self) -> None:
         """Cancel the remaining asyncio tasks, and close the loop."""
@@ -557,8 +499,3 @@ class ElementRunner:
         finally:
             self._places.resource.leave(self)
             self._places.release()
-
-
-def _seconds(clock: Any) -> float:
-    milliseconds: int = clock.relative_time_millis()
-    return milliseconds / 1000
