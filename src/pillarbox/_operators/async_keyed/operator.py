@@ -39,6 +39,8 @@ from pillarbox.mailbox import RejectedExecutionError
 
 # The longest close() of a function (seconds).
 _CLOSING = 30.0
+# The longest wait of an epoch without records for carried elements (seconds).
+_LINGERS = 0.1
 # Turns of the loop at the end of an epoch.
 _TURNS = 50
 
@@ -68,6 +70,8 @@ class AsyncKeyedOperator(KeyedOperator):
         self._letters = DeadLetters(context, tag, context.side_outputs) if isinstance(tag, OutputTag) else None
         self._most = options.capacity + WAITING
         self._is_announced = False
+        # Whether the epoch has brought records.
+        self._had_input = False
         self._opened: ElementRunner | None = None
         # A manual clock's timer for the loop, and the time of the loop's own timer.
         self._alarm: tuple[ScheduledTimer, float] | None = None
@@ -150,6 +154,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self._process(records.values, keying.keys_of(records), records.timestamps, call)
 
     def _process(self, values: Sequence[Any], keys: Iterable[Any], timestamps: Any, call: int) -> None:
+        self._had_input = True
         runner, watermark = self.runner, self._timers.current_watermark
         pending, left = iter(values), -1
         stamps = repeat(None) if timestamps is None else timestamps
@@ -346,14 +351,29 @@ class AsyncKeyedOperator(KeyedOperator):
         if self.options.carries and self.context.shared.stay:
             self.run_ready()  # answers may have arrived since the last epoch
             self.emit()
+            if not self._had_input:
+                self._linger()
         else:
             self.drain()
             while self._timers.processing_timers.has_overdue():  # set by the elements that ended last
                 self._timers.fire_overdue_processing_time_timers()
                 self.drain()
+        self._had_input = False
         figures = self.runner.figures
         self.context.counters.update(in_flight=len(self._queue), **figures)
         figures.update(dict.fromkeys(figures, 0))
+
+    def _linger(self) -> None:
+        """In an epoch without records, wait a little for an element to end: starting another epoch takes longer."""
+        count = len(self._queue)
+        if not count or self.context.processing_time_service.is_manual:
+            return
+        loop = self.runner.loop.loop
+        end = loop.time() + _LINGERS
+        timer = loop.call_at(end, self._announce)
+        while len(self._queue) == count and loop.time() < end:
+            self._wait()
+        timer.cancel()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
         """Return the elements that have not left, or None; time stands still until the next epoch (R23)."""

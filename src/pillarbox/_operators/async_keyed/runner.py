@@ -44,8 +44,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 _FREE = object()
 _SETTLED = RequestState.SETTLED
-# Ended elements wait up to this long (seconds) for others before they wake the mailbox thread, while more elements than
-# _PLENTY are ready: waking it costs more than an element.
+# Ended elements wait up to this long (seconds) for others, while more than _PLENTY are ready: a mail costs more than one.
 _PATIENCE = 0.002
 _PLENTY = 16
 # Seconds that a worker may take before the loop looks at sockets and timers again.
