@@ -62,6 +62,7 @@ def wait_for(condition: Callable[[], object], query: Any = None) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow("two starts of a query, and homes that are killed")
 def test_records_in_progress_outlive_their_home(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(2):
         rows = spark.range(number * RECORDS, (number + 1) * RECORDS).selectExpr("id", f"id % {KEYS} AS key")

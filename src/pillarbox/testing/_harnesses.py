@@ -10,13 +10,17 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.api.function import AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_keyed.factory import AsyncKeywords, process_factory
-from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from pillarbox._operators.async_keyed.factory import (
+    AsyncKeywords,
+    keyed_broadcast_process,
+    keyed_co_process,
+    keyed_process,
+)
+from pillarbox._operators.connected.broadcast import BroadcastProcessOperator
 from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessOperator,
-    KeyedCoProcessOperator,
 )
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
@@ -95,7 +99,7 @@ class ProcessFunctionTestHarnesses:
             key_type: the declared type of the key, if any.
             options: as for :class:`KeyedOneInputStreamOperatorTestHarness`.
         """
-        factory = process_factory(function, Keying(key_by, "process", key_type), "fail", {})
+        factory = keyed_process(function, Keying(key_by, "process", key_type), "fail", {})
         return KeyedOneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
     @staticmethod
@@ -110,9 +114,8 @@ class ProcessFunctionTestHarnesses:
             options: as for :class:`KeyedTwoInputStreamOperatorTestHarness`.
         """
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
-        make = partial(KeyedCoProcessOperator, function=function, keyings=keyings)
-        node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
-        return KeyedTwoInputStreamOperatorTestHarness(node, **options)
+        factory = keyed_co_process(function, keyings, "fail", {}, "for_keyed_co_process_function()")
+        return KeyedTwoInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
 
 @overload
@@ -192,8 +195,7 @@ def harness_for(
         if keying is None:
             raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
         if isinstance(function, KeyedProcessFunction):
-            keywords: Any = {key: options.pop(key) for key in AsyncKeywords.__annotations__ if key in options}
-            node = ChainNode(name, name, process_factory(function, keying, on_error, keywords, _CALLER))
+            node = ChainNode(name, name, keyed_process(function, keying, on_error, _take_keywords(options), _CALLER))
         else:
             factory = OperatorFactory(partial(ReduceOperator, function=function, keying=keying), keyed=True)
             node = _node(name, factory, on_error)
@@ -224,6 +226,12 @@ def _node(name: str, factory: OperatorFactory, on_error: OnError, keying: Keying
     return ChainNode(name, name, guarded(factory, on_error, _CALLER, keying=keying))
 
 
+def _take_keywords(options: dict[str, Any]) -> AsyncKeywords:
+    """Remove the keywords of ``process`` from options, and return them."""
+    keywords: Any = {name: options.pop(name) for name in AsyncKeywords.__annotations__ if name in options}
+    return keywords  # type: ignore[no-any-return]
+
+
 def _two_inputs(
     function: Function, name: str, key_by: Any, on_error: OnError, options: dict[str, Any]
 ) -> TwoInputStreamOperatorTestHarness:
@@ -233,10 +241,12 @@ def _two_inputs(
     if isinstance(function, CoProcessFunction):
         factory = OperatorFactory(partial(CoProcessOperator, function=function))
         return TwoInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
+    if isinstance(function, KeyedCoProcessFunction):
+        pair_of_keys = Keying(key_by[0], name), Keying(key_by[1], name)
+        factory = keyed_co_process(function, pair_of_keys, on_error, _take_keywords(options), _CALLER)
+        return KeyedTwoInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
     keyings = (Keying(key_by[0], name), Keying(key_by[1], name)) if pair else (None, None)
-    operator: Any = KeyedCoProcessOperator
-    if not isinstance(function, KeyedCoProcessFunction):
-        operator = next(operator for kind, operator in _TWO_INPUTS.items() if isinstance(function, kind))
+    operator: Any = next(operator for kind, operator in _TWO_INPUTS.items() if isinstance(function, kind))
     factory = OperatorFactory(partial(operator, function=function, keyings=keyings), keyed=pair)
     harness = KeyedTwoInputStreamOperatorTestHarness if pair else TwoInputStreamOperatorTestHarness
     return harness(_node(name, factory, on_error), **options)
@@ -251,12 +261,12 @@ def _with_broadcast(
     options: dict[str, Any],
 ) -> KeyedTwoInputStreamOperatorTestHarness:
     if isinstance(function, BroadcastProcessFunction):
-        make: Any = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
+        make = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
+        node = _node(name, OperatorFactory(make, keyed=True), on_error)
     elif key_by is None:
         raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
     else:
-        make = partial(
-            KeyedBroadcastProcessOperator, function=function, keying=Keying(key_by, name), descriptors=descriptors
-        )
-    node = _node(name, OperatorFactory(make, keyed=True), on_error)
+        keywords = _take_keywords(options)
+        factory = keyed_broadcast_process(function, Keying(key_by, name), descriptors, on_error, keywords, _CALLER)
+        node = ChainNode(name, name, factory)
     return KeyedTwoInputStreamOperatorTestHarness(node, **options)

@@ -34,8 +34,12 @@ class Gate:
     def open(self, harness: Harness, *names: Hashable) -> None:
         """Let functions continue that wait for these names, and everything that follows from it."""
         for name in names:
-            self._futures.pop(name).set_result(None)
+            self.release(name)
         settle(harness)
+
+    def release(self, name: Hashable) -> None:
+        """Let a function continue when its event loop runs next."""
+        self._futures.pop(name).set_result(None)
 
     def reset(self) -> None:
         """Forget the futures of a process that has died."""

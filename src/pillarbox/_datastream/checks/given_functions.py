@@ -70,12 +70,18 @@ def check_type(what: str, declared: Any) -> None:
         )
 
 
-def check_instance(func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool) -> None:
-    """Refuse an object that does not implement an interface with several methods, or that returns no results."""
+def check_instance(
+    func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool, may_await: bool = False
+) -> None:
+    """Refuse an object that does not implement an interface with several methods, or that returns no results.
+
+    Args:
+        may_await: whether its methods may be ``async def``.
+    """
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
-    check_parameters(func, interface, where)
-    for name in called:
+    check_parameters(func, interface, where, may_await=may_await)
+    for name in () if may_await else called:
         check_plain(func, name, asked_by=where, many=many)
 
 

@@ -14,7 +14,7 @@ from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, KeyOut, U
 from pillarbox._graph.transformations import EventTimeUse, KeyByTransformation, OperatorTransformation, Transformation
 from pillarbox._operators.async_io.api.options import OnBarrier
-from pillarbox._operators.async_keyed.factory import AsyncKeywords, process_factory
+from pillarbox._operators.async_keyed.factory import given_keywords, keyed_process, refuse_keywords
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.frame.keying import Keying
@@ -108,24 +108,15 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> words.process(Count()).execute_and_collect()
             [('to', 1), ('be', 1), ('to', 2)]
         """
+        keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)
         if isinstance(func, ProcessFunction):
-            if any(option is not None for option in (capacity, timeout, ordered, on_barrier)):
-                raise ProgramError(
-                    "process() takes capacity, timeout, ordered and on_barrier with a KeyedProcessFunction, not with a"
-                    " ProcessFunction"
-                )
+            refuse_keywords(keywords, func, "process()")
             return super().process(func, output_type, on_error=on_error)
         check_function(func, KeyedProcessFunction, "process", "process_element", many=True, may_await=True)
-        keywords: AsyncKeywords = {
-            "capacity": capacity,
-            "timeout": timeout,
-            "ordered": ordered,
-            "on_barrier": on_barrier,
-        }
         return self._apply(
             "process",
             func,
-            process_factory(func, self._keying, on_error, keywords),
+            keyed_process(func, self._keying, on_error, keywords),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
             event_time=event_time_use(func),

@@ -110,6 +110,11 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         self._check()
         self._add_side(tag, value)
 
+    def get_broadcast_state(self, state_descriptor: Any) -> Any:
+        """Return broadcast state, which functions of a keyed and a broadcast stream have."""
+        self._check()
+        return self.runner.get_broadcast_state(state_descriptor)
+
     def current_processing_time(self) -> int:
         return self.runner.clock.current_processing_time()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from math import ceil
 from operator import length_hint
+from threading import get_ident
 from typing import Any
 
 from pillarbox._elements import Records, Watermark, WatermarkStatus
@@ -106,6 +107,10 @@ class AsyncKeyedOperator(KeyedOperator):
         if isinstance(self.function, Function):
             context = RuntimeContext(self.context, self.keyed, self.own_states)
             with_context(self.context, "open()", self._complete, self.function.open, context)
+
+    def use_state_here(self) -> None:
+        """Let this thread, the mailbox thread, use the state outside of the event loop."""
+        self._rows.thread = get_ident()
 
     def _calls(self) -> list[Callable[..., Any]]:
         return [self.call]

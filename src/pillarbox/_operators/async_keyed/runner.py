@@ -44,7 +44,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 _FREE = object()
 _SETTLED = RequestState.SETTLED
-# Ended elements wait up to this long (seconds) for others, while more than _PLENTY are ready: a mail costs more than one.
+# Ended elements wait up to this long (seconds) for others, while more than _PLENTY are ready: a mail is expensive.
 _PATIENCE = 0.002
 _PLENTY = 16
 # Seconds that a worker may take before the loop looks at sockets and timers again.
@@ -72,6 +72,7 @@ class ElementRunner:
         ready: elements that wait for a place only.
         run: records that workers may still take, or None.
         current: the element whose step runs, or None.
+        get_broadcast_state: returns a broadcast state for reading.
         failure: the error that fails the task, or None.
         is_turning: whether the caller of a turn emits the elements that end in it.
         closing: whether the operator is being closed.
@@ -103,6 +104,7 @@ class ElementRunner:
         self.context = context
         self._options = options
         self._backend = backend
+        self.get_broadcast_state: Callable[[Any], Any] = self._no_broadcast_state
         self._undo = undo
         self._calls = calls
         self._on_timer = on_timer
@@ -481,6 +483,9 @@ class ElementRunner:
         except BaseException as failure:
             self.failure = failure
         self._announce()
+
+    def _no_broadcast_state(self, descriptor: Any) -> Any:
+        raise ProgramError(f"operator {self.name!r}: there is no broadcast state, as no stream is broadcast")
 
     # -- the end --
 
