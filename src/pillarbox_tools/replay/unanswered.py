@@ -43,6 +43,7 @@ class UnansweredOperator(StreamOperator):
     def restore_state(self, state: Any) -> None:
         """Stop, if requests are carried from the epoch before."""
         carried = [value for what, *content in state or () if what == "request" for value in content[0]]
+        carried += [content[2] for what, *content in state or () if what == "element"]
         if carried:
             raise UnansweredError(self.context.uid, carried)
 

@@ -33,8 +33,8 @@ class AsyncKeywords(TypedDict, total=False):
 
 def given_keywords(**keywords: Any) -> AsyncKeywords:
     """Return the keywords that have a value."""
-    given: Any = {name: value for name, value in keywords.items() if value is not None}
-    return given  # type: ignore[no-any-return]
+    passed: Any = {name: value for name, value in keywords.items() if value is not None}
+    return passed  # type: ignore[no-any-return]
 
 
 def refuse_keywords(keywords: AsyncKeywords, function: Any, method: str) -> None:
