@@ -201,7 +201,7 @@ def test_states_that_are_the_same_are_not_looked_at():
 
 
 def test_changes_of_several_elements_are_rewound_and_repeated() -> None:
-    """Each element has notes of its own, under a key of its own."""
+    """Each element has its own notes and its own key."""
     backend = KeyedStateBackend("op")
     undo = backend.allow_undo()
     value = backend.get_state(ValueStateDescriptor("value"))
