@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.operators_table.table import simulated
 from tests.simulation.programs import (
-    awaiting,
     batch,
     borrowed,
     columnar_joins,
@@ -21,7 +20,7 @@ from tests.simulation.programs.program import SimulatedProgram
 
 __all__ = ["PROGRAMS", "STREAMING"]
 
-_MODULES = (event_time, timers, state, borrowed, requests, awaiting, windows, columns, two_inputs, columnar_joins, wild)
+_MODULES = (event_time, timers, state, borrowed, requests, windows, columns, two_inputs, columnar_joins, wild)
 
 _WRITTEN: dict[str, SimulatedProgram] = {
     **{name: program for module in _MODULES for name, program in module.PROGRAMS.items()},
