@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.session.directories import is_readable_by_spark
 from pillarbox._runtime.spark.session.folders import is_savepoint
-from pillarbox._runtime.spark.session.places import state_is_found
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._runtime.spark.session.session_settings import state_settings
 from pillarbox._state.chunks.head import META, LogHead
@@ -80,7 +80,7 @@ class CheckpointState:
                 f"{checkpoint} is no checkpoint of a query, or none of its epochs was committed: give the"
                 " checkpointLocation of a query that has run"
             )
-        if not state_is_found(checkpoint):
+        if not is_readable_by_spark(checkpoint):
             raise CheckpointMismatchError(
                 f'checkpoint {checkpoint}: its path has a space, or one of "#%<>?[\\]^`{{|}}, and Spark, whose queries'
                 " take any path, looks for the state of this one elsewhere when it reads or moves that: stop the query,"

@@ -137,8 +137,8 @@ def enter(worker: Surroundings, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return the accumulator updates of the calling thread's epoch, or None. See `accumulators.taken`."""
-    return accumulators.taken()
+    """Return the accumulator updates of the calling thread's epoch, or None. See `accumulators.take_sums`."""
+    return accumulators.take_sums()
 
 
 def drop() -> None:

@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import message_for_user
 from pillarbox._runtime.spark.running.ending import end_between_epochs, finish_epoch, run_one_epoch
 from pillarbox._runtime.spark.savepoint.savepoint import check_new, savepoint
-from pillarbox._runtime.spark.session.places import place_of
+from pillarbox._runtime.spark.session.directories import checked_directory
 from pillarbox._runtime.spark.starting.query_settings import last_epoch
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._time.timestamps import MAX_WATERMARK
@@ -70,7 +70,7 @@ def stop_with_savepoint(
         raise ProgramError(f"drain is True or False, not {shorten(drain)}")
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"stop_with_savepoint() takes a query, as start() returned it, not {shorten(query)}")
-    directory = place_of(directory, "stop_with_savepoint(): the place of the savepoint")
+    directory = checked_directory(directory, "stop_with_savepoint(): the place of the savepoint")
     started = find(query)
     if started is None:
         raise SavepointError(

@@ -23,8 +23,8 @@ from pillarbox._runtime.spark.checkpoint.look import read_epoch
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, map_logs
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._runtime.spark.session.folders import is_savepoint, reader, text_of, unless_missing
-from pillarbox._runtime.spark.session.places import check_session, place_of
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
@@ -81,8 +81,8 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
         >>> savepoint(spark, "/checkpoints/flights", "/savepoints/flights-1")  # doctest: +SKIP
     """
     check_session(spark, "savepoint()")
-    checkpoint = place_of(checkpoint, "savepoint(): the checkpoint")
-    directory = place_of(directory, "savepoint(): the place of the savepoint")
+    checkpoint = checked_directory(checkpoint, "savepoint(): the checkpoint")
+    directory = checked_directory(directory, "savepoint(): the place of the savepoint")
     read_epoch(spark, checkpoint, epoch, partial(_write, directory))
 
 

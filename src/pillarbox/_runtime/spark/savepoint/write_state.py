@@ -14,8 +14,8 @@ from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatc
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint import savepoint as files
+from pillarbox._runtime.spark.session.directories import checked_directory
 from pillarbox._runtime.spark.session.folders import is_savepoint
-from pillarbox._runtime.spark.session.places import place_of
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.savepoint.manifest import Manifest, Sources
@@ -72,8 +72,8 @@ def write_state(
     """
     if not hasattr(df, "isStreaming"):
         raise ProgramError(f"write_state() takes a Spark DataFrame, not {shorten(df)}")
-    directory = place_of(directory, "write_state(): the place of the savepoint")
-    like = None if like is None else place_of(like, "write_state(): like")
+    directory = checked_directory(directory, "write_state(): the place of the savepoint")
+    like = None if like is None else checked_directory(like, "write_state(): like")
     if df.isStreaming:
         raise ProgramError("write_state() takes a batch DataFrame, and this one is streaming")
     spark = df.sparkSession

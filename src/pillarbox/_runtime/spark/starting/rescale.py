@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, check_count
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
+from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._runtime.spark.session.java import repartition
-from pillarbox._runtime.spark.session.places import check_session, place_of
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._runtime.spark.session.session_settings import session_with, settings_of_state, spark_version
 from pillarbox._runtime.spark.starting.started import running
@@ -52,7 +52,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """
     check_count(parallelism, "parallelism")
     check_session(spark, "rescale()")
-    location = place_of(checkpoint, "rescale(): the checkpoint")
+    location = checked_directory(checkpoint, "rescale(): the checkpoint")
     check_spark(spark)
     state = CheckpointState(spark, location)
     stopped = state.checkpoint

@@ -1,4 +1,4 @@
-"""The places where checkpoints and savepoints lie, whose names Spark is to take as they are."""
+"""Directories of checkpoints and savepoints, whose paths Spark must take literally."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pillarbox._runtime.spark.session.java import file_system, path_class
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The file in a folder that is being written; names of data do not begin so.
+# Marks a folder as incomplete. Names of data never begin like this.
 _BEGUN = "_pillarbox_begun"
 
-# Characters that Java escapes in a URI. (It leaves letters of all languages as they are.)
+# Characters that Java escapes in a URI; it leaves the letters of all languages.
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f\s"#%<>?\[\\\]^`{|}]""")
 
 
 def check_session(spark: Any, asked_by: str) -> None:
-    """Check that an argument is a session of Spark.
+    """Check that an argument is a Spark session.
 
     Raises:
         ProgramError: it is something else.
@@ -31,11 +31,11 @@ def check_session(spark: Any, asked_by: str) -> None:
         raise ProgramError(f"{asked_by} takes a SparkSession first, not {shorten(spark)}")
 
 
-def place_of(directory: Any, what: str) -> str:
-    """Return a directory that a user named, without a slash at its end.
+def checked_directory(directory: Any, what: str) -> str:
+    """Return a user's directory without its final slash.
 
     Raises:
-        ProgramError: it is none.
+        ProgramError: it is not a directory's path.
     """
     if not isinstance(directory, (str, PathLike)) or not str(directory):
         raise ProgramError(f"{what} is a directory, not {shorten(directory)}")
@@ -44,13 +44,12 @@ def place_of(directory: Any, what: str) -> str:
 
 @contextmanager
 def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
-    """Let a folder be written into that does not exist yet, or that was begun so and not completed.
+    """Create a folder, or an incomplete one again, for writing within the block. Needs a classic session.
 
-    Until it is complete, it has a file in it that says so, which readers of data pass over. The session is a classic
-    one.
+    A marker file, which readers of data ignore, is in the folder until the block ends without an error.
 
     Raises:
-        PillarboxError: there is something else.
+        PillarboxError: the path exists and is complete.
     """
     path, begun = path_class(spark)(folder), path_class(spark)(folder, _BEGUN)
     files = file_system(spark, path)
@@ -63,10 +62,9 @@ def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
     files.delete(begun, False)
 
 
-def state_is_found(checkpoint: str) -> bool:
-    """Return whether Spark's own readers of state find a checkpoint of this path, and its repartitioning does.
+def is_readable_by_spark(checkpoint: str) -> bool:
+    """Return whether Spark's readers of state, and its repartitioning, find this checkpoint path.
 
-    They escape what a URI has to escape, and look for a path of the escaped name, which may be the name of another.
-    (Queries do not.)
+    They look for the URI-escaped path, which may be another directory. Queries use the path as it is.
     """
     return _ESCAPED.search(checkpoint) is None
