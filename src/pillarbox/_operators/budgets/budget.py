@@ -39,7 +39,7 @@ class CircuitBreaker:
         check_count(self.failures, "CircuitBreaker: failures", "a whole number of at least 1")
         check_count(self.of, "CircuitBreaker: of", "a whole number of at least 1")
         if self.failures > self.of:
-            raise ProgramError(f"CircuitBreaker: {self.failures} failures of {self.of} requests never happen")
+            raise ProgramError(f"CircuitBreaker: {self.failures} failures of {self.of} requests can never happen")
         positive_millis(self.pause, "CircuitBreaker: pause")
 
 

@@ -174,4 +174,4 @@ class AsyncOptions:
         return None if duration is None else positive_millis(duration, f"{self.method}(): {name}")
 
     def _refuse(self, name: str, expected: str) -> None:
-        raise ProgramError(f"{self.method}(): {name} is {expected}, not {shorten(getattr(self, name))}")
+        raise ProgramError(f"{self.method}(): {name} must be {expected}, not {shorten(getattr(self, name))}")
