@@ -243,7 +243,7 @@ def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
     home.killed(lambda: len(asked(home, "request")) == 2, *stop("second"))
     # (What is asked for in another way meanwhile is refused.)
     process = home.begin(*stop("second"), "--drain")
-    assert process.wait(START_SECONDS) == 1 and "which is under way: nothing was asked" in home.said()
+    assert process.wait(START_SECONDS) == 1 and "is under way, so nothing was requested" in home.said()
     query = start()
     assert query.isActive and len(asked(home, "taken")) == 1
     home.do(*stop("second"))

@@ -195,7 +195,7 @@ def test_a_job_rate_limit_runs_no_job(numbers):
     [
         (lambda df: PF.async_map(df, as_tuple, "id LONG"), "has a column 'id' already"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", columns="no"), "no column 'no' to give.*columns are id, odd"),
-        (lambda df: ANYHOW(df, "as_tuple", "x LONG"), "got 'as_tuple': give it a function"),
+        (lambda df: ANYHOW(df, "as_tuple", "x LONG"), "got 'as_tuple': pass a function"),
         (lambda df: ANYHOW([1], as_tuple, "x LONG"), "takes a Spark DataFrame"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0), r"async_map\(\): capacity is a whole number"),
         (
@@ -203,7 +203,7 @@ def test_a_job_rate_limit_runs_no_job(numbers):
             'no side output; failures="error" adds',
         ),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", on_failure="drop", failures="e"), "take one"),
-        (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures is the name of a column, not 7"),
+        (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures must be the name of a column, not 7"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", failures="odd"), "has a column 'odd' already"),
         (lambda df: PF.async_map(df, yielding, "x LONG"), "which yields"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", on_barrier="carry"), "before the first shuffle"),

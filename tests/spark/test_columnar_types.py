@@ -234,6 +234,6 @@ def test_what_is_refused_is_refused_at_once(everything):
             upper=0,
             suffixes=("", "_right"),
         )
-    with pytest.raises(ProgramError, match=r"the column 'm' is struct<a:interval year to month>, .* leave it out, or"):
+    with pytest.raises(ProgramError, match=r"the column 'm' is struct<a:interval year to month>, .* drop it, or"):
         months = everything.selectExpr("at", "key", f"named_struct('a', {MONTHS}) AS m")
         PF.window_aggregate(months, keys="key", time="at", window=WINDOW, n=count_())

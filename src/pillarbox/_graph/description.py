@@ -228,7 +228,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
     added = [uid for uid in new if uid not in old]
     if missing:
         hint = f" (the program has {listed(added)} instead: set uid() to the old one)" if added else ""
-        refused.append(f"it holds state of {listed(missing)}, which the program does not have{hint}")
+        refused.append(f"it contains state of {listed(missing)}, which the program lacks{hint}")
     levels, new_levels = ({operator["level"] for operator in operators.values()} for operators in (old, new))
     if len(new_levels) > len(levels):
         what = f" ({listed(added)} added)" if added else ""

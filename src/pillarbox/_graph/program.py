@@ -219,7 +219,8 @@ class _Compiler:
             if isinstance(step, OperatorTransformation) and (step.parallelism or 1) > most:
                 raise ProgramError(
                     f"operator {step.name!r} has parallelism {step.parallelism}, above the max parallelism {most}, so"
-                    f" some subtasks would have no key group: raise it with env.set_max_parallelism({step.parallelism}),"
+                    " some subtasks would have no key group: raise it with"
+                    f" env.set_max_parallelism({step.parallelism}),"
                     " or lower the operator's parallelism"
                 )
 
@@ -376,8 +377,8 @@ class _Compiler:
                     vertex.uses_processing_time = True  # it becomes idle without data, too
                 if strategy.progress_timeout is not None and not vertex.is_source:
                     raise ProgramError(
-                        f"operator {step.name!r}: with_wall_clock_progress() detects silent sources: assign the strategy"
-                        " before the first key_by(...) or rebalance()"
+                        f"operator {step.name!r}: with_wall_clock_progress() detects silent sources: assign the"
+                        " strategy before the first key_by(...) or rebalance()"
                     )
             for link, way in self._ways(vertex, step):
                 if way is None:

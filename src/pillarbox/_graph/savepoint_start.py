@@ -92,7 +92,7 @@ class SavepointStart:
         if unknown:
             raise ProgramError(
                 f"from_savepoint(): renamed has the new uid {listed(unknown)}, and the program has no such"
-                f" operator. It has {listed(sorted((uid for uid in uids if uid)))}, and the sources {listed(sources)}"
+                f" operator. It has {listed(sorted(uid for uid in uids if uid))}, and the sources {listed(sources)}"
             )
 
     def uid_of(self, uid: str) -> str:
@@ -319,7 +319,7 @@ def plan_restore(
         added = [uid for uid in heads if uid not in {vertex.uid for vertex in vertices.values()}]
         instead = f" (it has {listed(added)}, of which the savepoint has none)" if added else ""
         wrong.append(
-            f"it has state of {listed(left)}, which the program does not have{instead}: set uid() to the one in the"
+            f"it contains state of {listed(left)}, which the program lacks{instead}: set uid() to the one in the"
             " savepoint, say renamed={'old uid': 'new uid'}, or leave the state behind: allow_non_restored_state=True"
         )
     wrong += others

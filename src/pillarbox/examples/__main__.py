@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.argv = [str(known[asked.name] / "program.py")]
         runpy.run_path(sys.argv[0], run_name="__main__")
     elif asked.copy.exists():
-        parser.error(f"{asked.copy} exists: give a new folder")
+        parser.error(f"{asked.copy} exists: pass a new folder")
     else:
         copy(known[asked.name], asked.copy)
         print(f"{asked.copy}: read {asked.copy / 'README.md'}, then run python {asked.copy / 'program.py'}")

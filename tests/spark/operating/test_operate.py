@@ -164,8 +164,8 @@ def look_inside(home: Home, command: Any) -> None:
             "no state of an operator with the uid 'no such'; it has state of",
         ),
         ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 2; there is no 99 yet"),
-        ({"epoch": "1"}, ProgramError, "an epoch is the number of a micro-batch, from 0, not '1'"),
-        ({"checkpoint": str(home.folder)}, CheckpointMismatchError, "is no checkpoint of a query, or none of its"),
+        ({"epoch": "1"}, ProgramError, "an epoch must be the number of a micro-batch, from 0, not '1'"),
+        ({"checkpoint": str(home.folder)}, CheckpointMismatchError, "is not a checkpoint of a query, or has no"),
     ]
     for changes, error, words in refused:
         with pytest.raises(error, match=words):

@@ -183,7 +183,7 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
     query.awaitTermination()
     assert epochs(tmp_path / "checkpoint") == (1, 1)
     asking.join()
-    assert told[0] == "waiting for the query's driver to take the request" and query.exception() is None
+    assert told[0] == "waiting for the query's driver to accept the request" and query.exception() is None
     if RESCALES:
         assert pillarbox.rescale(spark, checkpoint, 2)
 

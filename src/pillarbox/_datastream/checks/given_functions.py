@@ -122,4 +122,4 @@ def _is_function_class(func: Any) -> bool:
 
 def _not_an_instance(func: Any, where: str, expected: str) -> ProgramError:
     hint = f"an instance: {func.__name__}()" if _is_function_class(func) else expected
-    return ProgramError(f"{where} got {shorten(func)}: give it {hint}")
+    return ProgramError(f"{where} got {shorten(func)}: pass {hint}")

@@ -88,8 +88,8 @@ class _Plan:
         check_requirements(spark, streaming=self.is_streaming)
         if self.is_streaming and not all(df.isStreaming for df in dataframes):
             raise ProgramError(
-                "the program reads streaming and batch DataFrames: a batch one has no share in later epochs;"
-                " join it to the streaming one with Spark before from_dataframe()"
+                "the program reads streaming and batch DataFrames, and a batch DataFrame has no rows for later"
+                " epochs: join it to the streaming DataFrame with Spark, before from_dataframe()"
             )
         for vertex in program.vertices:
             vertex.fires_processing_time = program.uses_processing_time or not self.is_streaming
@@ -184,8 +184,8 @@ class _Plan:
         assert isinstance(source, CollectionSource)
         if self.is_streaming:
             raise ProgramError(
-                f"the program reads a streaming DataFrame and the collection {source.name!r}: a collection has no share"
-                " in later epochs; keep it in a function instead"
+                f"the program reads a streaming DataFrame and the collection {source.name!r}, which has no records"
+                " for later epochs: store it in a function instead"
             )
         rows = [(dumps(value),) for value in source.collection]
         return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
@@ -245,7 +245,7 @@ def write_for_each_batch(
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
         raise ProgramError(
-            "for_each_batch() runs streaming programs; use to_dataframe() for each output of a batch one"
+            "for_each_batch() runs streaming programs: for a batch program, use to_dataframe() for each output"
         )
 
     def call(batch: DataFrame, batch_id: int) -> None:
@@ -309,7 +309,7 @@ def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any
     plan = _Plan(program, spark)
     if plan.is_streaming:
         raise ProgramError(
-            "the program reads a streaming DataFrame, which has no end: use to_dataframe(...).writeStream to run it"
+            "the program reads a streaming DataFrame, which never ends: run it with to_dataframe(...).writeStream"
         )
     with unwrapped_failures():
         rows = BufferRows()

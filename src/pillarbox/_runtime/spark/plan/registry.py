@@ -138,8 +138,8 @@ def vertex_with(
     if len(tasks) > 1 and uid:  # sources have no uid
         names = listed(vertex.name for _, vertex in tasks.values())
         raise ProgramError(
-            f"the query has {len(tasks)} tasks with an operator {uid!r}: {names};"
-            " give the uid or the name of an operator that only one of them has"
+            f"the query has {len(tasks)} tasks with an operator {uid!r}: {names}. Pass a uid or name that only"
+            " one of them has"
         )
     return next(iter(tasks.values()))
 
@@ -193,16 +193,16 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     ids = _ALIAS.findall(session_of(df.sparkSession).aliases(df))
     if len(set(ids)) < len(ids):
         raise ProgramError(
-            "the query uses the result of one to_dataframe() more than once, as in df.union(df): Spark would run the"
-            " program as often, and its tasks have one home; call to_dataframe() once for each use, or use the result"
-            " once, in a function for foreachBatch()"
+            "the query uses the result of one to_dataframe() more than once, as in df.union(df). Spark would"
+            " run the program for each use, and its tasks have only one home: call to_dataframe() for each use,"
+            " or use the result once, in a function for foreachBatch()"
         )
     names = program_names(ids)
     programs = [_named(program, names[id_]) for id_ in names if (program := _programs.get(id_)) is not None]
     if len(programs) < len(ids):
         raise ProgramError(
-            "a program of the query was planned by another process, or too long ago: call to_dataframe(...) again in"
-            " the process that starts the query"
+            "another process planned a program of the query, or it was planned too long ago: call"
+            " to_dataframe(...) again in the process that starts the query"
         )
     return programs
 
@@ -225,7 +225,8 @@ def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
     )
     if len(parallelisms) > 1:
         raise ProgramError(
-            f"the query holds programs of parallelism {' and '.join(map(str, parallelisms))}: the state of a query has"
-            " one; call set_parallelism() with the same number in each, or start a query for each"
+            f"the query contains programs of parallelism {' and '.join(map(str, parallelisms))}, and a query"
+            " has one parallelism: call set_parallelism() with the same number in each, or start a query for"
+            " each"
         )
     return parallelisms[0] if parallelisms else None

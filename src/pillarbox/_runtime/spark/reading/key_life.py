@@ -89,9 +89,7 @@ def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[
     if isinstance(text, str):
         check_text(text, "the key")
     if not _reading.acquire(blocking=False):
-        raise ProgramError(
-            "the state of another key is being read: one is read at a time, so ask again when it is done"
-        )
+        raise ProgramError("the state of another key is being read: try again when that has finished")
     try:
         began = time.monotonic()
         with unwrapped_failures(), session_of(spark).job_group(f"pillarbox: the life of a key of {uid}"):

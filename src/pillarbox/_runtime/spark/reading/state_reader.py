@@ -144,7 +144,7 @@ def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int,
         others |= {head.operator for head in heads.values()}
     has = f"it has state of {', '.join(map(repr, sorted(others)))}" if others else "it has no state of pillarbox"
     raise CheckpointMismatchError(
-        f"checkpoint {files}, epoch {files.epoch}: there is no state of an operator with the uid {shorten(uid)}; {has}"
+        f"checkpoint {files}, epoch {files.epoch}: no operator with state has the uid {shorten(uid)}; {has}"
     )
 
 

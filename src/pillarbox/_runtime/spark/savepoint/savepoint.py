@@ -90,7 +90,7 @@ def _write(directory: str, files: CheckpointState) -> None:
     spark, stateful = files.spark, files.stateful
     if not stateful and files.checkpoint.binding() is None:
         raise CheckpointMismatchError(
-            f"checkpoint {files} has no state of pillarbox: does it belong to another query of Spark's?"
+            f"checkpoint {files} contains no pillarbox state: does it belong to a query without pillarbox?"
         )
     check_new(spark, directory)
     # Before the tables, since Spark removes the offsets of old epochs, too.
@@ -128,7 +128,7 @@ def check_new(spark: SparkSession, directory: str) -> None:
     if is_incomplete or _is_empty(spark, directory):
         return
     what = "is a savepoint already" if is_savepoint(spark, directory) else "contains something else"
-    raise CheckpointMismatchError(f"{directory} exists, and {what}: give a new directory for the savepoint")
+    raise CheckpointMismatchError(f"{directory} exists, and {what}: pass a new directory for the savepoint")
 
 
 # -- writing --
@@ -184,7 +184,7 @@ def _write_tables(
             if any(uid == other.uid for other in operators):
                 raise CheckpointMismatchError(
                     f"checkpoint {files}: several programs of the query have an operator {uid!r}, and a savepoint has"
-                    " one state for each uid: give operators of all programs in a query uids of their own"
+                    " one state for each uid: set a different uid() on each operator of the query's programs"
                 )
             logs = files.logs(operator).where(f"code IN ({', '.join(map(str, sorted(views)))})")
             table, rows = table_of_logs(logs, [view.head for view in views.values()])

@@ -76,7 +76,7 @@ def check_compatibility(spark: Any) -> None:
     missing = [requirement.name for requirement in REQUIREMENTS if not _is_met(requirement, spark)]
     if missing:
         raise ConfigurationError(
-            f"Spark {spark.version} is not one that this version of pillarbox knows: it does not have"
+            f"this version of pillarbox does not support Spark {spark.version}, which lacks"
             f" {'; '.join(missing)}. Use another version of Spark, or a newer pillarbox"
         )
 

@@ -28,7 +28,7 @@ def check_session(spark: Any, asked_by: str) -> None:
         ProgramError: it is something else.
     """
     if not hasattr(spark, "readStream"):
-        raise ProgramError(f"{asked_by} takes a SparkSession first, not {shorten(spark)}")
+        raise ProgramError(f"{asked_by} takes a SparkSession as its first argument, not {shorten(spark)}")
 
 
 def checked_directory(directory: Any, what: str) -> str:
@@ -38,7 +38,7 @@ def checked_directory(directory: Any, what: str) -> str:
         ProgramError: it is not a directory's path.
     """
     if not isinstance(directory, (str, PathLike)) or not str(directory):
-        raise ProgramError(f"{what} is a directory, not {shorten(directory)}")
+        raise ProgramError(f"{what} must be a directory, not {shorten(directory)}")
     return str(fspath(directory)).rstrip("/")
 
 
@@ -55,7 +55,7 @@ def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
     files = file_system(spark, path)
     if files.exists(path):
         if not files.exists(begun):
-            raise PillarboxError(f"{folder} exists: give a new directory")
+            raise PillarboxError(f"{folder} exists: pass a new directory")
         files.delete(path, True)
     files.create(begun).close()
     yield

@@ -87,7 +87,7 @@ def task_slots(spark: SparkSession) -> int:
     slots = int(setting) if setting else session_of(spark).default_parallelism() or local_cores(get)
     if slots is None:
         raise ConfigurationError(
-            "job_rate_limit, or a budget, is shared by the tasks of the source, and their number is not known: set"
+            "job_rate_limit, or a budget, is shared by the tasks of the source, whose number is unknown: set"
             " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit, which applies to each task"
         )
     return slots

@@ -117,7 +117,7 @@ def check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
-        raise ConfigurationError("Spark needs Java 17 or newer: install it, or set JAVA_HOME to where it is")
+        raise ConfigurationError("Spark needs Java 17 or newer: install it, or set JAVA_HOME to its directory")
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(\d[^"]*)', output)
     if match is not None:
@@ -137,8 +137,8 @@ def check_python(worker: str) -> None:
     # Paths are not enough: two environments may share a base Python, and one environment may have several paths.
     if path is None or (path != sys.executable and _prefix(path) != sys.prefix):
         raise ConfigurationError(
-            f"Spark's Python workers run {path or worker}, this program runs {sys.executable}: put"
-            ' os.environ["PYSPARK_PYTHON"] = sys.executable before the session is made'
+            f"Spark's Python workers run {path or worker}, and this program runs {sys.executable}: set"
+            ' os.environ["PYSPARK_PYTHON"] = sys.executable before creating the session'
         )
 
 

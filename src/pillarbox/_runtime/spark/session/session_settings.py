@@ -89,8 +89,8 @@ def alone() -> Iterator[None]:
     """Block starts of queries in other threads."""
     if not _starting.acquire(timeout=_STARTING_SECONDS):
         raise ConfigurationError(
-            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
-            " pillarbox programs start one after the other: is a query started in onQueryStarted() of a listener?"
+            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and a process with pillarbox"
+            " programs starts one query at a time: does a listener start a query in onQueryStarted()?"
         )
     try:
         yield

@@ -51,8 +51,8 @@ class Processor(StatefulProcessor):
                 self._host = pickle.loads(self._pickled)
             except ImportError as error:
                 raise ImportError(
-                    f"{error}: Spark's Python workers must have pillarbox installed, or be sent it with --py-files or,"
-                    " in a classic session, spark.addArtifacts(..., pyfile=True)"
+                    f"{error}: install pillarbox for Spark's Python workers, or ship it with --py-files or, in a"
+                    " classic session, spark.addArtifacts(..., pyfile=True)"
                 ) from None
             self._host.open(self._handle, self._chunks)
         return self._host
