@@ -181,8 +181,8 @@ class Budget:
         number: Any = _number(match[1]) if match else rate
         if not _is_amount(number) or not number:
             self._refuse(
-                f"{option} must be a number per second, or a text such as '100 per second', '90000 per minute' or '10 per"
-                f" 5 seconds', not {shorten(rate)}"
+                f"{option} must be a number per second, or a text such as '100 per second', '90000 per minute' or"
+                f" '10 per 5 seconds', not {shorten(rate)}"
             )
         if match is None:
             return float(number)
