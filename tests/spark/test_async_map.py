@@ -197,7 +197,7 @@ def test_a_job_rate_limit_runs_no_job(numbers):
         (lambda df: PF.async_map(df, as_tuple, "x LONG", columns="no"), "no column 'no' to give.*columns are id, odd"),
         (lambda df: ANYHOW(df, "as_tuple", "x LONG"), "got 'as_tuple': pass a function"),
         (lambda df: ANYHOW([1], as_tuple, "x LONG"), "takes a Spark DataFrame"),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0), r"async_map\(\): capacity is a whole number"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0), r"async_map\(\): capacity must be a whole number"),
         (
             lambda df: ANYHOW(df, as_tuple, "x LONG", on_failure=OutputTag("bad")),
             'no side output; failures="error" adds',

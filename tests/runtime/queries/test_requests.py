@@ -453,10 +453,10 @@ def test_to_stop_twice_is_the_same_wish(folder, clock):
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
     told: list[str] = []
     stop(told)
-    assert told[0] == "an earlier call has asked for it: waiting for that" and len(folder.of(Desired)) == 1
+    assert told[0] == "an earlier command has requested it: waiting for that" and len(folder.of(Desired)) == 1
     told.clear()
     stop(told)
-    assert told == ["an earlier call has asked for it, and it is done"] and len(folder.of(Desired)) == 1
+    assert told == ["an earlier command has requested it, and it is done"] and len(folder.of(Desired)) == 1
 
 
 def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock):
@@ -488,7 +488,7 @@ def test_the_same_savepoint_again_finds_that_it_is_done(folder, clock, savepoint
     savepoints.add("/sp")
     before, told = list(folder.content), list[str]()
     savepoint(told, directory="/sp/")
-    assert folder.content == before and told == ["an earlier call has asked for it, and it is done"]
+    assert folder.content == before and told == ["an earlier command has requested it, and it is done"]
 
 
 def test_a_driver_does_it_for_an_earlier_call(folder, clock, savepoints, watch, calls):
@@ -525,7 +525,7 @@ def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, sa
         savepoint()
     told: list[str] = []
     stop(told)
-    assert told == ["an earlier call has asked for it, and it is done"] and len(folder.content) == 2
+    assert told == ["an earlier command has requested it, and it is done"] and len(folder.content) == 2
 
 
 @pytest.mark.parametrize("ended", ["failed", "withdrawn", "over", "late", "forgotten"])

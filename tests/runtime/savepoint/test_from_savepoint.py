@@ -479,7 +479,7 @@ def test_no_savepoint_half_a_savepoint_a_damaged_one(savepoint: Path, tmp_path: 
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 1
     table.write_bytes(content)
-    assert f"the file state/over/{table.name} is not as it was written" in refused(program, savepoint)
+    assert f"the file state/over/{table.name} is damaged" in refused(program, savepoint)
     table.unlink()
     assert f"the file state/over/{table.name} is missing" in refused(program, savepoint)
     manifest = next((savepoint / "manifest").glob("*.txt"))

@@ -210,7 +210,7 @@ def test_what_the_command_prints_of_a_query_that_it_has_stopped(spark, tmp_path,
     assert result.stdout == f"{checkpoint}: the query is stopped after epoch 0\n", result.output
     assert not query.isActive
     result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint])
-    assert result.stderr == "an earlier call has asked for it, and it is done\n"
+    assert result.stderr == "an earlier command has requested it, and it is done\n"
     add(spark, tmp_path)
     query = start(spark, tmp_path)
     while not (tmp_path / "begun").exists():

@@ -54,10 +54,10 @@ def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: 
     command = Command(spark, checkpoint, timeout, notify)
     lines = command.lines("the query to stop")
     if lines.newest.state == STOPPED:
-        notify("an earlier call has asked for it, and it is done")
+        notify("an earlier command has requested it, and it is done")
         return
     if lines.desired.state == STOPPED and command.is_pending(lines, lines.desired):
-        notify("an earlier call has asked for it: waiting for that")
+        notify("an earlier command has requested it: waiting for that")
         command.wait_for(lines.desired)
     else:
         command.ask(Desired(0, STOPPED))
@@ -90,7 +90,7 @@ def request_savepoint(
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
     # (Also if the driver died after the savepoint and before its answer.)
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
-        notify("an earlier call has asked for it, and it is done")
+        notify("an earlier command has requested it, and it is done")
         return
     if lines.newest.state == STOPPED:
         raise command.failed(
