@@ -68,6 +68,7 @@ SPARK_PROGRAMS = """\
 """
 TAKEN = {
     "At": "type[TimestampAssigner]",
+    "Fraud": "Any",
     "Report": "type[ProcessFunction]",
     "Spent": "type[KeyedProcessFunction]",
     "TOTAL": "TypeInformation[Any]",
@@ -83,6 +84,7 @@ TAKEN = {
     "late_by": "WatermarkStrategy",
     "payments": "DataStream[Any]",
     "query": "StreamingQuery",
+    "schema": "Any",
     "scored": "DataStream[Any]",
     "scores": "DataStream[Any]",
     "spark": "SparkSession",
