@@ -223,7 +223,7 @@ def test_what_is_refused_is_refused_at_once(everything):
     with pytest.raises(ProgramError, match=r"x=count_\('variant'\)\): variant columns cannot be read: cast the column"):
         build("bool", x=count_("variant"))
     with pytest.raises(
-        ProgramError, match=r"column 'variant' of the right side: columns of variant cannot be read: cast"
+        ProgramError, match=r"column 'variant' of the right side: variant columns cannot be read: cast"
     ):
         PF.interval_join(
             df.select("at", "bool"),

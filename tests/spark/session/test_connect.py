@@ -420,7 +420,8 @@ def test_a_query_that_is_looked_after_and_looked_into(connect, tmp_path):
     assert alarms == ("alarms", 7, {"seen": "value"})
     assert "Spark Connect cannot repartition the state of a checkpoint" in said_of_rescale
     assert (
-        "call pillarbox.rescale in a classic session of Spark 4.2 or newer, or run 'pillarbox rescale'" in said_of_rescale
+        "call pillarbox.rescale in a classic session of Spark 4.2 or newer, or run 'pillarbox rescale'"
+        in said_of_rescale
     )
 
 

@@ -204,7 +204,7 @@ def test_what_is_refused(spark: SparkSession) -> None:
         pillarbox.group_by(df, df.id % 2)
     with pytest.raises(ProgramError, match="a Spark DataFrame, not 5"):
         pillarbox.group_by(5)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"initialState is a DataFrame grouped by pillarbox.group_by\(\)"):
+    with pytest.raises(ProgramError, match=r"initialState must be a DataFrame grouped by pillarbox.group_by\(\)"):
         grouped: Any = df.groupBy("id")
         pillarbox.group_by(df, "id").transformWithState(Count(), OUTPUT, "append", "None", grouped)
     with pytest.raises(ProgramError, match="initialState is grouped by 'id' with other types than 'k'"):
