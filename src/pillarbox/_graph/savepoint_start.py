@@ -193,9 +193,10 @@ class SavepointStart:
             }
             for name, valve in event_time.get("meetings", {}).items()
         }
-        # Operators after these may be new, so idle streams are announced again.
+        # Operators after these may be new, so idle streams are announced again. Micro-batches are counted anew.
         operators = {
-            self.uid_of(uid): status_said_anew(state) for uid, state in event_time.get("operators", {}).items()
+            self.uid_of(uid): {name: value for name, value in status_said_anew(state).items() if name != "batch"}
+            for uid, state in event_time.get("operators", {}).items()
         }
         return {"operators": operators, "meetings": meetings}
 

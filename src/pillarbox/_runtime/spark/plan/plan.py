@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,14 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
+def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return one row, which makes Spark's watermark reach a time."""
+    for _ in batches:
+        pass
+    time = pa.array([millis * 1000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    yield pa.RecordBatch.from_arrays([time], ["at"])
+
+
 @dataclass(frozen=True)
 class FirstEpoch:
     """The epoch of a query that starts from a savepoint in which it takes the state: it has no input.
@@ -65,11 +73,13 @@ class FirstEpoch:
         sources: what is read instead of the program's sources; its rows are dropped.
         state: rows of state for some vertices, in the columns of ``STATE_SCHEMA``.
         tables: the tables that they are of, by the number of the vertex, with the slots that they have in the program.
+        watermark: Spark's watermark after the epoch (epoch milliseconds).
     """
 
     sources: DataFrame
     state: Callable[[Sequence[int]], DataFrame]
     tables: dict[int, OperatorTable]
+    watermark: int = 0
 
 
 class _Plan:
@@ -174,9 +184,14 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _nothing(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Return no rows; but the sources are read."""
+        """Return no rows; but the sources are read, and Spark's watermark is reached if operators follow it."""
         assert isinstance(schema, str)
-        return first.sources.where("false").selectExpr(
+        rows = first.sources.where("false")
+        if self._time is not None and first.watermark > 0:
+            rows = rows.mapInArrow(partial(_one_time, first.watermark), "at TIMESTAMP").withWatermark("at", "0 seconds")
+            # Spark would evaluate a condition on another column, or on none, before it sees the time.
+            rows = rows.where("at IS NULL")
+        return rows.selectExpr(
             *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in map(str.split, schema.split(", ")))
         )
 

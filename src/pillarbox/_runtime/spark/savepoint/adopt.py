@@ -1,0 +1,246 @@
+"""``adopt``: writes the state of a query of Spark's own as a savepoint, from which pillarbox runs the same program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+import pillarbox
+from pillarbox._elements import dumps
+from pillarbox._errors import CheckpointMismatchError, ProgramError, describe, listed
+from pillarbox._operators.stateful_processor.group_state import STATE, GroupStateOperator
+from pillarbox._operators.stateful_processor.handle import SPARK_MODES, Declarations, DriverHandle, StateVariable, declare
+from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._operators.stateful_processor.spark_state import STATE_COLUMN, TIMERS_COLUMN, SparkStateTable
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.savepoint import savepoint as files
+from pillarbox._runtime.spark.session.places import check_session, place_of
+from pillarbox._state.savepoint.manifest import Manifest
+from pillarbox._state.savepoint.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    from pyspark.sql.types import DataType, StructType
+
+T = TypeVar("T")
+
+# Spark's names of the operators of Python programs: of 4.1 and newer, of 4.0, and of GroupState.
+_PROCESSORS = ("transformWithStateInPySparkExec", "transformWithStateInPandasExec")
+_GROUP_STATE = "applyInPandasWithState"
+# By the kind of a state: Spark's name of it, and the column that it is read as.
+_KINDS = {"value": ("ValueState", "value"), "list": ("ListState", "list_value"), "map": ("MapState", "map_value")}
+
+
+def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: StatefulProcessor | None = None) -> None:
+    """Write a savepoint of a query that ran on Spark itself, with ``transformWithState`` or its like.
+
+    The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, resumes from it as Spark's
+    query would have: with its state variables, timers and times-to-live, its watermark, and the positions of its
+    sources after the last committed micro-batch. It runs an uncommitted micro-batch again. Stop Spark's query first;
+    its checkpoint is only read, so it can also resume.
+
+    If it is interrupted, the savepoint is incomplete: the same call starts from scratch and overwrites it.
+
+    Args:
+        spark: the session that reads the checkpoint and writes the savepoint.
+        checkpoint: the ``checkpointLocation`` of Spark's query.
+        directory: where to write it, anywhere that Spark writes; it must not exist.
+        processor: the ``StatefulProcessor``, whose ``init`` is called, or None for ``applyInPandasWithState``.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint, or Spark cannot read it; it has another stateful operator;
+            or the processor declares other states than it has; or the directory is not empty.
+        ProgramError: an argument is wrong.
+
+    Example:
+        >>> adopt(spark, "/checkpoints/spent", "/savepoints/spent", Spent())  # doctest: +SKIP
+        >>> env = StreamExecutionEnvironment.get_execution_environment(spark)  # doctest: +SKIP
+        >>> env = env.from_savepoint("/savepoints/spent")  # doctest: +SKIP
+        >>> spent = group_by(payments, "card", env=env).transformWithState(Spent(), schema, "append", "EventTime")
+        ... # doctest: +SKIP
+    """
+    check_session(spark, "adopt()")
+    place = place_of(checkpoint, "adopt(): the checkpoint")
+    directory = place_of(directory, "adopt(): the place of the savepoint")
+    query = Checkpoint(spark, place)
+    if query.lines:
+        raise CheckpointMismatchError(
+            f"{query} is a checkpoint of pillarbox: 'pillarbox savepoint {query} DIRECTORY' writes a savepoint of it"
+        )
+    if query.last_committed < 0:
+        raise CheckpointMismatchError(f"{query} is no checkpoint of a query that has committed a micro-batch")
+    state = _SparkState(spark, query)
+    rows, table = state.rows_for(processor)
+    files.check_new(spark, directory)
+    _write(spark, directory, query, rows, table)
+
+
+class _SparkState:
+    """The state of the one stateful operator in a checkpoint of Spark's, after its last committed micro-batch."""
+
+    def __init__(self, spark: SparkSession, query: Checkpoint) -> None:
+        self._spark = spark
+        self._query = query
+        metadata = self._readable("its operators", lambda: self._read("state-metadata").collect())
+        operators = {row["operatorId"]: row for row in metadata}
+        names = [row["operatorName"] for row in operators.values()]
+        if len(names) != 1 or names[0] not in (*_PROCESSORS, _GROUP_STATE):
+            raise self._refused(
+                f"adopt() takes a query whose only stateful operator is a Python transformWithState or"
+                f" applyInPandasWithState, and this one has {listed(names)}: run that on Spark, in a query of its own"
+            )
+        self._operator = names[0]
+        self._properties: dict[str, Any] = json.loads(next(iter(operators.values()))["operatorProperties"] or "{}")
+
+    def rows_for(self, processor: StatefulProcessor | None) -> tuple[DataFrame, SparkStateTable]:
+        """Return the rows of all keys, and the table that they are for.
+
+        Raises:
+            CheckpointMismatchError: Spark cannot read the state; or it is not the processor's.
+            ProgramError: the processor is missing, or is none.
+        """
+        takes_processor = self._operator in _PROCESSORS
+        if takes_processor != hasattr(processor, "handleInputRows"):
+            raise ProgramError(
+                f"adopt(): {self._query} is of {'transformWithState' if takes_processor else _GROUP_STATE}:"
+                f" processor is {'its StatefulProcessor' if takes_processor else 'None'}, not {processor!r}"
+            )
+        return self._of_processor(processor) if takes_processor else self._of_groups()
+
+    def _of_processor(self, processor: Any) -> tuple[DataFrame, SparkStateTable]:
+        mode = next(mode for mode, name in SPARK_MODES.items() if name == self._properties["timeMode"])
+        handle = DriverHandle(mode, _parsed)
+        declare(processor, handle)
+        declarations = handle.declarations
+        stored = {variable["stateName"]: variable for variable in self._properties["stateVariables"]}
+        names = [name for name in stored if not name.startswith("$")]  # Spark's own
+        undeclared = sorted({*names} - declarations.variables.keys() - declarations.deleted)
+        if undeclared:
+            raise self._refused(
+                f"it has the states {listed(undeclared)}, which init() of the processor does not declare: declare them,"
+                " or call handle.deleteIfExists() with their names"
+            )
+        frames = [
+            self._variable(name, variable, stored[name], STATE_COLUMN.format(number))
+            for number, (name, variable) in enumerate(declarations.variables.items())
+            if name in stored
+        ]
+        if mode != "none":
+            timers = self._readable("the timers", lambda: self._state(readRegisteredTimers="true"))
+            frames.append(timers.selectExpr("key", f"expiration_timestamp_ms AS {TIMERS_COLUMN}"))
+            self._readable("the timers", lambda: timers.take(1))  # before anything is written
+        if not frames:
+            raise self._refused("it has no state and no timers: run the program on a new checkpoint")
+        return self._combined(StatefulProcessorOperator.kind, frames, declarations)
+
+    def _variable(self, name: str, variable: StateVariable, noted: Any, column: str) -> DataFrame:
+        """Return the rows of a state.
+
+        Args:
+            noted: Spark's note of it.
+            column: the column for its content.
+
+        Raises:
+            CheckpointMismatchError: it cannot be read, or is declared differently.
+        """
+        read = partial(self._state, stateVarName=name, flattenCollectionTypes="false")
+        frame = self._readable(f"the state {name!r}", read)
+        kind, content = next((kind, column) for kind, (spark, column) in _KINDS.items() if spark == noted["stateVariableType"])
+        stored: Any = frame.schema[content].dataType
+        types = [stored.keyType, stored.valueType] if kind == "map" else [stored.elementType if kind == "list" else stored]
+        if noted["ttlEnabled"]:
+            types[-1] = types[-1]["value"].dataType
+        then = _shown(kind, types, has_ttl=noted["ttlEnabled"])
+        now = _shown(variable.kind, variable.schemas, has_ttl=variable.ttl is not None)
+        if then != now:
+            raise self._refused(f"the state {name!r} is {then}, and init() of the processor declares {now}")
+        return frame.selectExpr("key", f"{content} AS {column}")
+
+    def _of_groups(self) -> tuple[DataFrame, SparkStateTable]:
+        frame = self._readable("the state", self._state)
+        value: Any = frame.schema["value"].dataType
+        if "groupState" not in value.names:
+            raise self._refused("its state has Spark's format 1, which adopt() does not read")
+        declarations = Declarations({STATE: StateVariable("value", (value["groupState"].dataType,), None)})
+        # A group has timed out when the clock is past its timeout: the timer is one millisecond later.
+        timeout = "nullif(value.timeoutTimestamp, -1) + 1" if "timeoutTimestamp" in value.names else "CAST(NULL AS LONG)"
+        rows = frame.selectExpr("key", f"value.groupState AS {STATE_COLUMN.format(0)}", f"{timeout} AS {TIMERS_COLUMN}")
+        return self._combined(GroupStateOperator.kind, [rows], declarations)
+
+    def _combined(
+        self, uid: str, frames: list[DataFrame], declarations: Declarations
+    ) -> tuple[DataFrame, SparkStateTable]:
+        """Return one row for each key, and its table."""
+        from pyspark.sql import functions as F
+
+        rows = reduce(lambda left, other: left.unionByName(other, allowMissingColumns=True), frames)
+        columns = {STATE_COLUMN.format(number): "first({}, true)" for number in range(len(declarations.variables))}
+        columns[TIMERS_COLUMN] = "collect_list({})"
+        contents = [
+            f"{content.format(name) if name in rows.columns else 'CAST(NULL AS STRING)'} AS {name}"
+            for name, content in columns.items()
+        ]
+        table = SparkStateTable.of(uid, rows.schema["key"].dataType, declarations)
+        return rows.groupBy("key").agg(*map(F.expr, contents)), table
+
+    def _state(self, **options: str) -> DataFrame:
+        return self._read("statestore", batchId=str(self._query.last_committed), **options)
+
+    def _read(self, source: str, **options: str) -> DataFrame:
+        return self._spark.read.format(source).options(**options).load(str(self._query))
+
+    def _readable(self, what: str, read: Callable[[], T]) -> T:
+        """Return the result of a function, whose errors become one that names what cannot be read."""
+        try:
+            return read()
+        except Exception as error:
+            raise self._refused(f"Spark {self._spark.version} cannot read {what} in it: {describe(error)}") from error
+
+    def _refused(self, why: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(f"checkpoint {self._query} of Spark's query: {why}")
+
+
+def _shown(kind: str, types: Sequence[DataType], *, has_ttl: bool) -> str:
+    return f"a {kind} of {', '.join(each.simpleString() for each in types)}{' with a time-to-live' if has_ttl else ''}"
+
+
+def _parsed(schema: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromDDL(schema)
+
+
+def _write(spark: SparkSession, directory: str, query: Checkpoint, rows: DataFrame, table: SparkStateTable) -> None:
+    epoch, uid = query.last_committed, table.operator.uid
+    sources = files.sources_at(spark, query, epoch)
+    # The next micro-batch drops rows that are not after the watermark of the last one.
+    late = {"watermark": query.offsets([epoch])[epoch].watermark, "idle": None, "quiet_since": None, "silent": False}
+    task = dumps({"event_time": {"operators": {uid: late}}})
+    with unwrapped_failures():
+        files.begin(spark, directory)
+        schema = files.spark_schema(Table(table.operator).schema)
+        files.write_table(map_in_arrow(rows, "adopt", partial(_encoded, table), schema), directory, uid)
+        files.write_tasks(spark, [{"uid": uid, "subtask": 0, "parallelism": 1, "watermark": None, "task": task}], directory)
+        manifest = Manifest(
+            pillarbox=pillarbox.__version__,
+            epoch=epoch,
+            programs=None,
+            operators=(table.operator,),
+            sources=sources,
+            files={},
+            checkpoint=str(query),
+        )
+        files.complete(spark, directory, manifest)
+
+
+def _encoded(table: SparkStateTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.num_rows:
+            yield from table.encode(batch)
