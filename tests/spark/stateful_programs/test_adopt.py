@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
@@ -87,7 +88,7 @@ class Files:
 
         df = self.session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.arrived))
         query = (
-            program(df.withWatermark("t", "2 seconds"))
+            program(df.withColumn("of", F.lit(1)).withWatermark("t", "2 seconds"))
             .writeStream.foreachBatch(take)
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
@@ -113,13 +114,13 @@ def test_an_adopted_query_emits_what_spark_s_would_have(
     write_rows(draw_rows(seed, 20, 6, timers=kind != "no time"), tmp_path / "rows")
     files = Files(session, tmp_path)
     files.add(3)
-    files.run(tmp_path / "spark", lambda df: run(df.groupBy("k", "n")))
+    files.run(tmp_path / "spark", lambda df: run(df.groupBy("k", "of")))
     shutil.copytree(tmp_path / "spark", tmp_path / "stopped")
     pillarbox.adopt(session, str(tmp_path / "stopped"), str(tmp_path / "savepoint"), processor)
     files.add(3)
-    expected = files.run(tmp_path / "spark", lambda df: run(df.groupBy("k", "n")))
+    expected = files.run(tmp_path / "spark", lambda df: run(df.groupBy("k", "of")))
     env = StreamExecutionEnvironment.get_execution_environment(session).from_savepoint(str(tmp_path / "savepoint"))
-    found = files.run(tmp_path / "adopted", lambda df: run(pillarbox.group_by(df, "k", "n", env=env)))
+    found = files.run(tmp_path / "adopted", lambda df: run(pillarbox.group_by(df, "k", "of", env=env)))
     if by_clock:  # a query of pillarbox begins with a micro-batch without data
         found, expected = ([sorted(chain(*batches))] for batches in (found, expected))
     assert found == expected
