@@ -137,7 +137,7 @@ class MultipleInputStreamTask(StreamTask):
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
         say_anew = not self.chain.has_receivers_of(event_time)
-        gate = task_state.get("gate")  # missing in a savepoint of Spark's query
+        gate = task_state.get("gate")  # missing in a savepoint that ``adopt`` wrote
         if gate is not None:
             if former is not None:
                 gate = gate_with_edges(gate, lambda edge: edge_in(self.vertex.program, edge, former))

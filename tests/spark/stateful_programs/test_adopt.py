@@ -1,6 +1,6 @@
-"""A query of Spark's own is stopped, and pillarbox resumes from a savepoint of it: as Spark's query does.
+"""Spark's query is stopped, and pillarbox resumes from a savepoint of it.
 
-Spark's query resumes on its own checkpoint, on the same files, and is the oracle.
+The oracle is Spark's query, which resumes on its own checkpoint.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import pillarbox
-from pillarbox import StreamExecutionEnvironment
+from pillarbox import CheckpointMismatchError, ProgramError, StreamExecutionEnvironment
+from pillarbox._runtime.spark.savepoint import adopt as adopt_module
 from tests.spark.stateful_programs.interpreter import (
     OUTPUT,
     SCHEMA,
@@ -64,7 +66,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 class Files:
-    """Files of rows, of which a query gets one after the other."""
+    """Files of rows, which arrive at a query one after the other."""
 
     def __init__(self, session: SparkSession, folder: Path) -> None:
         self.session = session
@@ -79,12 +81,12 @@ class Files:
 
     def run(self, checkpoint: Path, program: Callable[[DataFrame], DataFrame]) -> list[list[Any]]:
         """Run a query on all files; return the rows of each micro-batch that emits any, sorted."""
-        found: list[list[Any]] = []
+        batches: list[list[Any]] = []
 
         def take(batch: DataFrame, number: int) -> None:
             rows = sorted(map(tuple, batch.collect()))
             if rows:
-                found.append(rows)
+                batches.append(rows)
 
         df = self.session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.arrived))
         query = (
@@ -95,11 +97,11 @@ class Files:
             .start()
         )
         query.awaitTermination()
-        return found
+        return batches
 
 
 SEEDS = range(10 if LONG else 1)
-KINDS = list(PROGRAMS)
+KINDS = [*PROGRAMS, "uncommitted"] if LONG else ["rows", "lives"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,19 +111,89 @@ def test_an_adopted_query_emits_what_spark_s_would_have(
     session: SparkSession, tmp_path: Path, kind: str, seed: int
 ) -> None:
     by_clock = kind in ("expires", "lives")
-    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(not by_clock).lower())
-    processor, run = PROGRAMS[kind]
+    no_data = not by_clock and kind != "uncommitted"
+    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(no_data).lower())
+    processor, run = PROGRAMS["rows" if kind == "uncommitted" else kind]
     write_rows(draw_rows(seed, 20, 6, timers=kind != "no time"), tmp_path / "rows")
     files = Files(session, tmp_path)
     files.add(3)
     files.run(tmp_path / "spark", lambda df: run(df.groupBy("k", "of")))
+    if kind == "uncommitted":
+        for commit in (tmp_path / "spark" / "commits").glob("*2*"):
+            commit.unlink()
     shutil.copytree(tmp_path / "spark", tmp_path / "stopped")
     pillarbox.adopt(session, str(tmp_path / "stopped"), str(tmp_path / "savepoint"), processor)
     files.add(3)
     expected = files.run(tmp_path / "spark", lambda df: run(df.groupBy("k", "of")))
     env = StreamExecutionEnvironment.get_execution_environment(session).from_savepoint(str(tmp_path / "savepoint"))
-    found = files.run(tmp_path / "adopted", lambda df: run(pillarbox.group_by(df, "k", "of", env=env)))
+    adopted = files.run(tmp_path / "adopted", lambda df: run(pillarbox.group_by(df, "k", "of", env=env)))
     if by_clock:  # a query of pillarbox begins with a micro-batch without data
-        found, expected = ([sorted(chain(*batches))] for batches in (found, expected))
-    assert found == expected
+        adopted, expected = ([sorted(chain(*batches))] for batches in (adopted, expected))
+    assert adopted == expected
     assert sum(map(len, expected)) >= 20
+
+
+class OtherStates(Interpreter):
+    """Declares some of the states."""
+
+    def init(self, handle):
+        handle.getValueState("value", "n INT, s STRING")
+        handle.deleteIfExists("list")
+
+
+class OtherType(Interpreter):
+    """Declares a state with another type."""
+
+    def init(self, handle):
+        handle.getValueState("value", "n LONG, s STRING", self.ttl)
+        handle.getListState("list", "n INT", self.ttl)
+        handle.getMapState("map", "k STRING", "n INT", self.ttl)
+        handle.getValueState("later", "calls STRING")
+
+
+@pytest.mark.slow("a query on Spark, one on pillarbox, and one that adopt() refuses")
+def test_what_adopt_refuses(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(draw_rows(0, 5, 3, timers=True), tmp_path / "rows")
+    files = Files(session, tmp_path)
+    files.add(1)
+    stopped, directory = str(tmp_path / "stopped"), str(tmp_path / "savepoint")
+    _, run = PROGRAMS["rows"]
+    files.run(tmp_path / "stopped", lambda df: run(df.groupBy("k")))
+
+    def refused(error: type[Exception], message: str, processor: Any, checkpoint: str = stopped) -> None:
+        with pytest.raises(error, match=message):
+            pillarbox.adopt(session, checkpoint, directory, processor)
+        assert not Path(directory).exists()
+
+    refused(ProgramError, "runs transformWithStateInPySparkExec, so processor is its StatefulProcessor, not None", None)
+    refused(
+        CheckpointMismatchError,
+        r"it has the states 'later', 'map', which init\(\) of the processor does not declare",
+        OtherStates(),
+    )
+    refused(
+        CheckpointMismatchError,
+        r"the state 'value' is a value of struct<n:int,s:string>, and init\(\) of the processor declares a value of"
+        " struct<n:bigint,s:string>",
+        OtherType(),
+    )
+    refused(CheckpointMismatchError, "is no checkpoint of a query that", Interpreter(), str(tmp_path / "missing"))
+    refused(PySparkRuntimeError, "INCORRECT_TIME_MODE_TO_ASSIGN_TTL", Interpreter(HOUR))
+    # Timers that a version of Spark cannot read.
+    read = adopt_module._SparkState._state
+
+    def without_timers(state: Any, **options: str) -> DataFrame:
+        return read(
+            state, **{"noTimers" if name == "readRegisteredTimers" else name: options[name] for name in options}
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(adopt_module._SparkState, "_state", without_timers)
+        refused(CheckpointMismatchError, "cannot read the timers in it: SparkRuntimeException", Interpreter())
+    files.run(tmp_path / "pillarbox", lambda df: run(pillarbox.group_by(df, "k")))
+    refused(
+        CheckpointMismatchError, "is a checkpoint of pillarbox: 'pillarbox savepoint", None, str(tmp_path / "pillarbox")
+    )
+    several = tmp_path / "several"
+    files.run(several, lambda df: run(df.dropDuplicates(["k", "t"]).groupBy("k")))
+    refused(CheckpointMismatchError, "with one stateful operator.* it has .*'dedupe'", Interpreter(), str(several))

@@ -1,4 +1,4 @@
-"""State of Spark's own query, as its ``statestore`` source reads it, in the form of a savepoint's table."""
+"""Converts state that Spark's ``statestore`` source reads to a table of a savepoint."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ TIMERS_COLUMN = "timers"
 
 @dataclass(frozen=True)
 class SparkStateTable:
-    """Converts rows of Spark's state, one for each key, to rows of a savepoint's table.
+    """Converts rows of keys to rows of a savepoint's table.
 
-    A value of a state with a time-to-live is a struct of the value and the time when it expires. The table has the
+    Spark stores a value with a time-to-live as a struct: the value, and the time when it expires. The table has the
     time of its last access instead.
 
     Attributes:

@@ -58,7 +58,7 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return one row, which makes Spark's watermark reach a time."""
+    """Return a row with a time for Spark's watermark."""
     for _ in batches:
         pass
     time = pa.array([millis * 1000], pa.int64()).cast(pa.timestamp("us", "UTC"))
@@ -189,7 +189,7 @@ class _Plan:
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:
             rows = rows.mapInArrow(partial(_one_time, first.watermark), "at TIMESTAMP").withWatermark("at", "0 seconds")
-            # Spark would evaluate a condition on another column, or on none, before it sees the time.
+            # Spark evaluates a condition without the column below the watermark's operator.
             rows = rows.where("at IS NULL")
         return rows.selectExpr(
             *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in map(str.split, schema.split(", ")))

@@ -1,4 +1,4 @@
-"""``adopt``: writes the state of a query of Spark's own as a savepoint, from which pillarbox runs the same program."""
+"""``adopt``: writes the state of a query that ran on Spark itself as a savepoint, so that pillarbox can resume it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ import pyarrow as pa
 
 import pillarbox
 from pillarbox._elements import dumps
-from pillarbox._errors import CheckpointMismatchError, ProgramError, describe, listed
+from pillarbox._errors import CheckpointMismatchError, ProgramError, describe, listed, shorten
 from pillarbox._operators.stateful_processor.group_state import STATE, GroupStateOperator
-from pillarbox._operators.stateful_processor.handle import SPARK_MODES, Declarations, DriverHandle, StateVariable, declare
+from pillarbox._operators.stateful_processor.handle import (
+    SPARK_MODES,
+    Declarations,
+    DriverHandle,
+    StateVariable,
+    declare,
+)
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
 from pillarbox._operators.stateful_processor.spark_state import STATE_COLUMN, TIMERS_COLUMN, SparkStateTable
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
@@ -23,67 +29,66 @@ from pillarbox._runtime.spark.savepoint import savepoint as files
 from pillarbox._runtime.spark.session.places import check_session, place_of
 from pillarbox._state.savepoint.manifest import Manifest
 from pillarbox._state.savepoint.table import Table
+from pillarbox._types.schema import resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 T = TypeVar("T")
 
-# Spark's names of the operators of Python programs: of 4.1 and newer, of 4.0, and of GroupState.
+# Spark's operator names of Python programs: 4.1 and newer, 4.0, and with a GroupState.
 _PROCESSORS = ("transformWithStateInPySparkExec", "transformWithStateInPandasExec")
 _GROUP_STATE = "applyInPandasWithState"
-# By the kind of a state: Spark's name of it, and the column that it is read as.
-_KINDS = {"value": ("ValueState", "value"), "list": ("ListState", "list_value"), "map": ("MapState", "map_value")}
+# Maps Spark's kinds of state to ours and to the column that Spark reads them as.
+_KINDS = {"ValueState": ("value", "value"), "ListState": ("list", "list_value"), "MapState": ("map", "map_value")}
 
 
 def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: StatefulProcessor | None = None) -> None:
     """Write a savepoint of a query that ran on Spark itself, with ``transformWithState`` or its like.
 
-    The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, resumes from it as Spark's
-    query would have: with its state variables, timers and times-to-live, its watermark, and the positions of its
-    sources after the last committed micro-batch. It runs an uncommitted micro-batch again. Stop Spark's query first;
-    its checkpoint is only read, so it can also resume.
+    The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, resumes from it as the query
+    would have on Spark: with the state variables, timers, times-to-live, watermark and source positions after the last
+    committed micro-batch. An uncommitted micro-batch runs again. Stop the query on Spark first. Its checkpoint is only
+    read, so it can also resume there.
 
     If it is interrupted, the savepoint is incomplete: the same call starts from scratch and overwrites it.
 
     Args:
         spark: the session that reads the checkpoint and writes the savepoint.
-        checkpoint: the ``checkpointLocation`` of Spark's query.
+        checkpoint: the ``checkpointLocation`` of the query on Spark.
         directory: where to write it, anywhere that Spark writes; it must not exist.
         processor: the ``StatefulProcessor``, whose ``init`` is called, or None for ``applyInPandasWithState``.
 
     Raises:
-        CheckpointMismatchError: there is no such checkpoint, or Spark cannot read it; it has another stateful operator;
-            or the processor declares other states than it has; or the directory is not empty.
+        CheckpointMismatchError: the checkpoint is missing, or Spark cannot read it; the query has other stateful
+            operators; the processor declares other states; or the directory is not empty.
         ProgramError: an argument is wrong.
 
     Example:
         >>> adopt(spark, "/checkpoints/spent", "/savepoints/spent", Spent())  # doctest: +SKIP
         >>> env = StreamExecutionEnvironment.get_execution_environment(spark)  # doctest: +SKIP
         >>> env = env.from_savepoint("/savepoints/spent")  # doctest: +SKIP
-        >>> spent = group_by(payments, "card", env=env).transformWithState(Spent(), schema, "append", "EventTime")
-        ... # doctest: +SKIP
+        >>> grouped = group_by(payments, "card", env=env)  # doctest: +SKIP
+        >>> spent = grouped.transformWithState(Spent(), schema, "append", "EventTime")  # doctest: +SKIP
     """
     check_session(spark, "adopt()")
-    place = place_of(checkpoint, "adopt(): the checkpoint")
+    query = Checkpoint(spark, place_of(checkpoint, "adopt(): the checkpoint"))
     directory = place_of(directory, "adopt(): the place of the savepoint")
-    query = Checkpoint(spark, place)
     if query.lines:
         raise CheckpointMismatchError(
             f"{query} is a checkpoint of pillarbox: 'pillarbox savepoint {query} DIRECTORY' writes a savepoint of it"
         )
     if query.last_committed < 0:
         raise CheckpointMismatchError(f"{query} is no checkpoint of a query that has committed a micro-batch")
-    state = _SparkState(spark, query)
-    rows, table = state.rows_for(processor)
+    rows, table = _SparkState(spark, query).rows_for(processor)
     files.check_new(spark, directory)
     _write(spark, directory, query, rows, table)
 
 
 class _SparkState:
-    """The state of the one stateful operator in a checkpoint of Spark's, after its last committed micro-batch."""
+    """State of a query on Spark, which has one stateful operator, after the last committed micro-batch."""
 
     def __init__(self, spark: SparkSession, query: Checkpoint) -> None:
         self._spark = spark
@@ -93,30 +98,30 @@ class _SparkState:
         names = [row["operatorName"] for row in operators.values()]
         if len(names) != 1 or names[0] not in (*_PROCESSORS, _GROUP_STATE):
             raise self._refused(
-                f"adopt() takes a query whose only stateful operator is a Python transformWithState or"
-                f" applyInPandasWithState, and this one has {listed(names)}: run that on Spark, in a query of its own"
+                "adopt() takes a query with one stateful operator, a transformWithState or applyInPandasWithState of"
+                f" Python; it has {listed(names)}: move the other operators to separate queries first"
             )
         self._operator = names[0]
         self._properties: dict[str, Any] = json.loads(next(iter(operators.values()))["operatorProperties"] or "{}")
 
     def rows_for(self, processor: StatefulProcessor | None) -> tuple[DataFrame, SparkStateTable]:
-        """Return the rows of all keys, and the table that they are for.
+        """Return a row for each key, and the table that converts these rows.
 
         Raises:
-            CheckpointMismatchError: Spark cannot read the state; or it is not the processor's.
-            ProgramError: the processor is missing, or is none.
+            CheckpointMismatchError: Spark cannot read the state, or the processor declares other states.
+            ProgramError: the processor is missing, or the query has no processor.
         """
         takes_processor = self._operator in _PROCESSORS
         if takes_processor != hasattr(processor, "handleInputRows"):
             raise ProgramError(
-                f"adopt(): {self._query} is of {'transformWithState' if takes_processor else _GROUP_STATE}:"
-                f" processor is {'its StatefulProcessor' if takes_processor else 'None'}, not {processor!r}"
+                f"adopt(): the query of {self._query} runs {self._operator}, so processor is"
+                f" {'its StatefulProcessor' if takes_processor else 'None'}, not {shorten(processor)}"
             )
         return self._of_processor(processor) if takes_processor else self._of_groups()
 
     def _of_processor(self, processor: Any) -> tuple[DataFrame, SparkStateTable]:
         mode = next(mode for mode, name in SPARK_MODES.items() if name == self._properties["timeMode"])
-        handle = DriverHandle(mode, _parsed)
+        handle = DriverHandle(mode, resolve_schema)
         declare(processor, handle)
         declarations = handle.declarations
         stored = {variable["stateName"]: variable for variable in self._properties["stateVariables"]}
@@ -138,7 +143,7 @@ class _SparkState:
             self._readable("the timers", lambda: timers.take(1))  # before anything is written
         if not frames:
             raise self._refused("it has no state and no timers: run the program on a new checkpoint")
-        return self._combined(StatefulProcessorOperator.kind, frames, declarations)
+        return _by_key(StatefulProcessorOperator.kind, frames, declarations)
 
     def _variable(self, name: str, variable: StateVariable, noted: Any, column: str) -> DataFrame:
         """Return the rows of a state.
@@ -152,9 +157,13 @@ class _SparkState:
         """
         read = partial(self._state, stateVarName=name, flattenCollectionTypes="false")
         frame = self._readable(f"the state {name!r}", read)
-        kind, content = next((kind, column) for kind, (spark, column) in _KINDS.items() if spark == noted["stateVariableType"])
+        kind, content = _KINDS[noted["stateVariableType"]]
         stored: Any = frame.schema[content].dataType
-        types = [stored.keyType, stored.valueType] if kind == "map" else [stored.elementType if kind == "list" else stored]
+        types = [stored]
+        if kind == "list":
+            types = [stored.elementType]
+        elif kind == "map":
+            types = [stored.keyType, stored.valueType]
         if noted["ttlEnabled"]:
             types[-1] = types[-1]["value"].dataType
         then = _shown(kind, types, has_ttl=noted["ttlEnabled"])
@@ -169,26 +178,11 @@ class _SparkState:
         if "groupState" not in value.names:
             raise self._refused("its state has Spark's format 1, which adopt() does not read")
         declarations = Declarations({STATE: StateVariable("value", (value["groupState"].dataType,), None)})
-        # A group has timed out when the clock is past its timeout: the timer is one millisecond later.
-        timeout = "nullif(value.timeoutTimestamp, -1) + 1" if "timeoutTimestamp" in value.names else "CAST(NULL AS LONG)"
-        rows = frame.selectExpr("key", f"value.groupState AS {STATE_COLUMN.format(0)}", f"{timeout} AS {TIMERS_COLUMN}")
-        return self._combined(GroupStateOperator.kind, [rows], declarations)
-
-    def _combined(
-        self, uid: str, frames: list[DataFrame], declarations: Declarations
-    ) -> tuple[DataFrame, SparkStateTable]:
-        """Return one row for each key, and its table."""
-        from pyspark.sql import functions as F
-
-        rows = reduce(lambda left, other: left.unionByName(other, allowMissingColumns=True), frames)
-        columns = {STATE_COLUMN.format(number): "first({}, true)" for number in range(len(declarations.variables))}
-        columns[TIMERS_COLUMN] = "collect_list({})"
-        contents = [
-            f"{content.format(name) if name in rows.columns else 'CAST(NULL AS STRING)'} AS {name}"
-            for name, content in columns.items()
-        ]
-        table = SparkStateTable.of(uid, rows.schema["key"].dataType, declarations)
-        return rows.groupBy("key").agg(*map(F.expr, contents)), table
+        columns = ["key", f"value.groupState AS {STATE_COLUMN.format(0)}"]
+        if "timeoutTimestamp" in value.names:
+            # A group has timed out when the clock is past its timeout: the timer is one millisecond later.
+            columns.append(f"nullif(value.timeoutTimestamp, -1) + 1 AS {TIMERS_COLUMN}")
+        return _by_key(GroupStateOperator.kind, [frame.selectExpr(*columns)], declarations)
 
     def _state(self, **options: str) -> DataFrame:
         return self._read("statestore", batchId=str(self._query.last_committed), **options)
@@ -197,7 +191,7 @@ class _SparkState:
         return self._spark.read.format(source).options(**options).load(str(self._query))
 
     def _readable(self, what: str, read: Callable[[], T]) -> T:
-        """Return the result of a function, whose errors become one that names what cannot be read."""
+        """Return the result of a function. Its error becomes one that names the checkpoint and its part."""
         try:
             return read()
         except Exception as error:
@@ -207,14 +201,27 @@ class _SparkState:
         return CheckpointMismatchError(f"checkpoint {self._query} of Spark's query: {why}")
 
 
+def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -> tuple[DataFrame, SparkStateTable]:
+    """Return a row for each key, and the table that converts these rows.
+
+    Args:
+        frames: rows of states and timers: each has a key and some of the columns.
+    """
+    from pyspark.sql import functions as F
+
+    rows = reduce(lambda left, other: left.unionByName(other, allowMissingColumns=True), frames)
+    columns = {STATE_COLUMN.format(number): "first({}, true)" for number in range(len(declarations.variables))}
+    columns[TIMERS_COLUMN] = "collect_list({})"
+    contents = [
+        F.expr(f"{content.format(name) if name in rows.columns else 'CAST(NULL AS STRING)'} AS {name}")
+        for name, content in columns.items()
+    ]
+    key: Any = rows.schema["key"].dataType
+    return rows.groupBy("key").agg(*contents), SparkStateTable.of(uid, key, declarations)
+
+
 def _shown(kind: str, types: Sequence[DataType], *, has_ttl: bool) -> str:
-    return f"a {kind} of {', '.join(each.simpleString() for each in types)}{' with a time-to-live' if has_ttl else ''}"
-
-
-def _parsed(schema: str) -> StructType:
-    from pyspark.sql.types import StructType
-
-    return StructType.fromDDL(schema)
+    return f"a {kind} of {', '.join(kind.simpleString() for kind in types)}{' with a time-to-live' if has_ttl else ''}"
 
 
 def _write(spark: SparkSession, directory: str, query: Checkpoint, rows: DataFrame, table: SparkStateTable) -> None:
@@ -223,11 +230,12 @@ def _write(spark: SparkSession, directory: str, query: Checkpoint, rows: DataFra
     # The next micro-batch drops rows that are not after the watermark of the last one.
     late = {"watermark": query.offsets([epoch])[epoch].watermark, "idle": None, "quiet_since": None, "silent": False}
     task = dumps({"event_time": {"operators": {uid: late}}})
+    subtask = {"uid": uid, "subtask": 0, "parallelism": 1, "watermark": None, "task": task}
     with unwrapped_failures():
         files.begin(spark, directory)
         schema = files.spark_schema(Table(table.operator).schema)
         files.write_table(map_in_arrow(rows, "adopt", partial(_encoded, table), schema), directory, uid)
-        files.write_tasks(spark, [{"uid": uid, "subtask": 0, "parallelism": 1, "watermark": None, "task": task}], directory)
+        files.write_tasks(spark, [subtask], directory)
         manifest = Manifest(
             pillarbox=pillarbox.__version__,
             epoch=epoch,
