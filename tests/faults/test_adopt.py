@@ -88,7 +88,7 @@ def test_adopting_is_killed_all_over_its_run(spark: SparkSession, tmp_path: Path
     unfinished = 0
     for point in range(POINTS):
         jobs = 1 + point * (count - 1) // (POINTS - 1)
-        home = Home(tmp_path / f"killed at {jobs}", tmp_path / "stopped", arrived)
+        home = Home(tmp_path / f"killed-at-{jobs}", tmp_path / "stopped", arrived)
         home.kill_at(jobs)
         unfinished += (home.folder / "savepoint" / "started").exists() != (
             home.folder / "savepoint" / "manifest"

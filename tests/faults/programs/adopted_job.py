@@ -39,7 +39,7 @@ def run(spark: SparkSession, home: Path, name: str, program: Any) -> None:
 
 
 def main(home: Path, events: Path) -> None:
-    conf = {
+    conf: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": "1g",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events.as_uri(),

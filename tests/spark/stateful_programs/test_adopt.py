@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, ProgramError, StreamExecutionEnvironment
-from pillarbox._runtime.spark.savepoint import adopt as adopt_module
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from tests.spark.stateful_programs.interpreter import (
     OUTPUT,
     SCHEMA,
@@ -177,18 +177,17 @@ def test_what_adopt_refuses(session: SparkSession, tmp_path: Path, monkeypatch: 
         " struct<n:bigint,s:string>",
         OtherType(),
     )
-    refused(CheckpointMismatchError, "is no checkpoint of a query that", Interpreter(), str(tmp_path / "missing"))
+    refused(CheckpointMismatchError, "is no checkpoint of a query, or none", Interpreter(), str(tmp_path / "missing"))
     refused(PySparkRuntimeError, "INCORRECT_TIME_MODE_TO_ASSIGN_TTL", Interpreter(HOUR))
-    # Timers that a version of Spark cannot read.
-    read = adopt_module._SparkState._state
-
-    def without_timers(state: Any, **options: str) -> DataFrame:
-        return read(
-            state, **{"noTimers" if name == "readRegisteredTimers" else name: options[name] for name in options}
-        )
-
     with monkeypatch.context() as patch:
-        patch.setattr(adopt_module._SparkState, "_state", without_timers)
+        read = CheckpointState.state_rows
+
+        def without_timers(state: CheckpointState, **options: Any) -> DataFrame:
+            """Read state as a version of Spark that knows no timers."""
+            options.pop("readRegisteredTimers", None)
+            return read(state, **options)
+
+        patch.setattr(CheckpointState, "state_rows", without_timers)
         refused(CheckpointMismatchError, "cannot read the timers in it: SparkRuntimeException", Interpreter())
     files.run(tmp_path / "pillarbox", lambda df: run(pillarbox.group_by(df, "k")))
     refused(

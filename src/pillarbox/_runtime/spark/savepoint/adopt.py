@@ -22,7 +22,7 @@ from pillarbox._operators.stateful_processor.handle import (
 )
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
 from pillarbox._operators.stateful_processor.spark_state import STATE_COLUMN, TIMERS_COLUMN, SparkStateTable
-from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint import savepoint as files
@@ -74,26 +74,23 @@ def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: State
         >>> spent = grouped.transformWithState(Spent(), schema, "append", "EventTime")  # doctest: +SKIP
     """
     check_session(spark, "adopt()")
-    query = Checkpoint(spark, place_of(checkpoint, "adopt(): the checkpoint"))
+    query = CheckpointState(spark, place_of(checkpoint, "adopt(): the checkpoint"))
     directory = place_of(directory, "adopt(): the place of the savepoint")
-    if query.lines:
+    if query.checkpoint.lines:
         raise CheckpointMismatchError(
             f"{query} is a checkpoint of pillarbox: 'pillarbox savepoint {query} DIRECTORY' writes a savepoint of it"
         )
-    if query.last_committed < 0:
-        raise CheckpointMismatchError(f"{query} is no checkpoint of a query that has committed a micro-batch")
-    rows, table = _SparkState(spark, query).rows_for(processor)
+    rows, table = _SparkState(query).rows_for(processor)
     files.check_new(spark, directory)
-    _write(spark, directory, query, rows, table)
+    _write(directory, query, rows, table)
 
 
 class _SparkState:
     """State of a query on Spark, which has one stateful operator, after the last committed micro-batch."""
 
-    def __init__(self, spark: SparkSession, query: Checkpoint) -> None:
-        self._spark = spark
+    def __init__(self, query: CheckpointState) -> None:
         self._query = query
-        metadata = self._readable("its operators", lambda: self._read("state-metadata").collect())
+        metadata = self._readable("the operators", lambda: query.state_operators().collect())
         operators = {row["operatorId"]: row for row in metadata}
         names = [row["operatorName"] for row in operators.values()]
         if len(names) != 1 or names[0] not in (*_PROCESSORS, _GROUP_STATE):
@@ -138,7 +135,7 @@ class _SparkState:
             if name in stored
         ]
         if mode != "none":
-            timers = self._readable("the timers", lambda: self._state(readRegisteredTimers="true"))
+            timers = self._readable("the timers", lambda: self._query.state_rows(readRegisteredTimers=True))
             frames.append(timers.selectExpr("key", f"expiration_timestamp_ms AS {TIMERS_COLUMN}"))
             self._readable("the timers", lambda: timers.take(1))  # before anything is written
         if not frames:
@@ -155,7 +152,7 @@ class _SparkState:
         Raises:
             CheckpointMismatchError: it cannot be read, or is declared differently.
         """
-        read = partial(self._state, stateVarName=name, flattenCollectionTypes="false")
+        read = partial(self._query.state_rows, stateVarName=name, flattenCollectionTypes=False)
         frame = self._readable(f"the state {name!r}", read)
         kind, content = _KINDS[noted["stateVariableType"]]
         stored: Any = frame.schema[content].dataType
@@ -173,7 +170,7 @@ class _SparkState:
         return frame.selectExpr("key", f"{content} AS {column}")
 
     def _of_groups(self) -> tuple[DataFrame, SparkStateTable]:
-        frame = self._readable("the state", self._state)
+        frame = self._readable("the state", self._query.state_rows)
         value: Any = frame.schema["value"].dataType
         if "groupState" not in value.names:
             raise self._refused("its state has Spark's format 1, which adopt() does not read")
@@ -184,18 +181,14 @@ class _SparkState:
             columns.append(f"nullif(value.timeoutTimestamp, -1) + 1 AS {TIMERS_COLUMN}")
         return _by_key(GroupStateOperator.kind, [frame.selectExpr(*columns)], declarations)
 
-    def _state(self, **options: str) -> DataFrame:
-        return self._read("statestore", batchId=str(self._query.last_committed), **options)
-
-    def _read(self, source: str, **options: str) -> DataFrame:
-        return self._spark.read.format(source).options(**options).load(str(self._query))
-
     def _readable(self, what: str, read: Callable[[], T]) -> T:
         """Return the result of a function. Its error becomes one that names the checkpoint and its part."""
         try:
             return read()
         except Exception as error:
-            raise self._refused(f"Spark {self._spark.version} cannot read {what} in it: {describe(error)}") from error
+            raise self._refused(
+                f"Spark {self._query.spark.version} cannot read {what} in it: {describe(error)}"
+            ) from error
 
     def _refused(self, why: str) -> CheckpointMismatchError:
         return CheckpointMismatchError(f"checkpoint {self._query} of Spark's query: {why}")
@@ -224,11 +217,16 @@ def _shown(kind: str, types: Sequence[DataType], *, has_ttl: bool) -> str:
     return f"a {kind} of {', '.join(kind.simpleString() for kind in types)}{' with a time-to-live' if has_ttl else ''}"
 
 
-def _write(spark: SparkSession, directory: str, query: Checkpoint, rows: DataFrame, table: SparkStateTable) -> None:
-    epoch, uid = query.last_committed, table.operator.uid
-    sources = files.sources_at(spark, query, epoch)
+def _write(directory: str, query: CheckpointState, rows: DataFrame, table: SparkStateTable) -> None:
+    spark, epoch, uid = query.spark, query.epoch, table.operator.uid
+    sources = files.sources_at(spark, query.checkpoint, epoch)
     # The next micro-batch drops rows that are not after the watermark of the last one.
-    late = {"watermark": query.offsets([epoch])[epoch].watermark, "idle": None, "quiet_since": None, "silent": False}
+    late = {
+        "watermark": query.checkpoint.offsets([epoch])[epoch].watermark,
+        "idle": None,
+        "quiet_since": None,
+        "silent": False,
+    }
     task = dumps({"event_time": {"operators": {uid: late}}})
     subtask = {"uid": uid, "subtask": 0, "parallelism": 1, "watermark": None, "task": task}
     with unwrapped_failures():
