@@ -25,7 +25,7 @@ def run(spark: SparkSession, home: Path, name: str, program: Any) -> None:
     out.mkdir(exist_ok=True)
 
     def write(batch: DataFrame, number: int) -> None:
-        rows = sorted(map(list, batch.collect()))
+        rows = sorted(map(list, batch.collect()), key=repr)
         if rows:
             (out / "hidden").write_text(json.dumps(rows))
             (out / "hidden").rename(out / f"{number:03}")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Spark's operator names of Python programs: 4.1 and newer, 4.0, and with a GroupState.
+# Spark's operator names of Python programs: with rows, with pandas frames, and with a GroupState.
 _PROCESSORS = ("transformWithStateInPySparkExec", "transformWithStateInPandasExec")
 _GROUP_STATE = "applyInPandasWithState"
 # Maps Spark's kinds of state to ours and to the column that Spark reads them as.
