@@ -180,7 +180,7 @@ def test_what_adopt_refuses(session: SparkSession, tmp_path: Path, monkeypatch: 
             pillarbox.adopt(session, checkpoint, directory, processor)
         assert not Path(directory).exists()
 
-    refused(ProgramError, "runs transformWithStateInPySparkExec, so processor is its StatefulProcessor, not None", None)
+    refused(ProgramError, "runs transformWithStateInPySparkExec: give its StatefulProcessor, not None", None)
     refused(
         CheckpointMismatchError,
         r"it has the states 'later', 'map', which init\(\) of the processor does not declare",
