@@ -8,7 +8,7 @@ are in ``test_group_by.py``, and workers that end are in ``tests/faults/test_sta
 Left out are these tests, which look into Spark's state store:
 
 - ``..._map_state_metadata``, ``..._list_state_metadata``, ``..._value_state_metadata`` (the sources ``state-metadata``
-  and ``statestore``, the change feed, snapshots): ``test_adopt.py`` reads states of Spark's queries with both sources;
+  and ``statestore``, the change feed, snapshots): ``test_adopt.py`` reads states with both sources;
 - the custom metrics in ``..._query_restarts``, which count calls of RocksDB;
 - ``test_schema_evolution_scenarios``, ``test_schema_evolution_fails`` and ``test_not_nullable_fails``: they are about
   the encoding Avro, and pillarbox converts states by its own rules (``docs/state.md``);
@@ -101,20 +101,20 @@ class Large(StatefulProcessor):
         self.items.put([(large, number) for number in range(3)])
         self.items.appendList([("b", number) for number in range(3, 250)])
         self.map.updateValue((large,), (large + "c",))
-        # Two iterators at once, of which one changes the state.
+        # Two iterators at once. The state changes meanwhile.
         numbers, pairs = [], zip(self.items.get(), self.items.get())
         for (first, n), (second, m) in pairs:
             assert first == second and n == m
             numbers.append(n)
             if n == 0:
                 self.items.clear()
-        said = (len(self.value.get()[0]), numbers == list(range(250)), len(list(self.items.get())))
-        yield Row(said=f"{said} {[len(value) for (value,) in self.map.values()]} {self.map.containsKey((large,))}")
+        sizes = (len(self.value.get()[0]), numbers == list(range(250)), len(list(self.items.get())))
+        yield Row(text=f"{sizes} {[len(value) for (value,) in self.map.values()]} {self.map.containsKey((large,))}")
 
 
 def test_large_values_and_long_lists(spark: SparkSession, group_by: Callable[..., Any]) -> None:
-    said = group_by(spark.range(1), "id").transformWithState(Large(), "said STRING", "append", "None").head().said
-    assert said == "(524288, True, 0) [524289] True"
+    row = group_by(spark.range(1), "id").transformWithState(Large(), "text STRING", "append", "None").head()
+    assert row.text == "(524288, True, 0) [524289] True"
 
 
 NESTED = "name STRING, items ARRAY<STRUCT<n: INT, tags: MAP<STRING, STRING>>>, by MAP<STRING, STRUCT<a: ARRAY<DOUBLE>>>"

@@ -152,13 +152,13 @@ class CheckpointState:
         return self.state_rows(operatorId=operator.id, batchId=batch, stateVarName=_LOG)
 
     def state_rows(self, **options: Any) -> DataFrame:
-        """Return the rows of Spark's ``statestore`` source, of this epoch unless the options name another."""
+        """Return the rows of the ``statestore`` source, of this epoch unless the options name another."""
         with state_settings(self.spark, self.checkpoint.state_format):
             read = self.spark.read.format("statestore").options(**{"batchId": self.epoch, **options})
             return session_of(self.spark).analyzed_now(read.load(self._location))
 
     def state_operators(self) -> DataFrame:
-        """Return the rows of Spark's ``state-metadata`` source of this epoch."""
+        """Return the rows of the ``state-metadata`` source of this epoch."""
         return self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
 
     def heads(self, operator: Stateful) -> dict[int, LogHead]:

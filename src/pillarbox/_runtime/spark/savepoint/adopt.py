@@ -110,9 +110,9 @@ class _SparkState:
         """
         takes_processor = self._operator in _PROCESSORS
         if takes_processor != hasattr(processor, "handleInputRows"):
-            wanted = "give its StatefulProcessor" if takes_processor else "give no processor"
+            advice = "give its StatefulProcessor" if takes_processor else "give no processor"
             raise ProgramError(
-                f"adopt(): the query of {self._query} runs {self._operator}: {wanted}, not {shorten(processor)}"
+                f"adopt(): the query of {self._query} runs {self._operator}: {advice}, not {shorten(processor)}"
             )
         return self._of_processor(processor) if takes_processor else self._of_groups()
 
