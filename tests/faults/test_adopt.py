@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 JOB = '"Event":"SparkListenerJobStart"'
-POINTS = 8
+POINTS = 5
 
 
 class Home:
