@@ -110,7 +110,7 @@ PUBLIC = {
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
-    "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
+    "adopt", "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
     "GroupedData", "group_by",
     "key_history", "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint",
     "serve_metrics", "start",

@@ -222,9 +222,7 @@ def test_what_is_refused_is_refused_at_once(everything):
             build("bool", x=sum_(name))
     with pytest.raises(ProgramError, match=r"x=count_\('variant'\)\): variant columns cannot be read: cast the column"):
         build("bool", x=count_("variant"))
-    with pytest.raises(
-        ProgramError, match=r"column 'variant' of the right side: variant columns cannot be read: cast"
-    ):
+    with pytest.raises(ProgramError, match=r"column 'variant' of the right side: variant columns cannot be read: cast"):
         PF.interval_join(
             df.select("at", "bool"),
             df.select("at", "bool", "variant"),

@@ -129,7 +129,7 @@ class SavepointStart:
             sender = senders.get(sender_of_edge(former))
             return None if sender is None else edge_from(former, sender)
 
-        own_states = [self._own_state(state, program) for state in states]
+        own_states = [self._own_state(state, manifest, program) for state in states]
         for state in own_states:
             if state.task.get("gate"):
                 state.task["gate"] = gate_with_edges(state.task["gate"], edge)
@@ -161,7 +161,7 @@ class SavepointStart:
             numbers |= {former[position]: number for position, number in places if position is not None}
         return numbers
 
-    def _own_state(self, state: OwnState, program: Program) -> OwnState:
+    def _own_state(self, state: OwnState, manifest: Manifest, program: Program) -> OwnState:
         """Return a subtask's operator state with the program's uids, without dropped operators."""
         uids = _uids(program)
         task = dict(state.task)
@@ -169,11 +169,11 @@ class SavepointStart:
             contents = {self.uid_of(uid): content for uid, content in task["operators"].items()}
             task["operators"] = {uid: content for uid, content in contents.items() if uid in uids}
         if "event_time" in task:
-            task["event_time"] = self._event_time(task["event_time"])
+            task["event_time"] = self._event_time(task["event_time"], manifest)
         slots = ((self._slot(name, uids), content) for name, content in state.row.items())
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
-    def _event_time(self, event_time: Mapping[str, Any]) -> dict[str, Any]:
+    def _event_time(self, event_time: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
         """Return the event-time state with the program's uids, also inside names of streams and edges."""
 
         def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -195,7 +195,8 @@ class SavepointStart:
         }
         # Operators after these may be new, so idle streams are announced again.
         operators = {
-            self.uid_of(uid): status_said_anew(state) for uid, state in event_time.get("operators", {}).items()
+            self.uid_of(uid): _without_batch(status_said_anew(state), manifest)
+            for uid, state in event_time.get("operators", {}).items()
         }
         return {"operators": operators, "meetings": meetings}
 
@@ -205,6 +206,16 @@ class SavepointStart:
         if lead is None:
             return name
         return f"{lead}{self.uid_of(uid)}/{state}" if self.uid_of(uid) in uids else None
+
+
+def _without_batch(state: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
+    """Return an operator's event-time state for a query whose micro-batches are counted anew.
+
+    If it has the watermark of a micro-batch before the savepoint's, there was no data since, and the watermark of the
+    next micro-batch makes rows late.
+    """
+    batch = state.pop("batch", None)
+    return state if batch in (None, manifest.epoch) else {**state, "watermark": manifest.sources.watermark}
 
 
 def _uids(program: Program) -> set[str]:

@@ -47,7 +47,8 @@ Exit codes: 0, success; 1, failure, with the reason on standard error; 2, wrong 
 def pillarbox() -> None:
     """Inspect the checkpoints of pillarbox's queries, and change what cannot change while they run.
 
-    All commands start a local Spark, unless --master says otherwise; none needs the program that wrote the checkpoint.
+    All commands start a local Spark, unless --master says otherwise. Only adopt needs a class of the program that wrote
+    the checkpoint.
     """
 
 

@@ -372,7 +372,8 @@ def test_names_of_side_outputs_and_edges_are_no_uids() -> None:
     valve = {"watermark": 5, "idle": False, "channels": {("windows", "late", 0): (5, False, True)}}
     other = {**valve, "channels": {("late", None, 0): (5, False, True)}}
     known = {"operators": {}, "meetings": {("edge", "late", 0, 0): valve, ("edge",): other, ("edge", 3, 0, 0): valve}}
-    found = start._own_state(OwnState({"event_time": known}), program).task["event_time"]["meetings"]
+    manifest = Manifest("0", 1, None, (), Sources(), {})
+    found = start._own_state(OwnState({"event_time": known}), manifest, program).task["event_time"]["meetings"]
     assert [*found] == [("edge", "later", 0, 0), ("end",), ("edge", 3, 0, 0)]
     assert [[*each["channels"]] for each in found.values()] == [
         [("windows", "late", 0)],

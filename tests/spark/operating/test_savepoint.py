@@ -28,7 +28,7 @@ from pillarbox import (
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
-from pillarbox._runtime.spark.savepoint.savepoint import _sources, open_savepoint
+from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint, sources_at
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.files import LocalSavepoint
@@ -126,7 +126,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest; it is a checkpoint, of"):
         open_savepoint(spark, checkpoint)
     # Of an epoch before, the files that were seen by then.
-    assert [len(lines) for lines in _sources(CheckpointState(spark, checkpoint, 1)).files.values()] == [2]
+    assert [len(lines) for lines in sources_at(spark, Checkpoint(spark, checkpoint), 1).files.values()] == [2]
 
     # A half one is overwritten, whatever is in it: here tables of an operator that is no more.
     for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):

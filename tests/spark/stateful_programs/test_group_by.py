@@ -107,7 +107,8 @@ def test_a_query_starts_from_a_savepoint(spark: SparkSession, tmp_path: Path) ->
     counts = pillarbox.group_by(source(session, tmp_path / "in"), "k")
     run(counts.transformWithState(Count(), OUTPUT, "append", "EventTime"), tmp_path / "before")
     pillarbox.savepoint(session, str(tmp_path / "before"), str(tmp_path / "savepoint"))
-    write(tmp_path / "in", 2, ("a", "00:02:00"))
+    # The watermark is at second 2: the first row is late.
+    write(tmp_path / "in", 2, ("a", "00:00:02"), ("a", "00:02:00"))
     env = StreamExecutionEnvironment.get_execution_environment(session).from_savepoint(str(tmp_path / "savepoint"))
     counts = pillarbox.group_by(source(session, tmp_path / "in"), "k", env=env.set_parallelism(3))
     rows = run(counts.transformWithState(Count(), OUTPUT, "append", "EventTime"), tmp_path / "after")

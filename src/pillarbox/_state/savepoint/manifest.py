@@ -51,10 +51,12 @@ class Sources:
         offsets: the lines of the epoch's file in Spark's offset log; none: the savepoint is none of Spark's.
         files: for each file source, by its number, the files that it had seen, as lines of Spark's own: JSON with
             ``path``, ``timestamp`` and ``batchId``.
+        watermark: Spark's watermark after the epoch (epoch milliseconds), or 0.
     """
 
     offsets: tuple[str, ...] = ()
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    watermark: int = 0
 
     @property
     def are_named(self) -> bool:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
+# A field of the commit log.
+_NEXT_WATERMARK = "nextBatchWatermarkMs"
+
 
 class Checkpoint:
     """A checkpoint location: its epochs, its programs, and the layouts of their subtasks.
@@ -389,6 +392,11 @@ class Checkpoint:
     def epochs_begun(self) -> list[int]:
         """The numbers of the micro-batches in the offset log."""
         return self._numbers("offsets")
+
+    def watermark(self, epoch: int) -> int:
+        """Spark's watermark after a committed epoch (epoch milliseconds), or 0."""
+        lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
+        return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 
     @cached_property
     def state_format(self) -> str:

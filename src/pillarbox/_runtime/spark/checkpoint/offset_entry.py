@@ -42,6 +42,12 @@ class OffsetEntry:
         timestamp = self.facts.get(_TIME)
         return timestamp if isinstance(timestamp, int) else None
 
+    @property
+    def watermark(self) -> int:
+        """Spark's watermark in the epoch (epoch milliseconds), or 0."""
+        watermark = self.facts.get("batchWatermarkMs")
+        return watermark if isinstance(watermark, int) else 0
+
     def at(self, time: int) -> OffsetEntry:
         """Return an entry with the same input and another time (epoch milliseconds)."""
         facts = json.dumps({**self.facts, _TIME: time}, separators=(",", ":"))

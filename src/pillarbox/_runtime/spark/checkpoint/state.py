@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -102,7 +102,7 @@ class CheckpointState:
         Raises:
             CheckpointMismatchError: Spark has removed the epoch's state, or folders of it are missing.
         """
-        read = self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
+        read = self.state_operators()
         operators = []
         for row in read.collect():
             variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
@@ -149,15 +149,18 @@ class CheckpointState:
         )
 
     def _read(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
+        batch = self.epoch if epoch is None else epoch
+        return self.state_rows(operatorId=operator.id, batchId=batch, stateVarName=_LOG)
+
+    def state_rows(self, **options: Any) -> DataFrame:
+        """Return the rows of the ``statestore`` source, of this epoch unless the options name another."""
         with state_settings(self.spark, self.checkpoint.state_format):
-            rows = (
-                self.spark.read.format("statestore")
-                .option("operatorId", operator.id)
-                .option("batchId", self.epoch if epoch is None else epoch)
-                .option("stateVarName", _LOG)
-                .load(self._location)
-            )
-            return session_of(self.spark).analyzed_now(rows)
+            read = self.spark.read.format("statestore").options(**{"batchId": self.epoch, **options})
+            return session_of(self.spark).analyzed_now(read.load(self._location))
+
+    def state_operators(self) -> DataFrame:
+        """Return the rows of the ``state-metadata`` source of this epoch."""
+        return self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
 
     def heads(self, operator: Stateful) -> dict[int, LogHead]:
         """Return the log heads of a stateful operator, by subtask code.

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,14 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
+def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return a row with a time for Spark's watermark."""
+    for _ in batches:
+        pass
+    time = pa.array([millis * 1000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    yield pa.RecordBatch.from_arrays([time], ["at"])
+
+
 @dataclass(frozen=True)
 class FirstEpoch:
     """The first epoch of a query that starts from a savepoint: it restores state and has no input.
@@ -65,11 +73,13 @@ class FirstEpoch:
         sources: a DataFrame in place of the program's sources. Its rows are dropped.
         state: returns the state rows of some vertices, in the columns of ``STATE_SCHEMA``.
         tables: maps a vertex's number to its table, with the program's slots.
+        watermark: Spark's watermark after the epoch (epoch milliseconds).
     """
 
     sources: DataFrame
     state: Callable[[Sequence[int]], DataFrame]
     tables: dict[int, OperatorTable]
+    watermark: int = 0
 
 
 class _Plan:
@@ -172,9 +182,14 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Return no rows, but read the sources."""
+        """Return no rows, but read the sources, and advance Spark's watermark for operators that follow it."""
         assert isinstance(schema, str)
-        return first.sources.where("false").selectExpr(
+        rows = first.sources.where("false")
+        if self._time is not None and first.watermark > 0:
+            rows = rows.mapInArrow(partial(_one_time, first.watermark), "at TIMESTAMP").withWatermark("at", "0 seconds")
+            # Spark evaluates a condition without the column below the watermark's operator.
+            rows = rows.where("at IS NULL")
+        return rows.selectExpr(
             *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in map(str.split, schema.split(", ")))
         )
 

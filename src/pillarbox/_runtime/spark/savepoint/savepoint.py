@@ -94,7 +94,7 @@ def _write(directory: str, files: CheckpointState) -> None:
         )
     check_new(spark, directory)
     # Before the tables, since Spark removes the offsets of old epochs, too.
-    programs, sources = files.checkpoint.programs_at(files.epoch), _sources(files)
+    programs, sources = files.checkpoint.programs_at(files.epoch), sources_at(spark, files.checkpoint, files.epoch)
     with unwrapped_failures():
         begin(spark, directory)
         operators, tasks = _write_tables(files, stateful, directory)
@@ -251,18 +251,23 @@ def _write_text(spark: SparkSession, text: str, folder: str) -> None:
 # -- sources --
 
 
-def _sources(files: CheckpointState) -> Sources:
-    """Return the sources' offsets as of the epoch."""
-    entry = files.checkpoint.offsets([files.epoch])[files.epoch]
+def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sources:
+    """Return the sources' offsets, and Spark's watermark, as of a committed epoch.
+
+    Raises:
+        CheckpointMismatchError: Spark has removed the epoch.
+    """
+    entry = checkpoint.offsets([epoch])[epoch]
     if not entry.lines:
-        raise removed(str(files), files.epoch)
+        raise removed(str(checkpoint), epoch)
+    watermark = checkpoint.watermark(epoch)
     last = max(entry.files.values(), default=None)
     if last is None:
-        return Sources(entry.lines)
+        return Sources(entry.lines, watermark=watermark)
     # A source that is read twice has two lines and one folder, and only the program knows which. So each folder's log
     # is saved up to the highest number of all sources, which may be more than it needs.
-    seen = {name: _files_seen(files.spark, f"{files}/sources/{name}", last) for name in entry.sources}
-    return Sources(entry.lines, {name: log for name, log in seen.items() if log})
+    seen = {name: _files_seen(spark, f"{checkpoint}/sources/{name}", last) for name in entry.sources}
+    return Sources(entry.lines, {name: log for name, log in seen.items() if log}, watermark)
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:

@@ -162,6 +162,7 @@ class _SavepointStarter:
                 vertex.number: asked.table(opened.table(uid).operator, self._program)
                 for uid, vertex in plan.vertices.items()
             },
+            opened.manifest.sources.watermark,
         )
         if checkpoint.savepoint is None:
             checkpoint.note_savepoint(asked.directory)
