@@ -76,7 +76,7 @@ def test_a_damaged_bundle_is_one_sentence(tmp_path: Path, sessions: list[str]) -
     result = called("dashboard", str(path), "--port", "0")
     assert (result.exit_code, sessions) == (1, [])
     [line] = result.stderr.splitlines()
-    assert line.startswith(f"Error: {path} is no bundle of pillarbox, or is damaged: ")
+    assert line.startswith(f"Error: {path} is not a bundle of pillarbox, or is damaged: ")
 
 
 def test_a_port_in_use_is_left_for_a_free_one(tmp_path: Path, served: list[Any]) -> None:

@@ -50,7 +50,7 @@ def test_a_finding_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     given = started(**{setting: "False"})
     warn_of_findings(given, START_RULES)
     [said] = warned(caplog)
-    assert said.startswith(f"{setting} is false: each task of Spark's gets a new Python process")
+    assert said.startswith(f"{setting} is false: each Spark task starts a new Python process")
     assert said.endswith("(a finding of pillarbox doctor: worker_reuse)")
     warn_of_findings(given, START_RULES)
     assert warned(caplog) == []

@@ -35,24 +35,24 @@ def test_the_partition_that_holds_event_time_is_named_with_its_record() -> None:
     assert (found.vertex, found.subtask, found.watermark, found.way) == (1, 0, START - 6, [[0, 1]])
     assert (found.source, found.partition, found.latest, found.place) == (0, 1, START - 5, place)
     assert found.message == (
-        "partition 1 of the source of 'payments' holds it: its newest record is topic payments, partition 1, offset 17"
+        "partition 1 of the source of 'payments' holds it back: its newest record is topic payments, partition 1, offset 17"
     )
 
 
 def test_records_that_do_not_say_where_they_are() -> None:
     found = _held(source(event_times=[START, START, {}]), keyed(watermark=START, held_by=[0, 0]))
-    assert "keep its place in the DataFrame: the columns topic, partition and offset" in found.message
+    assert "keep its position in the DataFrame: Kafka's columns topic, partition and offset" in found.message
 
 
 def test_a_source_without_records_holds_event_time() -> None:
     found = _held(keyed(watermark=START, held_by=[0, -1]))
     assert (found.source, found.partition, found.latest) == (0, None, None)
-    assert found.message.startswith("the source of 'payments' had no records: its watermark stays")
+    assert found.message.startswith("the source of 'payments' had no records, so its watermark stays")
     assert _held(keyed(watermark=MIN_TIMESTAMP, held_by=[0, -1])).watermark is None
 
 
 def test_what_holds_nothing_and_what_has_ended() -> None:
-    assert _held(keyed(watermark=START)).message == "no input holds it: all are idle, or have ended"
+    assert _held(keyed(watermark=START)).message == "no input holds it back: all are idle or have ended"
     query = model()
     query.progressed(progress(1, keyed(watermark=MAX_WATERMARK)))
     assert held_watermarks(query.snapshot()) == []
@@ -120,8 +120,8 @@ def test_the_day_on_which_memory_runs_out() -> None:
 
 
 def test_a_limit_that_nobody_has_set_is_no_guess() -> None:
-    assert memory_of(_grown(None, 1024)).message == "no limit is known: spark.executor.pyspark.memory is not set"
-    assert memory_of(_grown("2m", 0)).message == "it does not grow"
+    assert memory_of(_grown(None, 1024)).message == "no limit: spark.executor.pyspark.memory is not set"
+    assert memory_of(_grown("2m", 0)).message == "not growing"
     assert memory_of(model().snapshot()).full_at is None
 
 

@@ -221,15 +221,15 @@ def test_a_page_says_that_its_driver_is_gone_until_it_is_back(chromium: Any, liv
         box = tab.locator("#silence").bounding_box()
         assert 0 <= box["y"] < box["y"] + box["height"] < PHONE[1]
         words = tab.inner_text("#silence")
-        assert words.startswith("Not heard of for less than a minute; what follows is of ")
+        assert words.startswith("Driver silent for less than a minute; the data below is from ")
         assert "The driver does not answer" in words
-        assert tab.title() == "Not heard of for less than a minute · counts · pillarbox"
-        assert tab.inner_text("#overview dd >> nth=0") == "Not heard of for less than a minute; was running"
+        assert tab.title() == "Driver silent for less than a minute · counts · pillarbox"
+        assert tab.inner_text("#overview dd >> nth=0") == "Driver silent for less than a minute; was running"
         assert "grayscale" in tab.evaluate("getComputedStyle(document.getElementById('main')).filter")
         # The list of queries, too: it asks less often, as it is hidden, and at once when it is in view.
         every.bring_to_front()
         every.wait_for_selector("#silence", timeout=_WAIT)
-        assert every.title() == "Not heard of for less than a minute · pillarbox"
+        assert every.title() == "Driver silent for less than a minute · pillarbox"
         with Dashboard(port=first.port) as second:
             tab.bring_to_front()
             tab.wait_for_function(
@@ -308,9 +308,9 @@ def test_a_checkpoint_whose_driver_writes_no_longer_is_out_of_date(chromium: Any
         with page(chromium, f"{opened.url}query/q") as shown:
             shown.wait_for_selector("#silence", timeout=_WAIT)
             assert re.fullmatch(
-                r"Not heard of for 12 min; what follows is of (.{10} )?\d\d:\d\dZ\.", shown.inner_text("#silence")
+                r"Driver silent for 12 min; the data below is from (.{10} )?\d\d:\d\dZ\.", shown.inner_text("#silence")
             )
-            assert shown.title() == "Not heard of for 12 min · counts · pillarbox"
+            assert shown.title() == "Driver silent for 12 min · counts · pillarbox"
             assert shown.inner_text("#link") == "connected"
         # Of these, nothing new is to be expected.
         for name, connection in (("stopped", "ended"), ("bundle", "a bundle")):

@@ -102,7 +102,7 @@ _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}.*", re.DOTALL)
 def _said(error: Exception) -> str:
     """Return what an error says, without Java's stack and Spark's plans."""
     text, kind = str(error), type(error).__name__
-    causes = [(name.rpartition(".")[2], said) for name, said in _JAVAS.findall(text) if said.strip()]
+    causes = [(name.rpartition(".")[2], message) for name, message in _JAVAS.findall(text) if message.strip()]
     if causes:
         # A SparkException says that a job or a thread has failed, and its cause says why.
         kind, text = next((cause for cause in causes if cause[0] != "SparkException"), causes[-1])
@@ -123,26 +123,26 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
     try:
         return rows.where(condition)
     except AnalysisException as error:
-        variants = [each.name for each in rows.schema.fields if each.dataType.typeName() == "variant"]
+        variants = [field.name for field in rows.schema.fields if field.dataType.typeName() == "variant"]
         named = [name for name in variants if name in condition]
         hint = f"; {named[0]} is a VARIANT, so say of what type it is, as in {named[0]}::long > 10" if named else ""
         raise click.BadParameter(f"{condition!r}: {_said(error)}{hint}", param_hint="--where") from None
 
 
-def say(found: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+def print_sentence(result: dict[str, Any], sentence: str, *, as_json: bool) -> None:
     """Print what a command did: as a JSON object, or as a message."""
-    click.echo(json.dumps(found) if as_json else sentence)
+    click.echo(json.dumps(result) if as_json else sentence)
 
 
-def show_found(found: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
+def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
     """Print what a command found: as a JSON object, or as tables."""
     if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
-        table(show.output(), found)
+        table(show.output(), result)
 
 
-def place(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def location(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Return a path that was given as an argument, without a slash at its end.
 
     Raises:
@@ -159,7 +159,7 @@ def timeout_option(help: str) -> Callable[[Any], Any]:
     return click.option("--timeout", type=seconds, default=600.0, show_default=True, help=help)
 
 
-CHECKPOINT = click.argument("checkpoint", callback=place)
+CHECKPOINT = click.argument("checkpoint", callback=location)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _EPOCH = click.option(
     "--epoch",
@@ -202,14 +202,14 @@ def inspect(
                 raise click.UsageError(
                     f"{checkpoint} is a savepoint: it has one epoch, and --against is for checkpoints"
                 )
-            found = inspect_savepoint(spark, checkpoint)
-            show_found(found, show.savepoint, as_json=as_json)
+            result = inspect_savepoint(spark, checkpoint)
+            print_result(result, show.savepoint, as_json=as_json)
             return
-        found = inspect_checkpoint(spark, checkpoint, epoch, top)
+        result = inspect_checkpoint(spark, checkpoint, epoch, top)
         if against is not None:
-            found["changes"] = changes_to(spark, checkpoint, against)
-    show_found(found, show.checkpoint, as_json=as_json)
-    if found.get("changes", {}).get("refused"):
+            result["changes"] = changes_to(spark, checkpoint, against)
+    print_result(result, show.checkpoint, as_json=as_json)
+    if result.get("changes", {}).get("refused"):
         sys.exit(1)
 
 
@@ -254,7 +254,9 @@ def state(
             with new_folder(spark, output):
                 rows.write.mode("append").parquet(output)
             count = reader(spark).parquet(output).count()
-            say({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}", as_json=as_json)
+            print_sentence(
+                {"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}", as_json=as_json
+            )
             return
         if limit:
             rows = rows.limit(limit + 1)
@@ -286,13 +288,13 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     with open_session(f"Changing the parallelism to {parallelism}") as spark:
         changed = change(spark, checkpoint, parallelism)
     now = f"now; start with set_parallelism({parallelism})" if changed else "already"
-    found = {"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}
-    say(found, f"{checkpoint}: its parallelism is {parallelism} {now}", as_json=as_json)
+    result = {"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}
+    print_sentence(result, f"{checkpoint}: its parallelism is {parallelism} {now}", as_json=as_json)
 
 
 @pillarbox.command()
 @CHECKPOINT
-@click.argument("directory", callback=place)
+@click.argument("directory", callback=location)
 @_EPOCH
 @click.option(
     "--stop", is_flag=True, help="Stop the running query between two epochs; the savepoint is of its last one."
@@ -346,13 +348,13 @@ def savepoint(
             if not stop:
                 raise
             # The driver has answered that it is running.
-            found = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
-            said = f"{directory}: the driver has written the savepoint, at a place that is not seen from here"
-            say(found, said, as_json=as_json)
+            result = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
+            sentence = f"{directory}: the driver has written the savepoint, at a place that is not seen from here"
+            print_sentence(result, sentence, as_json=as_json)
             return
     uids = [operator.uid for operator in manifest.operators]
-    size = sum(each.length for each in manifest.files.values())
-    say(
+    size = sum(file.length for file in manifest.files.values())
+    print_sentence(
         {"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size},
         f"{directory}: a savepoint of epoch {manifest.epoch}; state of {show.counted(len(uids), 'operator')},"
         f" {readable(size)}{'; drained' if manifest.drained else ''}",
@@ -384,5 +386,5 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
         last = files.last_committed
         begun = None if files.unfinished is None else last + 1
     where = f"after epoch {last}" if begun is None else f"in epoch {begun}, which the next start runs again"
-    found = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
-    say(found, f"{checkpoint}: the query is stopped {where}", as_json=as_json)
+    result = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
+    print_sentence(result, f"{checkpoint}: the query is stopped {where}", as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import CHECKPOINT, JSON, show_found, with_spark
+from pillarbox_tools.cli.commands import CHECKPOINT, JSON, print_result, with_spark
 
 
 @click.command()
@@ -25,5 +25,5 @@ def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -
     from pillarbox._runtime.spark.reading.key_life import key_history
 
     with open_session(f"Reading a key of {uid}") as spark:
-        found = key_history(spark, checkpoint, uid, key)
-    show_found(found, show.key, as_json=as_json)
+        result = key_history(spark, checkpoint, uid, key)
+    print_result(result, show.key, as_json=as_json)

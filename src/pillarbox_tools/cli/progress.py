@@ -21,8 +21,8 @@ def tasks_of(context: SparkContext) -> tuple[int, int]:
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(number) for number in tracker.getActiveJobsIds()]
     stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]
-    known = [each for each in stages if each is not None]
-    return sum(each.numCompletedTasks for each in known), sum(each.numTasks for each in known)
+    available = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in available), sum(stage.numTasks for stage in available)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from pillarbox._errors import PillarboxError
-from pillarbox_tools.cli.commands import JSON, place, say, timeout_option, with_spark
+from pillarbox_tools.cli.commands import JSON, location, print_sentence, timeout_option, with_spark
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
@@ -54,8 +54,8 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
 
 
 @click.command()
-@click.argument("checkpoint", callback=place)
-@click.argument("directory", callback=place)
+@click.argument("checkpoint", callback=location)
+@click.argument("directory", callback=location)
 @click.option(
     "--program",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -104,8 +104,8 @@ def record(
             request_record(spark, checkpoint, directory, timeout=timeout, notify=notify, **task)
     else:
         _record_by(program, arguments, checkpoint, directory, {**task, "timeout": timeout})
-    found = {"recording": directory}
-    say(found, f"{directory}: a recording; run it with 'pillarbox replay {directory}'", as_json=as_json)
+    result = {"recording": directory}
+    print_sentence(result, f"{directory}: a recording; run it with 'pillarbox replay {directory}'", as_json=as_json)
 
 
 def _record_by(program: Path, arguments: Sequence[str], checkpoint: str, directory: str, task: dict[str, Any]) -> None:

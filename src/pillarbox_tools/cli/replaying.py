@@ -16,7 +16,7 @@ import click
 from pillarbox._errors import PillarboxError
 from pillarbox_tools.cli import show
 from pillarbox_tools.cli.apart import Order
-from pillarbox_tools.cli.commands import JSON, show_found
+from pillarbox_tools.cli.commands import JSON, print_result
 from pillarbox_tools.cli.recordings import run_to_start
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ class _Moment(click.ParamType[int]):
         except ValueError:
             pass
         try:
-            found = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
+            parsed = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
         except ValueError:
             self.fail(f"{value!r} is no point in time: give epoch milliseconds, or such as 2026-01-31T12:00:00Z")
-        return round((found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)).timestamp() * 1000)
+        return round((parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.timezone.utc)).timestamp() * 1000)
 
 
 @click.command()
@@ -117,8 +117,8 @@ def _vertex_of(
 
     def take(start: Start) -> None:
         other, vertex = vertex_with(programs_of(start.writer), uid)
-        found = shipped(other, vertex)
-        others.append((found, values_of(found.broadcasts.broadcasts)))
+        shipped_vertex = shipped(other, vertex)
+        others.append((shipped_vertex, values_of(shipped_vertex.broadcasts.broadcasts)))
         paths[:] = sys.path
 
     run_to_start(program, arguments, take)
@@ -137,14 +137,14 @@ def _replay(order: Order) -> None:
     other = pickle.loads(order["other"])
     try:
         recording = read_recording(Path(order["directory"]))
-        found, table, is_same = (
+        report, table, is_same = (
             _run(recording, **order["how"]) if other is None else _compare(recording, *other, **order["how"])
         )
     except PillarboxError as error:
         raise click.ClickException(str(error)) from None
     facts = recording.facts
     task = {"recording": order["directory"], "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
-    show_found({**task, **found}, table, as_json=order["as_json"])
+    print_result({**task, **report}, table, as_json=order["as_json"])
     if not is_same:
         sys.exit(1)
 
@@ -156,11 +156,11 @@ _Found = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
 def _run(recording: Recording, **how: Any) -> _Found:
     from pillarbox_tools.replay.replay import replay as run
 
-    found = run(recording, **how)
-    error = None if found.error is None else str(found.error)
-    told = asdict(replace(found, error=None))
-    del told["error"]
-    return told, functools.partial(show.replayed, error=error), found.is_same
+    result = run(recording, **how)
+    error = None if result.error is None else str(result.error)
+    fields = asdict(replace(result, error=None))
+    del fields["error"]
+    return fields, functools.partial(show.replayed, error=error), result.is_same
 
 
 def _compare(
@@ -170,5 +170,5 @@ def _compare(
     from pillarbox_tools.replay.trial import compare_programs
 
     with settled(seed, how["clock"]):
-        found = compare_programs(recording, other, broadcasts=broadcasts, **how)
-    return asdict(found), show.compared, found.is_same
+        trial = compare_programs(recording, other, broadcasts=broadcasts, **how)
+    return asdict(trial), show.compared, trial.is_same

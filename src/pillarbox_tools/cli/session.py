@@ -60,14 +60,14 @@ def _standard_error(*, shown: bool) -> Iterator[None]:
         return
     sys.stderr.flush()
     ours = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         except BaseException:
             os.dup2(ours, 2)
-            said.seek(0)
-            sys.stderr.write(said.read().decode(errors="replace"))
+            captured.seek(0)
+            sys.stderr.write(captured.read().decode(errors="replace"))
             raise
         finally:
             os.dup2(ours, 2)

@@ -38,11 +38,11 @@ def output() -> Console:
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_ENDLESS)
 
 
-def checkpoint(console: Console, found: dict[str, Any]) -> None:
+def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
     """Print what ``inspect_checkpoint`` found."""
-    console.print(_text(found["checkpoint"], "bold"))
-    console.print(f"epoch {found['epoch']} of {_epochs(found)}; parallelism {found['parallelism']}")
-    interrupted, unfinished = found["interrupted_rescale_to"], found["unfinished_epoch"]
+    console.print(_text(inspection["checkpoint"], "bold"))
+    console.print(f"epoch {inspection['epoch']} of {_epochs(inspection)}; parallelism {inspection['parallelism']}")
+    interrupted, unfinished = inspection["interrupted_rescale_to"], inspection["unfinished_epoch"]
     if interrupted is not None:
         console.print(
             f"a change to parallelism {interrupted} was interrupted: run 'pillarbox rescale' to {interrupted} again",
@@ -50,7 +50,7 @@ def checkpoint(console: Console, found: dict[str, Any]) -> None:
         )
     elif unfinished is not None:
         console.print(f"epoch {unfinished} was begun, and is not committed: the query runs, or will run it again")
-    for program in found["programs"] or ():
+    for program in inspection["programs"] or ():
         times = "event and processing time" if program.get("processing_time") else "event time"
         # Older checkpoints have more key groups than subtasks.
         subtasks, key_groups = program["parallelism"], program["max_parallelism"]
@@ -59,24 +59,26 @@ def checkpoint(console: Console, found: dict[str, Any]) -> None:
         for source in program["sources"]:
             columns = ", ".join(source["columns"] or ())
             console.print(_text(f"source {source['name']!r}" + (f": {columns}" if columns else "")))
-    if found["programs"] is None:
+    if inspection["programs"] is None:
         console.print("no program is recorded: the query was started without pillarbox.start(...)")
-    if found["operators"]:
-        _operators(console, found["operators"])
-        _largest(console, found["operators"])
+    if inspection["operators"]:
+        _operators(console, inspection["operators"])
+        _largest(console, inspection["operators"])
     else:
         console.print("no operator has state")
-    if "changes" in found:
-        _changes(console, found["changes"])
+    if "changes" in inspection:
+        _changes(console, inspection["changes"])
 
 
-def savepoint(console: Console, found: dict[str, Any]) -> None:
+def savepoint(console: Console, inspection: dict[str, Any]) -> None:
     """Print what ``inspect_savepoint`` found."""
-    console.print(_text(found["savepoint"], "bold"))
-    of = f" of {found['checkpoint']}" if found["checkpoint"] else ""
-    drained = "; drained" if found["drained"] else ""
-    console.print(_text(f"savepoint of epoch {found['epoch']}{of}, by pillarbox {found['pillarbox']}{drained}"))
-    sources = found["sources"]
+    console.print(_text(inspection["savepoint"], "bold"))
+    of = f" of {inspection['checkpoint']}" if inspection["checkpoint"] else ""
+    drained = "; drained" if inspection["drained"] else ""
+    console.print(
+        _text(f"savepoint of epoch {inspection['epoch']}{of}, by pillarbox {inspection['pillarbox']}{drained}")
+    )
+    sources = inspection["sources"]
     console.print(f"positions of {counted(sources, 'source')}" if sources else "no positions of sources")
     rows = [
         {
@@ -90,14 +92,14 @@ def savepoint(console: Console, found: dict[str, Any]) -> None:
             "size": Bytes(operator["bytes"]),
             "states": "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items()),
         }
-        for operator in found["operators"]
+        for operator in inspection["operators"]
     ]
     _print(console, rows)
 
 
-def _epochs(found: dict[str, Any]) -> str:
-    oldest = found["oldest_epoch"]
-    return f"{found['last_epoch']}" if oldest is None else f"{oldest} to {found['last_epoch']}"
+def _epochs(inspection: dict[str, Any]) -> str:
+    oldest = inspection["oldest_epoch"]
+    return f"{inspection['last_epoch']}" if oldest is None else f"{oldest} to {inspection['last_epoch']}"
 
 
 def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
@@ -285,116 +287,124 @@ def _cell(value: Any) -> str:
     return text if len(text) <= _CELL else f"{text[:_CELL]}..."
 
 
-def key(console: Console, found: dict[str, Any]) -> None:
+def key(console: Console, history: dict[str, Any]) -> None:
     """Print the state and timers of a key."""
-    where = "" if found["subtask"] is None else f", subtask {found['subtask']}"
-    console.print(_text(f"{found['key']}{where}, epoch {found['epoch']}", "bold"))
-    for message in found["messages"]:
+    where = "" if history["subtask"] is None else f", subtask {history['subtask']}"
+    console.print(_text(f"{history['key']}{where}, epoch {history['epoch']}", "bold"))
+    for message in history["messages"]:
         console.print(_text(message), soft_wrap=True)
-    if found["state"]:
-        epochs = [str(epoch) for epoch in found["epochs"][:-1]]
+    if history["state"]:
+        epochs = [str(epoch) for epoch in history["epochs"][:-1]]
         _print(
             console,
             [
                 {
-                    "state": each["name"],
-                    "value": each["value"],
-                    "changed in": Right(_cell(each["changed"])),
+                    "state": state["name"],
+                    "value": state["value"],
+                    "changed in": Right(_cell(state["changed"])),
                 }
-                for each in found["state"]
+                for state in history["state"]
             ],
         )
         if epochs:
             console.print(_text(f"compared with epochs {', '.join(epochs)}"))
-    if found["timers"]:
-        timers = found["timers"]
+    if history["timers"]:
+        timers = history["timers"]
         _print(
-            console, [{"timer": each["domain"], "at": time(each["at"]), "waits for": each["waits"]} for each in timers]
+            console,
+            [{"timer": timer["domain"], "at": time(timer["at"]), "waits for": timer["waits"]} for timer in timers],
         )
-    if found["calls"]:
-        calls = [(each["uid"], each["record"], time(each["asked"])) for each in found["calls"]]
-        _print(console, [dict(zip(("pending call of", "record", "asked"), each)) for each in calls])
+    if history["calls"]:
+        calls = [(call["uid"], call["record"], time(call["asked"])) for call in history["calls"]]
+        _print(console, [dict(zip(("pending call of", "record", "asked"), call)) for call in calls])
 
 
-def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None:
+def findings(console: Console, results: Sequence[Finding], *, every: bool) -> None:
     """Print what the doctor found: what is wrong, and how many rules found nothing or lack facts."""
-    for each in found:
-        if each.status == "wrong":
-            console.print(_text(f"{each.rule}: {each.message}", "red"), soft_wrap=True)
+    for finding in results:
+        if finding.status == "wrong":
+            console.print(_text(f"{finding.rule}: {finding.message}", "red"), soft_wrap=True)
         elif every:
-            said = f"{each.rule}: not known: {each.message}" if each.status == "unknown" else f"{each.rule}: fine"
-            console.print(_text(said), soft_wrap=True)
-    counts = {status: sum(each.status == status for each in found) for status in ("wrong", "fine", "unknown")}
+            line = (
+                f"{finding.rule}: not known: {finding.message}"
+                if finding.status == "unknown"
+                else f"{finding.rule}: fine"
+            )
+            console.print(_text(line), soft_wrap=True)
+    counts = {status: sum(finding.status == status for finding in results) for status in ("wrong", "fine", "unknown")}
     wrong, fine, unknown = counts.values()
-    console.print(f"{counted(len(found), 'rule')}: {wrong} wrong, {fine} fine, {unknown} without facts")
+    console.print(f"{counted(len(results), 'rule')}: {wrong} wrong, {fine} fine, {unknown} without facts")
 
 
-def executor_memory(console: Console, found: dict[str, Any]) -> None:
+def executor_memory(console: Console, report: dict[str, Any]) -> None:
     """Print the memory of executors: the formula with its terms, and the sum of all executors."""
-    executors = found["executors"]
-    console.print(_text(f"{found['checkpoint']}, as of {time(found['at'])}", "bold"))
-    for each in executors:
-        process = "" if each["executor"] is None else f", process {each['executor']}"
-        console.print(_text(f"executor on {each['host']}{process}"))
-        limit = "no limit is known" if each["limit"] is None else f"of {readable(each['limit'])} for the container"
+    executors = report["executors"]
+    console.print(_text(f"{report['checkpoint']}, as of {time(report['at'])}", "bold"))
+    for executor in executors:
+        process = "" if executor["executor"] is None else f", process {executor['executor']}"
+        console.print(_text(f"executor on {executor['host']}{process}"))
+        limit = (
+            "no limit is known" if executor["limit"] is None else f"of {readable(executor['limit'])} for the container"
+        )
         rows = [
-            *((term["name"], term["bytes"], term["formula"]) for term in each["terms"]),
-            ("by the formula", each["computed"], "besides the heap"),
-            ("homes, measured", each["home_bytes"], "instead of homes and state by the formula"),
-            ("workers, measured", each["worker_bytes"], "those in which tasks run"),
-            ("needed", each["needed"], f"and {readable(each['heap'])} of heap"),
-            ("needed with heap", each["needed"] + each["heap"], limit),
+            *((term["name"], term["bytes"], term["formula"]) for term in executor["terms"]),
+            ("by the formula", executor["computed"], "besides the heap"),
+            ("homes, measured", executor["home_bytes"], "instead of homes and state by the formula"),
+            ("workers, measured", executor["worker_bytes"], "those in which tasks run"),
+            ("needed", executor["needed"], f"and {readable(executor['heap'])} of heap"),
+            ("needed with heap", executor["needed"] + executor["heap"], limit),
         ]
-        known = [row for row in rows if row[1] is not None]
-        _print(console, [{"": name, "memory": Bytes(size), " ": note} for name, size, note in known])
-    total = sum(each["needed"] + each["heap"] for each in executors)
+        measured = [row for row in rows if row[1] is not None]
+        _print(console, [{"": name, "memory": Bytes(size), " ": note} for name, size, note in measured])
+    total = sum(executor["needed"] + executor["heap"] for executor in executors)
     console.print(f"{counted(len(executors), 'executor')}: {readable(total)} with their heaps")
-    for name, value in found["settings"].items():
+    for name, value in report["settings"].items():
         console.print(_text(f"{name}={value}"))
 
 
-def replayed(console: Console, found: dict[str, Any], error: str | None) -> None:
+def replayed(console: Console, report: dict[str, Any], error: str | None) -> None:
     """Print what a replay did."""
-    _task_of_recording(console, found)
-    number = None if found["failure"] is None else found["failure"]["number"]
-    how = "stopped where it was asked to" if found["stopped"] else "ended"
-    how = how if found["unanswered"] is None else "stopped at a call"
+    _task_of_recording(console, report)
+    number = None if report["failure"] is None else report["failure"]["number"]
+    how = "stopped where it was asked to" if report["stopped"] else "ended"
+    how = how if report["unanswered"] is None else "stopped at a call"
     how = how if error is None else "failed" if number is None else f"failed at record {number:,}"
-    console.print(f"{counted(found['records'], 'record')} in, {counted(found['sent'], 'record')} out; it {how}")
-    for told in filter(None, (error, found["unanswered"])):
-        console.print(_text(told, "red"), soft_wrap=True)
-    for each in found["differs"]:
-        console.print(_text(each, "red"), soft_wrap=True)
-    if found["state"] is not None:
-        console.print(f"{counted(len(found['state']), 'entry').replace('entrys', 'entries')} of state differ")
-        for each in found["state"]:
-            line = f"  {each['owner']}, {each['state']}: {each['then']} in the checkpoint, {each['now']} in the replay"
-            line += f"; {each['part']}" if each["part"] else ""
+    console.print(f"{counted(report['records'], 'record')} in, {counted(report['sent'], 'record')} out; it {how}")
+    for message in filter(None, (error, report["unanswered"])):
+        console.print(_text(message, "red"), soft_wrap=True)
+    for difference in report["differs"]:
+        console.print(_text(difference, "red"), soft_wrap=True)
+    if report["state"] is not None:
+        console.print(f"{counted(len(report['state']), 'entry').replace('entrys', 'entries')} of state differ")
+        for difference in report["state"]:
+            line = f"  {difference['owner']}, {difference['state']}: {difference['then']} in the checkpoint"
+            line += f", {difference['now']} in the replay"
+            line += f"; {difference['part']}" if difference["part"] else ""
             console.print(_text(line, "red"), soft_wrap=True)
-    if found["reasons"]:
+    if report["reasons"]:
         console.print("Possible reasons:")
-        for each in found["reasons"]:
-            console.print(_text(f"  {each}"), soft_wrap=True)
+        for difference in report["reasons"]:
+            console.print(_text(f"  {difference}"), soft_wrap=True)
 
 
-def compared(console: Console, found: dict[str, Any]) -> None:
+def compared(console: Console, report: dict[str, Any]) -> None:
     """Print how two programs compare on a recording."""
-    _task_of_recording(console, found)
-    then, now = (counted(sent, "record") for sent in found["sent"])
+    _task_of_recording(console, report)
+    then, now = (counted(sent, "record") for sent in report["sent"])
     console.print(
-        f"{counted(found['records'], 'record')} in; {then} out of the recorded program, {now} out of the other"
+        f"{counted(report['records'], 'record')} in; {then} out of the recorded program, {now} out of the other"
     )
-    first = found["first"]
-    if found["unanswered"] is not None:
-        console.print(_text(found["unanswered"], "red"), soft_wrap=True)
+    first = report["first"]
+    if report["unanswered"] is not None:
+        console.print(_text(report["unanswered"], "red"), soft_wrap=True)
     if first is None:
-        for each in found["only_end"]:
-            console.print(_text(each, "red"), soft_wrap=True)
-        same = "both did the same" if found["unanswered"] is None else "both did the same up to the call"
-        console.print("no record shows a difference" if found["only_end"] else same)
+        for line in report["only_end"]:
+            console.print(_text(line, "red"), soft_wrap=True)
+        same = "both did the same" if report["unanswered"] is None else "both did the same up to the call"
+        console.print("no record shows a difference" if report["only_end"] else same)
         return
-    if found["keys"]:
-        console.print(f"{counted(found['keys'], 'key')} {'has' if found['keys'] == 1 else 'have'} another state")
+    if report["keys"]:
+        console.print(f"{counted(report['keys'], 'key')} {'has' if report['keys'] == 1 else 'have'} another state")
     where = "before the first record" if first["record"] is None else f"at record {first['number']:,}"
     console.print(_text(f"The first difference is {where}", "bold"))
     for name in ("key", "record"):
@@ -404,12 +414,12 @@ def compared(console: Console, found: dict[str, Any]) -> None:
     for program, step in (("recorded program", first["then"]), ("other program", first["now"])):
         style = "" if program == "recorded program" else "red"
         _print_state(console, f"state after, {program}", step["state"], style)
-        for each in step["output"]:
-            console.print(_text(f"output, {program}: {each}", style), soft_wrap=True)
+        for line in step["output"]:
+            console.print(_text(f"output, {program}: {line}", style), soft_wrap=True)
         if step["error"] is not None:
             console.print(_text(f"error, {program}: {step['error']}", style), soft_wrap=True)
-    for each in first["parts"]:
-        console.print(_text(each, "red"), soft_wrap=True)
+    for line in first["parts"]:
+        console.print(_text(line, "red"), soft_wrap=True)
 
 
 def _print_state(console: Console, title: str, state: dict[str, str], style: str) -> None:
@@ -417,5 +427,5 @@ def _print_state(console: Console, title: str, state: dict[str, str], style: str
     console.print(_text(f"{title}: {shown}", style), soft_wrap=True)
 
 
-def _task_of_recording(console: Console, found: dict[str, Any]) -> None:
-    console.print(_text(f"{found['uid'] or 'source'}, subtask {found['subtask']}, epoch {found['epoch']}", "bold"))
+def _task_of_recording(console: Console, report: dict[str, Any]) -> None:
+    console.print(_text(f"{report['uid'] or 'source'}, subtask {report['subtask']}, epoch {report['epoch']}", "bold"))

@@ -13,14 +13,14 @@ import click
 from pillarbox._errors import ConfigurationError, PillarboxError, describe
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import CHECKPOINT, JSON, place, say, show_found, with_spark
+from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_result, print_sentence, with_spark
 
 # How often the command looks whether it is to end (seconds).
 _LOOK_EVERY = 0.5
 
 
 @click.command()
-@click.argument("what", metavar="CHECKPOINT|FILE", callback=place)
+@click.argument("what", metavar="CHECKPOINT|FILE", callback=location)
 @click.option(
     "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
 )
@@ -82,15 +82,15 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 
     with open_session("Asking a worker" if checkpoint is None else f"Reading {checkpoint}") as spark:
         if checkpoint is None:
-            found = examine(facts_of_session(spark), MACHINE_RULES)
+            findings = examine(facts_of_session(spark), MACHINE_RULES)
         else:
             snapshot = stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint)
-            found = examine(Facts.of(snapshot), RULES)
-    wrong = [each for each in found if each.status == "wrong"]
+            findings = examine(Facts.of(snapshot), RULES)
+    wrong = [finding for finding in findings if finding.status == "wrong"]
     if as_json:
-        click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(each) for each in found]}, indent=2))
+        click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        show.findings(show.output(), found, every=every)
+        show.findings(show.output(), findings, every=every)
     if wrong:
         sys.exit(1)
 
@@ -119,14 +119,14 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
             f"{checkpoint}: no task has reported its memory; the query must have been started with"
             " pillarbox.start(...), and an epoch must have ended"
         )
-    overhead = max(each.overhead for each in executors)
-    found = {
+    overhead = max(executor.overhead for executor in executors)
+    result = {
         "checkpoint": checkpoint,
         "at": snapshot.at,
-        "executors": [asdict(each) for each in executors],
+        "executors": [asdict(executor) for executor in executors],
         "settings": {"spark.executor.memoryOverhead": f"{overhead >> 20}m"},
     }
-    show_found(found, show.executor_memory, as_json=as_json)
+    print_result(result, show.executor_memory, as_json=as_json)
 
 
 @click.command()
@@ -159,6 +159,6 @@ def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_
             click.echo(f"the state is not in the bundle: {describe(error)}", err=True)
     write_bundle(file, snapshot, notes, state, with_records=with_records)
     size = file.stat().st_size
-    found = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}
-    said = f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}"
-    say(found, said, as_json=as_json)
+    result = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}
+    sentence = f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}"
+    print_sentence(result, sentence, as_json=as_json)

@@ -1,7 +1,7 @@
-"""The metrics that exporters tell of, each with its names in Prometheus and in OpenTelemetry.
+"""The exported metrics, with their names in Prometheus and in OpenTelemetry.
 
-OpenTelemetry's exporters, and Prometheus itself, make the same name in Prometheus of the name in OpenTelemetry and its
-unit, so that a board reads both.
+OpenTelemetry's exporters, and Prometheus itself, derive the same Prometheus name from the OpenTelemetry name and unit,
+so a board can read both.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class Metric(NamedTuple):
     """A metric.
 
     Attributes:
-        kind: a ``counter`` never falls while its query runs in this process.
-        name: in OpenTelemetry, after ``pillarbox.``.
-        unit: by UCUM; those in braces are words for people.
-        help: what it is.
-        labels: besides ``query``, which all metrics have.
-        divisor: the number by which values are divided to be in the unit: times are milliseconds in reports.
-        field: the field of an ``OperatorReport`` that it has, or empty.
-        counter: the operators' own counter that it has, or empty.
+        kind: a ``counter`` never decreases while its query runs in this process.
+        name: OpenTelemetry name, without ``pillarbox.``.
+        unit: UCUM unit; a unit in braces is a word.
+        help: description.
+        labels: labels besides ``query``, which all metrics have.
+        divisor: divides reported values into the unit; reports have milliseconds.
+        field: its field of ``OperatorReport``, or empty.
+        counter: its operator counter, or empty.
     """
 
     kind: Literal["counter", "gauge"]
@@ -37,20 +37,20 @@ class Metric(NamedTuple):
 
     @property
     def prometheus_name(self) -> str:
-        """The name of its samples in Prometheus."""
+        """The Prometheus name of its samples."""
         total = "_total" if self.kind == "counter" else ""
         return f"pillarbox_{self.name.replace('.', '_')}{_SUFFIXES.get(self.unit, '')}{total}"
 
     @property
     def otel_name(self) -> str:
-        """The name of its instrument in OpenTelemetry."""
+        """The OpenTelemetry name of its instrument."""
         return f"pillarbox.{self.name}"
 
 
-#: Of each metric that is of one operator, or of the operators that run in one task, which the head's uid stands for.
+#: Label of an operator's metrics. The head's uid stands for all operators of its task.
 OPERATOR = ("operator",)
 
-#: All metrics, in the order in which they are told.
+#: All metrics, in export order.
 METRICS: list[Metric] = []
 
 
@@ -104,7 +104,7 @@ SOURCE_BACKLOG = _gauge(
 WORKER_MEMORY = _gauge("worker.memory", "By", "The resident memory of the fullest worker process.")
 LEFT_OUT = _gauge("metrics.left_out", "", "Names of user metrics beyond the most that are exported.")
 
-# -- tasks: all of a vertex together --
+# -- tasks: all of a vertex --
 
 TASKS = _counter("tasks", "{task}", "Tasks that ran, one an epoch and subtask.", field="tasks")
 REPEATED = _counter("tasks.repeated", "{task}", "Tasks that Spark had to repeat.", field="repeated")
@@ -136,7 +136,7 @@ TIMERS = _gauge("timers", "{timer}", "Timers of all keys, of both clocks.", fiel
 STATE_SIZE = _gauge("state.size", "By", "The approximate size of the state when it is written.", field="state_bytes")
 STATE_WRITTEN = _counter("state.written", "By", "Bytes of state that were written.", field="state_bytes_written")
 
-# -- operators, also those that are chained --
+# -- operators, including chained ones --
 
 OPERATOR_INFO = _gauge(
     "operator.info",
@@ -181,18 +181,18 @@ RATE_LIMITED = _counter(
 )
 COPIES = _counter("copy.time", "s", "The time that copies of emitted values took.", ("operator", "class"))
 
-# -- metrics of users' functions --
+# -- metrics of user functions --
 
 _USER = ("operator", "name")
 USER_COUNT = _counter("user.count", "", "Counters of functions; an epoch with a sum below 0 adds 0.", _USER)
 USER_MIN = _gauge("user.gauge.min", "", "The lowest value of a gauge of functions, over tasks.", _USER)
 USER_MAX = _gauge("user.gauge.max", "", "The highest value of a gauge of functions, over tasks.", _USER)
 
-#: The metrics of the fields of an ``OperatorReport``.
-OF_FIELDS = [each for each in METRICS if each.field]
-#: How the operators' own counters are exported, by their names; the label that some have besides ``operator``.
+#: The metrics of ``OperatorReport`` fields.
+OF_FIELDS = [metric for metric in METRICS if metric.field]
+#: Metrics of operators' own counters, by counter name, with the value of a second label if the metric has one.
 OF_COUNTERS: dict[str, tuple[Metric, tuple[str, ...]]] = {
-    **{each.counter: (each, ()) for each in METRICS if each.counter},
+    **{metric.counter: (metric, ()) for metric in METRICS if metric.counter},
     **{
         f"latency_p{name}_us": (LATENCY, (quantile,))
         for name, quantile in (("50", "0.5"), ("95", "0.95"), ("99", "0.99"))

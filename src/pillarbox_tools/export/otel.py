@@ -1,4 +1,4 @@
-"""OpenTelemetry: an observable instrument for each metric, on a meter provider of the user's."""
+"""OpenTelemetry export: an observable instrument per metric, on the user's meter provider."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 _lock = threading.Lock()
-# The queries that each provider is told of: an instrument can be made once.
+# The queries of each provider; an instrument can be created once.
 _of_providers: WeakKeyDictionary[Any, Exported] = WeakKeyDictionary()
-# The queries that the global provider is told of; a program may set that provider later.
+# The queries of the global provider, which a program may set later.
 _of_global: list[Exported] = []
 
 
 def observe(ledger: Ledger, provider: MeterProvider | None) -> None:
-    """Let a provider observe a query; None: the global one.
+    """Export a query's metrics to a meter provider; None stands for the global one.
 
     Raises:
         ConfigurationError: OpenTelemetry is missing.
-        ProgramError: it is no provider.
+        ProgramError: ``provider`` is not a meter provider.
     """
     try:
         from opentelemetry import metrics
@@ -44,7 +44,7 @@ def observe(ledger: Ledger, provider: MeterProvider | None) -> None:
     with _lock:
         if provider is None or provider is metrics.get_meter_provider():
             if not _of_global:
-                # A meter of the API's takes part when the program sets a provider.
+                # The API's meter switches to the provider that the program sets later.
                 _of_global.append(_instrumented(metrics.get_meter("pillarbox", pillarbox.__version__)))
             _of_global[0].add(ledger)
             return
@@ -62,7 +62,7 @@ def _instrumented(meter: Any) -> Exported:
 
 
 def _observer(exported: Exported, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
-    """Return the function that observes a metric of all queries."""
+    """Return the callback that observes a metric of all queries."""
     from opentelemetry.metrics import Observation
 
     names = ("query", *metric.labels)

@@ -1,4 +1,4 @@
-"""Prometheus: a collector for a registry, and a server of the process that is scraped."""
+"""Prometheus export: a collector for a registry, and the process's server for scraping."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Collector:
     """A collector for a registry.
 
     Args:
-        method: the public method that needs it.
-        ledger_of: returns the ledger of a query.
+        method: the public method, for errors.
+        ledger_of: returns the metrics of a query.
 
     Attributes:
         exported: its queries.
@@ -49,11 +49,10 @@ class Collector:
         self._ledger_of = ledger_of
 
     def add(self, query: Any) -> None:
-        """Add a query."""
         self.exported.add(self._ledger_of(query))
 
     def collect(self) -> Iterator[Family]:
-        """Return all metrics with their samples, as prometheus-client has them; those without samples are left out."""
+        """Yield all metrics that have samples."""
         samples = self.exported.samples()
         for metric in METRICS:
             if metric in samples:
@@ -63,7 +62,7 @@ class Collector:
                 yield family
 
     def describe(self) -> Iterator[Family]:
-        """Return all metrics without samples: a registry sees whether another collector has one of them."""
+        """Return all metrics without samples, so that a registry detects duplicates."""
         return map(_family, METRICS)
 
 
@@ -72,14 +71,14 @@ class MetricsServer(observing.MetricsServer):
 
     Args:
         host: the address to listen on.
-        port: the port; 0: any that is free.
+        port: the port; 0 for any free one.
 
     Attributes:
-        url: what to scrape.
-        port: the port that it listens on.
+        url: the address to scrape.
+        port: the actual port.
 
     Raises:
-        ConfigurationError: the port is taken, or prometheus-client is missing.
+        ConfigurationError: the port is in use, or prometheus-client is missing.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -103,7 +102,6 @@ class MetricsServer(observing.MetricsServer):
 
     @property
     def is_open(self) -> bool:
-        """Whether it answers."""
         return self._thread.is_alive()
 
     def close(self) -> None:
@@ -114,18 +112,18 @@ class MetricsServer(observing.MetricsServer):
 
 
 _lock = threading.Lock()
-# The server that is open; there is one at most.
+# The open server, if any.
 _open: list[MetricsServer] = []
 
 
 def open_server(ledger: Ledger, host: str, port: int) -> MetricsServer:
-    """Return the server of this process, opened if it is not open, which tells of a query.
+    """Open the process's server, unless it is open, and add a query.
 
     Raises:
-        ConfigurationError: it cannot be opened, or is open on another port.
+        ConfigurationError: the server cannot be opened, or is open on another port.
     """
     with _lock:
-        _open[:] = [each for each in _open if each.is_open]
+        _open[:] = [server for server in _open if server.is_open]
         if not _open:
             _open.append(MetricsServer(host, port))
         [server] = _open

@@ -33,12 +33,12 @@ class Receiver:
         error: what went wrong; None: nothing did.
     """
 
-    def __init__(self, host: str, place: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
+    def __init__(self, host: str, folder: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
         self._socket = socket.create_server((host, 0))
         self._socket.settimeout(None)  # whatever default the user's program has set
         self.port: int = self._socket.getsockname()[1]
         self.token: str = secrets.token_hex(16)
-        self._place = place
+        self._place = folder
         self._limit = limit
         self._clocks = clocks
         self.facts: dict[str, Any] = {}
@@ -57,8 +57,8 @@ class Receiver:
     def close(self) -> None:
         """Let the worker go, and listen no more."""
         self._socket.close()
-        for each in self._connections:
-            each.cut()
+        for connection in self._connections:
+            connection.cut()
 
     def _serve(self) -> None:
         while not self._done.is_set():

@@ -119,7 +119,7 @@ def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_cal
             is_other = program.id != target.program.id
             if not vertex.calls or not (is_other or vertex.number in earlier):
                 continue
-            caller = next(each for each in vertex.operators if each.uid == vertex.calls[0])
+            caller = next(operator for operator in vertex.operators if operator.uid == vertex.calls[0])
             when = "is in another program of the query" if is_other else f"runs before {target.vertex.uid!r}"
             raise ConfigurationError(
                 f"operator {caller.uid!r} ({caller.name}) {when} and calls a service, which would get the requests of"
@@ -225,8 +225,8 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
 def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
     """Return the error that says why an epoch could not run again."""
     text = str(failure)
-    told = Failure.of_text(text)
-    why = message_of(text) if told is None else told.message
+    noted = Failure.of_text(text)
+    why = message_of(text) if noted is None else noted.message
     why = why.rpartition("terminated with exception: ")[2].split("\n", 1)[0].strip(" ;")
     return CheckpointMismatchError(
         f"checkpoint {start.checkpoint}: the epoch could not run again: {why}; if its sources no longer have"
@@ -236,14 +236,14 @@ def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
 
 def _clocks(files: CheckpointState, target: Target) -> dict[tuple[int, int], bytes]:
     """Return what the clocks of tasks showed in the epoch, by vertex and subtask."""
-    found: dict[tuple[int, int], bytes] = {}
+    clocks: dict[tuple[int, int], bytes] = {}
     for head in files.all_heads():
         if target.vertex.uid not in [uid for uid, *_ in head.program] and target.vertex.level:
             continue  # it is of another program
         number = next((number for uid, number, _ in head.program if uid == head.operator), None)
         if number is not None:
-            found[number, head.subtask] = head.clock
-    return found
+            clocks[number, head.subtask] = head.clock
+    return clocks
 
 
 def _clock(clocks: dict[tuple[int, int], bytes], target: Target) -> str | None:

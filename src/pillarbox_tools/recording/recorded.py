@@ -144,8 +144,8 @@ def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:
     if head is None:
         return
     yield META, head
-    known = open_head(head, LogIdentity("of a recording", 0, 1, 1))
-    for number in range(known.first, known.following):
+    log_head = open_head(head, LogIdentity("of a recording", 0, 1, 1))
+    for number in range(log_head.first, log_head.following):
         payload = store.get(number)
         if payload is not None:
             yield number, payload

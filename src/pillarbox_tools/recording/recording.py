@@ -111,8 +111,8 @@ class Recording:
             ConfigurationError: the recording is damaged.
         """
         try:
-            found = json.loads((self.folder / _SOURCES).read_text())
-            return {name: Source(*each) for name, each in found["sources"].items()}, found["versions"]
+            document = json.loads((self.folder / _SOURCES).read_text())
+            return {name: Source(*fields) for name, fields in document["sources"].items()}, document["versions"]
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{self.folder} is damaged: {describe(error)}") from error
 
@@ -162,17 +162,17 @@ def read_facts(folder: Path) -> RecordingFacts:
         ConfigurationError: it is none, or this Python or pillarbox cannot replay it.
     """
     try:
-        found = json.loads((folder / _FACTS).read_text())
-        if found["format"] != FORMAT:
+        document = json.loads((folder / _FACTS).read_text())
+        if document["format"] != FORMAT:
             raise ConfigurationError(
-                f"recording {folder} has format {found['format']}, this version of pillarbox reads format {FORMAT}:"
-                f" {advice_on_version(found['format'], FORMAT)}"
+                f"recording {folder} has format {document['format']}, this version of pillarbox reads format {FORMAT}:"
+                f" {advice_on_version(document['format'], FORMAT)}"
             )
-        facts = read(RecordingFacts, found)
+        facts = read(RecordingFacts, document)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{folder} is no recording: {describe(error)}") from error
-    minor, mine = (version.split(".")[:2] for version in (facts.python, platform.python_version()))
-    if minor != mine:
+    minor, installed = (version.split(".")[:2] for version in (facts.python, platform.python_version()))
+    if minor != installed:
         raise ConfigurationError(
             f"recording {folder} was made with Python {facts.python}, and this is Python {platform.python_version()}:"
             f" its functions can only be read by Python {'.'.join(minor)}"

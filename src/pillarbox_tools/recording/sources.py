@@ -35,11 +35,11 @@ def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, 
         )
     systems: dict[tuple[str, str], Any] = {}
     for path in _files_of(spark, copy, epoch):
-        place = path_class(spark)(java_class(spark, "java.net.URI")(path))
+        hadoop_path = path_class(spark)(java_class(spark, "java.net.URI")(path))
         where = urlsplit(path)[:2]
         if where not in systems:
-            systems[where] = file_system(spark, place)
-        if not systems[where].exists(place):
+            systems[where] = file_system(spark, hadoop_path)
+        if not systems[where].exists(hadoop_path):
             raise CheckpointMismatchError(
                 f"checkpoint {checkpoint}: the epoch {epoch} read {path}, which no longer exists: its input cannot be"
                 " read again; put the file back, or record a newer epoch"
@@ -62,7 +62,7 @@ def _entries(spark: SparkSession, folder: str, names: list[str], number: int) ->
     compact = sorted(int(name.removesuffix(_COMPACT)) for name in names if name.endswith(_COMPACT))
     name = str(number)
     if name not in names:
-        name = next((f"{each}{_COMPACT}" for each in compact if each >= number), name)
+        name = next((f"{batch}{_COMPACT}" for batch in compact if batch >= number), name)
     for _, line in session_of(spark).folder(folder).lines([name]):
         entry = json_object(line)
         if entry.get("batchId") == number and "path" in entry:

@@ -55,12 +55,12 @@ class Target(NamedTuple):
     def uid(self) -> str:
         """The uid of one of its operators, if possible of one that no other vertex has; empty: none has a uid."""
         others = {
-            each.uid
+            operator.uid
             for vertex in self._plan.vertices
             if (vertex.program, vertex.number) != (self.vertex.program, self.vertex.number)
-            for each in vertex.operators
+            for operator in vertex.operators
         }
-        own = [each.uid for each in self.vertex.operators if each.uid]
+        own = [operator.uid for operator in self.vertex.operators if operator.uid]
         return next((uid for uid in own if uid not in others), own[0] if own else "")
 
     @property
@@ -72,9 +72,9 @@ class Target(NamedTuple):
     def sources(self) -> list[int]:
         """The sources that it gets records from without another vertex between."""
         program, plan = self.vertex.program, self._plan
-        sources = {each.number for each in plan.vertices if each.program == program and each.level == 0}
-        mine = (program, self.vertex.number)
-        return [each.sender for each in plan.edges if (each.program, each.receiver) == mine and each.sender in sources]
+        sources = {vertex.number for vertex in plan.vertices if vertex.program == program and vertex.level == 0}
+        key = (program, self.vertex.number)
+        return [edge.sender for edge in plan.edges if (edge.program, edge.receiver) == key and edge.sender in sources]
 
 
 def epoch_to_record(spark: SparkSession, checkpoint: str, epoch: int | None, uid: str | None) -> int:
@@ -122,13 +122,15 @@ def find_target(
     program, vertex = vertex_with(planned, uid, number)
     if key is not None:
         subtask = _subtask_of(spark, checkpoint, program, vertex.uid, key)
-    elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
+    elif (
+        subtask is None and of_failure is not None and of_failure.uid in [operator.uid for operator in vertex.operators]
+    ):
         subtask = of_failure.subtask
     if subtask is None:
         raise ProgramError(f"record(): say which subtask of {uid!r} to record: subtask=..., or key=...")
     if of_failure is not None and of_failure.subtask != subtask:
         of_failure = None
-    ran = next((each for snapshot in history for each in snapshot.epochs if each.number == epoch), None)
+    ran = next((run for snapshot in history for run in snapshot.epochs if run.number == epoch), None)
     return Target(program, vertex, subtask, epoch, of_failure, ran)
 
 
@@ -148,7 +150,7 @@ def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, u
     facts = program.facts
     assert facts is not None, "the vertex was found in it"
     layout = facts.description.with_layout(program.layout)
-    operator = next((each for each in layout["operators"] if each["uid"] == uid), None)
+    operator = next((operator for operator in layout["operators"] if operator["uid"] == uid), None)
     if operator is None or operator["key"] is None:
         raise ProgramError(f"record(): {uid!r} has no keys, so say which subtask to record: subtask=...")
     keys = possible_keys(text, [operator["key"]])
@@ -179,10 +181,10 @@ def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
     epoch = target.known
     if epoch is None:
         return []
-    program, mine = target.vertex.program, (target.vertex.number, target.subtask)
+    program, key = target.vertex.program, (target.vertex.number, target.subtask)
     if "rows" in end:
         before = [
-            task.records_in for task in epoch.tasks if (task.program, task.number, task.subtask) == (program, *mine)
+            task.records_in for task in epoch.tasks if (task.program, task.number, task.subtask) == (program, *key)
         ]
         return [
             f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} when it was read"

@@ -42,7 +42,7 @@ class Refused:
     def __init__(self, uid: str) -> None:
         self.first: str | None = None
         self._uid = uid
-        self._others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
+        self._others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
         # Sockets that user code has bound: it may talk to itself.
         self._bound: WeakSet[Any] = WeakSet()
 
@@ -85,9 +85,9 @@ class Refused:
         )
 
     def _is_own(self, address: Any) -> bool:
-        for each in list(self._bound):
+        for bound_socket in list(self._bound):
             try:
-                own = each.getsockname()
+                own = bound_socket.getsockname()
             except OSError:  # it is closed
                 continue
             if own == address:
@@ -123,17 +123,17 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _modules(frame: FrameType) -> Iterator[str]:
-    return (str(each.f_globals.get("__name__", "")) for each in _frames(frame))
+    return (str(frame.f_globals.get("__name__", "")) for frame in _frames(frame))
 
 
 def _caller(frame: FrameType, uid: str) -> str:
     """Return who makes a call: the operator, the function and its line."""
-    operators = (each.f_locals.get("self") for each in _frames(frame))
-    operator = next((each for each in operators if isinstance(each, StreamOperator)), None)
-    frames = [each for each in _frames(frame) if is_code_of_user(each.f_code.co_filename)]
-    own = [each for each in frames if "site-packages" not in each.f_code.co_filename] or frames
-    place = "" if not own else f", in {own[0].f_code.co_name}() at {own[0].f_code.co_filename}:{own[0].f_lineno},"
-    return f"operator {(uid if operator is None else operator.context.uid)!r}{place}"
+    operators = (frame.f_locals.get("self") for frame in _frames(frame))
+    operator = next((operator for operator in operators if isinstance(operator, StreamOperator)), None)
+    frames = [frame for frame in _frames(frame) if is_code_of_user(frame.f_code.co_filename)]
+    own = [frame for frame in frames if "site-packages" not in frame.f_code.co_filename] or frames
+    location = "" if not own else f", in {own[0].f_code.co_name}() at {own[0].f_code.co_filename}:{own[0].f_lineno},"
+    return f"operator {(uid if operator is None else operator.context.uid)!r}{location}"
 
 
 class _Hook:

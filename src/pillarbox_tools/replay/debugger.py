@@ -42,7 +42,7 @@ class Debugger(pdb.Pdb):
 
 def look_back(error: BaseException) -> None:
     """Open the debugger where user code raised the cause of a located error, whose tracebacks have its frames alone."""
-    raised = [each.__traceback__ for each in causes_of(error) if each.__traceback__ is not None]
+    raised = [cause.__traceback__ for cause in causes_of(error) if cause.__traceback__ is not None]
     if raised:
         pdb.post_mortem(raised[-1])
 
@@ -88,7 +88,7 @@ def innermost(function: Any) -> Any:
             function = function.__func__
         elif hasattr(function, "__code__"):
             # A function around a single other one is taken for a decorator's.
-            cells = [each.cell_contents for each in function.__closure__ or () if _is_function(each)]
+            cells = [cell.cell_contents for cell in function.__closure__ or () if _is_function(cell)]
             function = cells[0] if len(cells) == 1 else function
         elif hasattr(type(function).__call__, "__code__"):
             function = type(function).__call__

@@ -41,7 +41,7 @@ def outside_calls() -> Iterator[list[str]]:
 
     Python's profiler finds them, so the code runs several times slower.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
 
     def look(frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_call":
@@ -52,8 +52,8 @@ def outside_calls() -> Iterator[list[str]]:
             name = f"{module}.{function}()" if is_one else None
         else:
             return
-        if name is not None and len(found) < _NAMED and is_code_of_user(caller.f_code.co_filename):
-            found[f"{name} at {caller.f_code.co_filename}:{caller.f_lineno}"] = None
+        if name is not None and len(names) < _NAMED and is_code_of_user(caller.f_code.co_filename):
+            names[f"{name} at {caller.f_code.co_filename}:{caller.f_lineno}"] = None
 
     calls: list[str] = []
     before = sys.getprofile()
@@ -62,7 +62,7 @@ def outside_calls() -> Iterator[list[str]]:
         yield calls
     finally:
         sys.setprofile(before)
-        calls += found
+        calls += names
 
 
 def is_code_of_user(filename: str) -> bool:

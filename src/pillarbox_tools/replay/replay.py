@@ -86,14 +86,14 @@ def replay(
     noted = recording.facts.failure
     stop = at if at is not None else noted.number if debug and noted is not None else None
     with settled(seed, clock):
-        found = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
-    if not found.is_same and found.unanswered is None:
+        result = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
+    if not result.is_same and result.unanswered is None:
         calls: list[str] = []
         with settled(seed, clock):
             _run(recording, clock, None, allow_calls=allow_calls, calls=calls)
-        found.reasons += [f"it calls {call}" for call in calls]
-        found.reasons += _reasons(recording, clock)
-    return found
+        result.reasons += [f"it calls {call}" for call in calls]
+        result.reasons += _reasons(recording, clock)
+    return result
 
 
 def _run(
@@ -112,7 +112,7 @@ def _run(
         stop: stop before this record.
         calls: gets the calls of user code that may give something else each time.
     """
-    found, facts = Replay(), recording.facts
+    result, facts = Replay(), recording.facts
     look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else outside_calls()
     rerun: Rerun | None = None
     with look as seen, refused_calls(facts.uid) if not allow_calls else nullcontext() as refused:
@@ -121,47 +121,47 @@ def _run(
             if stop is not None:
                 _stop_at(rerun.task, stop, debug=debug)
             for buffers in rerun.run():
-                found.sent += sum(len(records) for _, records in rerun.outputs(buffers))
+                result.sent += sum(len(records) for _, records in rerun.outputs(buffers))
         except BaseException as error:
-            unanswered = next((each for each in causes_of(error) if isinstance(each, UnansweredError)), None)
+            unanswered = next((cause for cause in causes_of(error) if isinstance(cause, UnansweredError)), None)
             if unanswered is not None:
-                found.unanswered = str(unanswered)
+                result.unanswered = str(unanswered)
             elif refused is not None and refused.first is not None:
                 pass  # whatever user code has made of it
-            elif any(isinstance(each, (_StopError, bdb.BdbQuit)) for each in causes_of(error)):
-                found.stopped = True
+            elif any(isinstance(cause, (_StopError, bdb.BdbQuit)) for cause in causes_of(error)):
+                result.stopped = True
             elif isinstance(error, Exception) and rerun is not None:
-                found.error = located(error, facts.name, facts.subtask)
+                result.error = located(error, facts.name, facts.subtask)
                 if debug and stop is None:
-                    look_back(found.error)
-                if any(isinstance(each, ModuleNotFoundError) for each in causes_of(error)):
-                    found.reasons.append("a module is missing here: put its folder on PYTHONPATH")
-                found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
+                    look_back(result.error)
+                if any(isinstance(cause, ModuleNotFoundError) for cause in causes_of(error)):
+                    result.reasons.append("a module is missing here: put its folder on PYTHONPATH")
+                result.failure = Failure.of(result.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
             else:
                 raise
         finally:
             if rerun is not None:
                 rerun.task.cancel()
     if refused is not None and refused.first is not None:
-        found.unanswered = refused.first
+        result.unanswered = refused.first
     if calls is not None:
         calls += seen
-    found.records = 0 if rerun is None else rerun.task.metrics.records_in
-    if diff and found.unanswered is not None:
-        found.differs.append("it stopped at calls of a service, so nothing can be compared")
-    elif diff and not found.stopped and rerun is not None:
-        _compare(recording, found, rerun.store)
-    return found
+    result.records = 0 if rerun is None else rerun.task.metrics.records_in
+    if diff and result.unanswered is not None:
+        result.differs.append("it stopped at calls of a service, so nothing can be compared")
+    elif diff and not result.stopped and rerun is not None:
+        _compare(recording, result, rerun.store)
+    return result
 
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
     """Have a task stop before a record of its input, or enter the debugger there."""
-    for place in task.chain.head.inputs:
-        _wrap(task, place, number, debug=debug)
+    for input_ in task.chain.head.inputs:
+        _wrap(task, input_, number, debug=debug)
 
 
-def _wrap(task: StreamTask, place: Any, number: int, *, debug: bool) -> None:
-    process = place.process_records
+def _wrap(task: StreamTask, input_: Any, number: int, *, debug: bool) -> None:
+    process = input_.process_records
 
     def stopping(records: Records) -> None:
         # The task counts a run before it hands it on.
@@ -178,42 +178,44 @@ def _wrap(task: StreamTask, place: Any, number: int, *, debug: bool) -> None:
         task.metrics.run = len(rest)
         Debugger(task).runcall(process, rest)
 
-    place.process_records = stopping
+    input_.process_records = stopping
 
 
-def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> None:
+def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> None:
     noted = recording.facts.failure
     if noted is not None:
-        mine = found.failure
-        if mine is None:
-            found.differs.append("the task failed then, and has not failed now")
+        failure = result.failure
+        if failure is None:
+            result.differs.append("the task failed then, and has not failed now")
             return
         for name in ("error", "cause", "uid", "key", "record", "number"):
-            then, now = getattr(noted, name), getattr(mine, name)
+            then, now = getattr(noted, name), getattr(failure, name)
             if then != now:
-                found.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
+                result.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
         return
-    if found.failure is not None:
-        found.differs.append("the task did not fail then, and has failed now")
+    if result.failure is not None:
+        result.differs.append("the task did not fail then, and has failed now")
     elif recording.facts.level and recording.after is not None:
         after = MemoryChunkStore()
         after.chunks = dict(recording.after)
-        found.state = compare_logs(after, store, recording.facts.subtask)
+        result.state = compare_logs(after, store, recording.facts.subtask)
 
 
 def _reasons(recording: Recording, clock: int | None) -> list[str]:
     """Return what else than calls of user code may make a difference."""
     facts = recording.facts
-    found = list(facts.doubts)
+    reasons = list(facts.doubts)
     seed = os.environ.get("PYTHONHASHSEED")
     if facts.hash_seed in (None, "random"):
-        found.append("the order of a set may differ: the worker had no PYTHONHASHSEED")
+        reasons.append("the order of a set may differ: the worker had no PYTHONHASHSEED")
     elif seed != facts.hash_seed:
-        found.append(f"the order of a set may differ: PYTHONHASHSEED was {facts.hash_seed}, and is {seed or 'not set'}")
+        reasons.append(
+            f"the order of a set may differ: PYTHONHASHSEED was {facts.hash_seed}, and is {seed or 'not set'}"
+        )
     if clock is not None:
-        found.append("--clock lets the task's clock stand still")
+        reasons.append("--clock lets the task's clock stand still")
     elif facts.clock is None:
-        found.append("what the task's clock showed in the epoch is not known, so it stood still at the epoch's time")
+        reasons.append("what the task's clock showed in the epoch is not known, so it stood still at the epoch's time")
     elif not ClockLog.of_text(facts.clock).is_whole:
-        found.append("only the first 4,096 changes of the task's clock in the epoch are known; then it stood still")
-    return found
+        reasons.append("only the first 4,096 changes of the task's clock in the epoch are known; then it stood still")
+    return reasons

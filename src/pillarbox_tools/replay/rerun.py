@@ -67,7 +67,7 @@ class Rerun:
             without_calls(self.vertex)
         self._edges = {} if shipped is None else _edges(recording, self.vertex)
         # The place of each edge among the edges, by the code of a receiver and its own number.
-        self._places = {(code, edge.id): place for place, edge in enumerate(self.vertex.edges) for code in edge.targets}
+        self._places = {(code, edge.id): index for index, edge in enumerate(self.vertex.edges) for code in edge.targets}
         self.vertex.budget_scope, self.vertex.shared = BudgetScope(), SharedResources()
         self.store: MemoryChunkStore = MemoryChunkStore()
         self.store.chunks = dict(recording.state)
@@ -88,18 +88,18 @@ class Rerun:
             portions: its input: runs of records of a source, or lists of buffers; None: the recorded one.
         """
         facts, task = self._recording.facts, self.task
-        given = self.input() if portions is None else portions
+        batches = self.input() if portions is None else portions
         if isinstance(task, SourceStreamTask):
-            return task.run_epoch(given, subtask=facts.subtask, checkpoint_id=facts.epoch, bounded=facts.is_last)
+            return task.run_epoch(batches, subtask=facts.subtask, checkpoint_id=facts.epoch, bounded=facts.is_last)
         assert isinstance(task, MultipleInputStreamTask)
-        return task.run_epoch(given, self.store, facts.time, last=facts.is_last)
+        return task.run_epoch(batches, self.store, facts.time, last=facts.is_last)
 
     def input(self) -> Iterator[Any]:
         """Yield the recorded input, as :meth:`run` takes it."""
         if self._recording.facts.level == 0:
             batches = map(batch_from_bytes, self._recording.portions())
             return map(pickled_records if self._recording.facts.is_pickled else ArrowRecords, batches)
-        return ([self._renumbered(Buffer(*each)) for each in portion] for portion in self._recording.portions())
+        return ([self._renumbered(Buffer(*fields)) for fields in portion] for portion in self._recording.portions())
 
     def _renumbered(self, buffer: Buffer) -> Buffer:
         """Return a buffer with the number that its edge has in another program."""
@@ -137,10 +137,12 @@ def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
     Raises:
         ConfigurationError: the other vertex has more inputs, or fewer.
     """
-    mine, others = ([edge.id for edge in each.inputs] for each in (_laid_out(recording, recording.shipped), other))
-    if len(mine) != len(others):
+    recorded, others = (
+        [edge.id for edge in layout.inputs] for layout in (_laid_out(recording, recording.shipped), other)
+    )
+    if len(recorded) != len(others):
         raise ConfigurationError(
-            f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, and {len(mine)} in the"
-            " recording: its input cannot be handed to it"
+            f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, and {len(recorded)} in"
+            " the recording: its input cannot be handed to it"
         )
-    return dict(zip(mine, others))
+    return dict(zip(recorded, others))

@@ -40,38 +40,38 @@ class _Entry(NamedTuple):
 
 def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) -> list[Difference]:
     """Return the differences between two logs of the same subtask, in the order of their owners."""
-    one, other = _entries(then, subtask), _entries(now, subtask)
-    pairs = ((one.get(place), other.get(place)) for place in one.keys() | other.keys())
-    found = [each for pair in pairs if (each := _difference(*pair)) is not None]
-    return sorted(found, key=lambda each: (each.owner, each.state))
+    recorded, other = _entries(then, subtask), _entries(now, subtask)
+    pairs = ((recorded.get(key), other.get(key)) for key in recorded.keys() | other.keys())
+    differences = [difference for pair in pairs if (difference := _difference(*pair)) is not None]
+    return sorted(differences, key=lambda difference: (difference.owner, difference.state))
 
 
 def _entries(store: MemoryChunkStore, subtask: int) -> dict[bytes, _Entry]:
     """Return the entries of a log by their keys, namespaces and states."""
     if not store.chunks:
         return {}
-    found: dict[bytes, _Entry] = {}
+    entries: dict[bytes, _Entry] = {}
     for rows in LogView(store, subtask).rows():
-        for place, key in enumerate(rows.keys):
-            namespace = None if rows.namespaces is None else rows.namespaces[place]
+        for index, key in enumerate(rows.keys):
+            namespace = None if rows.namespaces is None else rows.namespaces[index]
             owner = _text(key) if namespace is None else f"{_text(key)} {_text(namespace)}"
-            for (name, kind), value in zip(rows.layout, rows.rows[place][1:]):
+            for (name, kind), value in zip(rows.layout, rows.rows[index][1:]):
                 if value is not None:
                     label = f"timers {name}" if kind == "timers" else state_name(name)
-                    found[digest(tree_of((key, namespace, name, kind == "timers")))] = _Entry(owner, label, value)
-    return found
+                    entries[digest(tree_of((key, namespace, name, kind == "timers")))] = _Entry(owner, label, value)
+    return entries
 
 
-def _difference(one: _Entry | None, other: _Entry | None) -> Difference | None:
-    entry = one or other
+def _difference(recorded: _Entry | None, other: _Entry | None) -> Difference | None:
+    entry = recorded or other
     assert entry is not None, "one of the logs has it"
-    then, now = (MISSING if each is None else tree_of(each.value) for each in (one, other))
-    place = first_difference(then, now)
-    if place is None:
+    then, now = (MISSING if side is None else tree_of(side.value) for side in (recorded, other))
+    difference = first_difference(then, now)
+    if difference is None:
         return None
-    where, mine, another = place
-    part = f"{where} was {shown(mine)}, and is {shown(another)}" if where else ""
-    return Difference(entry.owner, entry.state, _shown(one), _shown(other), part)
+    where, before, another = difference
+    part = f"{where} was {shown(before)}, and is {shown(another)}" if where else ""
+    return Difference(entry.owner, entry.state, _shown(recorded), _shown(other), part)
 
 
 def _shown(entry: _Entry | None) -> str | None:

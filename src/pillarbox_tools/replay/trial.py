@@ -27,7 +27,7 @@ from pillarbox_tools.replay.calls import RefusedCallError, refused_calls
 from pillarbox_tools.replay.rerun import Rerun
 from pillarbox_tools.replay.states import compare_logs
 from pillarbox_tools.replay.unanswered import UnansweredError
-from pillarbox_tools.replay.values import MISSING, digest, first_difference, told, tree_of
+from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
 # How much is shown of a value.
@@ -141,26 +141,26 @@ def compare_programs(
         return rerun
 
     changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
-    one = _Side(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
+    recorded_side = _Side(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
     another = _Side(recording, changed, nullcontext, allow_calls=allow_calls)
-    then, now = one.whole(), another.whole()
-    found = Trial(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
-    found.unanswered = then.unanswered or now.unanswered
+    then, now = recorded_side.whole(), another.whole()
+    trial = Trial(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
+    trial.unanswered = then.unanswered or now.unanswered
     states = []
     if then.error is None and now.error is None and recording.facts.level:
         states = compare_logs(then.store, now.store, recording.facts.subtask)
-        found.keys = len({each.owner for each in states})
+        trial.keys = len({state.owner for state in states})
     if then.outputs == now.outputs and _tree(then.error) == _tree(now.error) and not states:
-        return found
-    found.first = _first(one, another)
-    if found.first is None:
+        return trial
+    trial.first = _first(recorded_side, another)
+    if trial.first is None:
         gone, new = then.outputs - now.outputs, now.outputs - then.outputs
-        found.only_end = [
-            *(f"the state {each.state} of {each.owner} is {each.now}, and was {each.then}" for each in states[:5]),
-            *(f"it no longer sends {then.texts[each]}" for each in list(gone)[:5]),
-            *(f"it sends {now.texts[each]}" for each in list(new)[:5]),
+        trial.only_end = [
+            *(f"the state {state.state} of {state.owner} is {state.now}, and was {state.then}" for state in states[:5]),
+            *(f"it no longer sends {then.texts[key]}" for key in list(gone)[:5]),
+            *(f"it sends {now.texts[key]}" for key in list(new)[:5]),
         ]
-    return found
+    return trial
 
 
 def _tree(error: _Seen | None) -> Any:
@@ -168,17 +168,17 @@ def _tree(error: _Seen | None) -> Any:
 
 
 def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Seen]:
-    for place, records in rerun.outputs(buffers):
+    for output, records in rerun.outputs(buffers):
         stamps = records.timestamps or [None] * len(records)
         for value, stamp in zip(records.values, stamps):
             at = "" if stamp is None else f" at {stamp}"
-            text = f"{shorten_record(value)}{at}{f' by its output {place}' if place else ''}"
-            yield _Seen((place, stamp, tree_of(value)), text)
+            text = f"{shorten_record(value)}{at}{f' by its output {output}' if output else ''}"
+            yield _Seen((output, stamp, tree_of(value)), text)
 
 
 def _first(then: _Side, now: _Side) -> FirstDifference | None:
     """Run each program a record at a time, up to the first difference."""
-    found: list[FirstDifference] = []
+    steps: list[FirstDifference] = []
     with tempfile.TemporaryFile() as file:
         then.step(lambda look: pickle.dump(look, file, pickle.HIGHEST_PROTOCOL))
         file.seek(0)
@@ -187,17 +187,21 @@ def _first(then: _Side, now: _Side) -> FirstDifference | None:
         def compare(another: _Look) -> bool:
             nonlocal number
             try:
-                one: _Look = pickle.load(file)
+                recorded: _Look = pickle.load(file)
             except EOFError:  # it ended with an error, which the look before had
                 return True
-            parts = one.parts_that_differ(another)
-            if parts or one.error != another.error:
-                found.append(FirstDifference(number, one.record, one.key, one.before, one.step, another.step, parts))
+            parts = recorded.parts_that_differ(another)
+            if parts or recorded.error != another.error:
+                steps.append(
+                    FirstDifference(
+                        number, recorded.record, recorded.key, recorded.before, recorded.step, another.step, parts
+                    )
+                )
             number += 1
-            return bool(found)
+            return bool(steps)
 
         now.step(compare)
-    return found[0] if found else None
+    return steps[0] if steps else None
 
 
 class _Look(NamedTuple):
@@ -219,23 +223,27 @@ class _Look(NamedTuple):
 
     def parts_that_differ(self, other: _Look) -> list[str]:
         """Return the parts of output and state that differ, as messages. The order of the output does not matter."""
-        found = []
-        mine, others = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
-        for number in range(max(len(mine), len(others))):
-            one, another = (each[number][2] if number < len(each) else MISSING for each in (mine, others))
-            found.append(("output", first_difference(one, another) or ("", one, another)))
+        parts = []
+        recorded, others = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
+        for number in range(max(len(recorded), len(others))):
+            value, another = (
+                outputs[number][2] if number < len(outputs) else MISSING for outputs in (recorded, others)
+            )
+            parts.append(("output", first_difference(value, another) or ("", value, another)))
         for name in self.states.keys() | other.states.keys():
-            (label, one), (named, another) = (each.states.get(name, ("", MISSING)) for each in (self, other))
-            place = first_difference(one, another)
-            if place is not None:
-                found.append((f"state {label or named}", place))
-        return [told(name, place, "the recorded program", "the other") for name, place in found[:10]]
+            (label, value), (named, another) = (look.states.get(name, ("", MISSING)) for look in (self, other))
+            difference = first_difference(value, another)
+            if difference is not None:
+                parts.append((f"state {label or named}", difference))
+        return [
+            difference_text(name, difference, "the recorded program", "the other") for name, difference in parts[:10]
+        ]
 
 
-def _only_in(one: list[Any], other: list[Any]) -> list[Any]:
+def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
     """Return the trees of a list that another list lacks."""
-    names = list(map(digest, one))
-    trees = dict(zip(names, one))
+    names = list(map(digest, values))
+    trees = dict(zip(names, values))
     return [trees[name] for name in (Counter(names) - Counter(map(digest, other))).elements()]
 
 
@@ -277,12 +285,12 @@ class _Side:
                 rerun.task.cancel()
         call = None if refused is None else refused.first
         if call is None and error is not None:
-            call = next((str(each) for each in causes_of(error) if isinstance(each, UnansweredError)), None)
+            call = next((str(cause) for cause in causes_of(error) if isinstance(cause, UnansweredError)), None)
         if call is not None:
             return _Seen("call", call), call
         if error is None:
             return None, None
-        causes = tuple((type(each).__qualname__, str(each)) for each in causes_of(error))
+        causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(error))
         facts = self._recording.facts
         return _Seen(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
 
@@ -355,13 +363,13 @@ class _Steps:
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())
         step = Step(
-            sorted(each.text for each in outputs),
+            sorted(output.text for output in outputs),
             {label: shorten(value, _SHOWN) for label, value in states.values()},
             None if error is None else error.text,
         )
         trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
         key = shorten(self._key[0], _SHOWN) if self._key else None
-        look = _Look(self._record, key, self._before, step, [each.tree for each in outputs], trees, _tree(error))
+        look = _Look(self._record, key, self._before, step, [output.tree for output in outputs], trees, _tree(error))
         if self._take(look) is True:
             raise _EnoughError
 
@@ -377,26 +385,26 @@ class _Steps:
                 if not isinstance(element, Records):
                     yield [_numbered(buffer, buffer.payload, numbers)]
                     continue
-                for one in self._steps_of(element, buffer.channel):
-                    yield [_numbered(buffer, encode(one), numbers)]
+                for record in self._steps_of(element, buffer.channel):
+                    yield [_numbered(buffer, encode(record), numbers)]
         self._end_step()
         self._record, self._key, self._before = None, [], {}
 
     def _steps_of(self, records: Records, channel: int | None) -> Iterator[Records]:
         """Yield a run of records one by one."""
-        for place in range(len(records)):
-            one = records.slice(place, place + 1)
+        for index in range(len(records)):
+            record = records.slice(index, index + 1)
             self._end_step()
-            self._begin_step(one, channel)
-            yield one
+            self._begin_step(record, channel)
+            yield record
 
-    def _begin_step(self, one: Records, channel: int | None) -> None:
-        self._record = shorten_record(one.values[0])
+    def _begin_step(self, record: Records, channel: int | None) -> None:
+        self._record = shorten_record(record.values[0])
         task = self._rerun.task
         self._key = []
         if isinstance(task, MultipleInputStreamTask) and channel is not None:
             try:
-                self._key = task.keys_of(channel, one)
+                self._key = task.keys_of(channel, record)
             except Exception:
                 pass  # the operator asks for the key as well, and raises the error
         self._before = {label: shorten(value, _SHOWN) for _, (label, value) in self._states()}
@@ -424,6 +432,6 @@ class _Steps:
 
 def _numbered(buffer: Buffer, payload: bytes, numbers: defaultdict[tuple[int, int], int]) -> Buffer:
     """Return a buffer with another payload, and the number that is its turn in its channel."""
-    place = buffer.channel, buffer.target
-    numbers[place] += 1
-    return buffer._replace(seq=numbers[place] - 1, payload=payload)
+    edge = buffer.channel, buffer.target
+    numbers[edge] += 1
+    return buffer._replace(seq=numbers[edge] - 1, payload=payload)

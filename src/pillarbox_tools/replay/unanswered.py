@@ -25,7 +25,7 @@ class UnansweredError(PillarboxError):
     """
 
     def __init__(self, uid: str, asked: list[Any]) -> None:
-        self.calls: list[str] = [shorten_record(each) for each in asked[:_TOLD]]
+        self.calls: list[str] = [shorten_record(call) for call in asked[:_TOLD]]
         more = len(asked) - len(self.calls)
         super().__init__(
             f"operator {uid!r} calls a service, and the recording has none of its answers: it would ask about"

@@ -71,7 +71,7 @@ def _tree_of(value: Any) -> Any:
 
 def _numbered(kind: Any, values: Iterable[Any]) -> Tree:
     parts = tuple(map(_tree_of, values))
-    return Tree(kind, tuple(f"[{place}]" for place in range(len(parts))), parts)
+    return Tree(kind, tuple(f"[{index}]" for index in range(len(parts))), parts)
 
 
 def _of_fields(kind: str, value: Any) -> Tree:
@@ -81,7 +81,7 @@ def _of_fields(kind: str, value: Any) -> Tree:
 def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
     """Return the tree of a mapping; the order of its keys does not matter."""
     entries = [(digest(_tree_of(key)), f"[{shorten(key, 40)}]", _tree_of(value)) for key, value in pairs]
-    entries.sort(key=lambda each: each[0])
+    entries.sort(key=lambda entry: entry[0])
     keys, labels, parts = zip(*entries) if entries else ((), (), ())
     return Tree((kind, keys), labels, parts)
 
@@ -98,12 +98,12 @@ def _of_steps(value: Opaque) -> Tree:
         elif slots is not None:
             labels.append("")
             parts.append(_tree_of(slots))
-    named = sorted(zip(labels, parts), key=lambda each: (each[0], digest(each[1])))
+    named = sorted(zip(labels, parts), key=lambda pair: (pair[0], digest(pair[1])))
     for label, more in (
         ("", value.args if not isinstance(value._new, Opaque) else (value._new, *value._args)),
         ("", value._items),
     ):
-        named += ((f"{label}[{place}]", _tree_of(each)) for place, each in enumerate(more))
+        named += ((f"{label}[{index}]", _tree_of(item)) for index, item in enumerate(more))
     if value._pairs:
         pairs = _of_pairs("pairs", value._pairs)
         named += zip(pairs.labels, pairs.parts)
@@ -140,30 +140,30 @@ def _plain(tree: Any) -> Any:
     return tuple(map(_plain, tree)) if type(tree) is tuple else tree
 
 
-def first_difference(one: Any, other: Any, place: str = "") -> Place | None:
+def first_difference(left: Any, other: Any, path: str = "") -> Place | None:
     """Return the innermost part in which two trees differ first, or None."""
-    if digest(one) == digest(other):
+    if digest(left) == digest(other):
         return None
-    if isinstance(one, Tree) and isinstance(other, Tree):
-        if one.kind == other.kind and len(one.parts) == len(other.parts):
-            parts = zip(one.labels, one.parts, other.parts)
-            for label, mine, another in parts:
-                found = first_difference(mine, another, place + label)
-                if found is not None:
-                    return found
-        elif _name(one) == _name(other):
-            had, has = dict(zip(one.labels, one.parts)), dict(zip(other.labels, other.parts))
-            for label in (*one.labels, *other.labels):
-                found = first_difference(had.get(label, MISSING), has.get(label, MISSING), place + label)
-                if found is not None:
-                    return found
-    if type(one) is type(other) and isinstance(one, (str, bytes)):
-        begins = next((at for at, (mine, another) in enumerate(zip(one, other)) if mine != another), None)
-        begins = min(len(one), len(other)) if begins is None else begins
+    if isinstance(left, Tree) and isinstance(other, Tree):
+        if left.kind == other.kind and len(left.parts) == len(other.parts):
+            parts = zip(left.labels, left.parts, other.parts)
+            for label, left_part, another in parts:
+                difference = first_difference(left_part, another, path + label)
+                if difference is not None:
+                    return difference
+        elif _name(left) == _name(other):
+            had, has = dict(zip(left.labels, left.parts)), dict(zip(other.labels, other.parts))
+            for label in (*left.labels, *other.labels):
+                difference = first_difference(had.get(label, MISSING), has.get(label, MISSING), path + label)
+                if difference is not None:
+                    return difference
+    if type(left) is type(other) and isinstance(left, (str, bytes)):
+        begins = next((at for at, (left_item, another) in enumerate(zip(left, other)) if left_item != another), None)
+        begins = min(len(left), len(other)) if begins is None else begins
         if begins > _SHOWN // 2:
             begins -= 20
-            return f"{place}[{begins}:]", one[begins:], other[begins:]
-    return place, one, other
+            return f"{path}[{begins}:]", left[begins:], other[begins:]
+    return path, left, other
 
 
 def _name(tree: Tree) -> Any:
@@ -184,7 +184,7 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def told(name: str, place: Place, one: str, other: str) -> str:
+def difference_text(name: str, difference: Place, left_name: str, other: str) -> str:
     """Return how two values differ, as a message: ``one`` and ``other`` are the programs."""
-    where, mine, another = place
-    return f"{name}{where} is {shown(mine)} in {one}, and {shown(another)} in {other}"
+    where, left, another = difference
+    return f"{name}{where} is {shown(left)} in {left_name}, and {shown(another)} in {other}"

@@ -127,10 +127,10 @@ def _modules_of(value: Any) -> Iterator[str]:
     if isinstance(value, Captured):
         yield from _modules_of(value.function)
     elif isinstance(value, partial):
-        for each in (*value.args, *value.keywords.values()):
-            yield from _modules_of(each)
+        for part in (*value.args, *value.keywords.values()):
+            yield from _modules_of(part)
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _modules_of(each)
+        for part in value:
+            yield from _modules_of(part)
     else:
         yield str(getattr(value if callable(value) and hasattr(value, "__name__") else type(value), "__module__", ""))

@@ -68,8 +68,8 @@ function follow(path, take, quiet) {
     const isOld = isLost || (written !== null && now - of > WRITTEN_EVERY);
     banner.hidden = !isOld;
     document.body.classList.toggle("quiet", isOld);
-    const words = isOld ? `Not heard of for ${span(now - of)}` : null;
-    const text = isOld ? `${words}; what follows is of ${clock(of, now)}.${isLost ? ` ${why}` : ""}` : "";
+    const words = isOld ? `Driver silent for ${span(now - of)}` : null;
+    const text = isOld ? `${words}; the data below is from ${clock(of, now)}.${isLost ? ` ${why}` : ""}` : "";
     if (banner.textContent !== text) banner.textContent = text;
     if (words !== title) { title = words; quiet(words); }
   }
