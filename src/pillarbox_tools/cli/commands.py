@@ -1,6 +1,6 @@
 """The commands. They print results to standard output, and progress and errors to standard error.
 
-Exit codes: 0, success; 1, failure, with a message that says why; 2, wrong usage.
+Exit codes: 0, success; 1, failure, with the reason in a message; 2, wrong usage.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Exit codes: 0, success; 1, failure, with the reason on standard error; 2, wrong 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package.__version__, prog_name="pillarbox")
 def pillarbox() -> None:
-    """Inspect the checkpoints of pillarbox's queries, and change what cannot change while they run.
+    """Inspect the checkpoints of pillarbox's queries, and change them while their query is stopped.
 
-    All commands start a local Spark, unless --master says otherwise; none needs the program that wrote the checkpoint.
+    All commands start a local Spark, unless --master is set. No command needs the program that wrote the checkpoint.
     """
 
 
 def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of Spark's session, and hand it to the command as ``open_session``."""
+    """Add the options of a Spark session, and pass it to the command as ``open_session``."""
 
     @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, as spark-submit has it.")
     @click.option(
@@ -78,7 +78,7 @@ def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             command(open_session=open_session, **arguments)
         except Exception as error:
-            # A reader of a pipe may close it when it has enough: Click ends the command then.
+            # The reader of a pipe may close it early: Click then ends the command.
             if verbose or isinstance(error, (click.ClickException, BrokenPipeError)):
                 raise
             raise click.ClickException(_sentence(error)) from None
@@ -87,24 +87,23 @@ def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sentence(error: Exception) -> str:
-    """Return an error as somebody at the command line wants it."""
     return str(error) if isinstance(error, PillarboxError) else f"{_said(error)} (--verbose shows more)"
 
 
-# What Java prints of an exception and of its causes: the class, and what it says.
+# Java's output of an exception and its causes: class and message.
 _JAVAS = re.compile(
     r"^(?:: |Caused by: )([\w.$]+): (.*?)(?=\n\s+at |\n\s+\.\.\. \d+ more|\nCaused by: |\Z)", re.M | re.S
 )
-# After this, Spark's messages contain plans and the statement.
+# The rest of Spark's messages after this has plans and the statement.
 _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}.*", re.DOTALL)
 
 
 def _said(error: Exception) -> str:
-    """Return what an error says, without Java's stack and Spark's plans."""
+    """Return an error's message without Java's stack and Spark's plans."""
     text, kind = str(error), type(error).__name__
     causes = [(name.rpartition(".")[2], message) for name, message in _JAVAS.findall(text) if message.strip()]
     if causes:
-        # A SparkException says that a job or a thread has failed, and its cause says why.
+        # A SparkException only reports that a job or thread failed; its cause has the reason.
         kind, text = next((cause for cause in causes if cause[0] != "SparkException"), causes[-1])
     return f"{kind}: {_STATE.sub('', text.partition(_STACK)[0].partition(_AT)[0]).strip()}"
 
@@ -113,10 +112,10 @@ _STACK, _AT = "\n\nJVM stacktrace", "\n\tat "
 
 
 def _where(rows: DataFrame, condition: str) -> DataFrame:
-    """Return the rows for which a condition holds.
+    """Filter rows by a condition.
 
     Raises:
-        BadParameter: it is none.
+        BadParameter: the condition is invalid.
     """
     from pyspark.errors import AnalysisException
 
@@ -130,12 +129,12 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
 
 
 def print_sentence(result: dict[str, Any], sentence: str, *, as_json: bool) -> None:
-    """Print what a command did: as a JSON object, or as a message."""
+    """Print a command's result as a JSON object or as a sentence."""
     click.echo(json.dumps(result) if as_json else sentence)
 
 
 def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
-    """Print what a command found: as a JSON object, or as tables."""
+    """Print a command's result as a JSON object or as tables."""
     if as_json:
         click.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
@@ -143,7 +142,7 @@ def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any
 
 
 def location(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Return a path that was given as an argument, without a slash at its end.
+    """Return a path argument without its final slash.
 
     Raises:
         BadParameter: it is empty.
@@ -154,7 +153,7 @@ def location(context: click.Context, parameter: click.Parameter, value: str) -> 
 
 
 def timeout_option(help: str) -> Callable[[Any], Any]:
-    """Return the option of a time in seconds."""
+    """Return a ``--timeout`` option, in seconds."""
     seconds = click.FloatRange(0, min_open=True)
     return click.option("--timeout", type=seconds, default=600.0, show_default=True, help=help)
 
@@ -190,8 +189,8 @@ def inspect(
 
     All state is read and checked once. The query may be running.
 
-    To see what a change of a program would do, run the changed program once on a checkpoint of its own, as in a test,
-    and pass that checkpoint by --against: the exit code is 1 if the program could not resume from CHECKPOINT.
+    To preview a changed program, run it once on a checkpoint of its own, as in a test, and pass that checkpoint as
+    --against: the exit code is 1 if the program could not resume from CHECKPOINT.
     """
     from pillarbox._runtime.spark.reading.inspection import changes_to, inspect_checkpoint, inspect_savepoint
     from pillarbox._runtime.spark.session.folders import is_savepoint
@@ -235,9 +234,9 @@ def state(
     """Show the state of the operator UID in CHECKPOINT, or in a savepoint.
 
     There is a row for each key, and for each of its windows. The columns are key, namespace (of a window: its start and
-    end), one for each state, timers, subtask. A column whose type the checkpoint does not know is a VARIANT: compare
-    it as in --where "seen::long > 10". 'pillarbox inspect' shows the uids, and the states of each. The query may be
-    running. None of your classes is needed, and none is run.
+    end), each state, timers, subtask. A column of unknown type is a VARIANT: compare it as in --where "seen::long >
+    10". 'pillarbox inspect' shows the uids, and the states of each. The query may be running. None of your classes is
+    needed or run.
 
     If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
     """
@@ -275,10 +274,10 @@ def state(
 @JSON
 @with_spark
 def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
-    """Change how many tasks the stopped query of CHECKPOINT runs at a time.
+    """Change the parallelism of the stopped query of CHECKPOINT.
 
-    Its state moves to N of Spark's partitions. Then start the same program with set_parallelism(N): it resumes
-    exactly where it stopped. N is at most the max parallelism, which the first start has fixed.
+    Its state moves to N Spark partitions. Then start the same program with set_parallelism(N): it resumes exactly where
+    it stopped. N is at most the max parallelism, which the first start has fixed.
 
     If the command is interrupted, no query starts on the checkpoint until you run the same command again. The command
     needs Spark 4.2 or newer; the query may run on an older one afterwards.
@@ -318,15 +317,15 @@ def savepoint(
     """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
 
     A savepoint is all state of the query as plain Parquet. A program can start from it with any number of subtasks and
-    key groups. The query may be stopped or running: the savepoint is of the last committed epoch, or of --epoch.
+    key groups. The query may be stopped or running. The savepoint is of the last committed epoch, or of --epoch.
 
     If the command is interrupted, there is no savepoint. Run the same command again: it starts from scratch, and
     overwrites the incomplete one.
 
     With --stop, the command leaves a request in the checkpoint for the driver of the query, which must have been
     started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path as
-    the driver sees it. If the command is killed, run it again: it waits for its earlier request. A query that is
-    started again ignores a request for which no command waits any more.
+    the driver sees it. If the command is killed, run it again: it waits for its earlier request. After a restart, a
+    query ignores a request without a waiting command.
     """
     from pillarbox._runtime.spark.running.asking import request_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -347,7 +346,7 @@ def savepoint(
         except CheckpointMismatchError:
             if not stop:
                 raise
-            # The driver has answered that it is running.
+            # The driver has reported that it is running.
             result = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
             sentence = f"{directory}: the driver has written the savepoint, at a place that is not seen from here"
             print_sentence(result, sentence, as_json=as_json)
@@ -370,8 +369,8 @@ def savepoint(
 def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:
     """Stop the running query of CHECKPOINT between two epochs, without a savepoint.
 
-    The running epoch completes and is committed, so the next start runs no epoch again, and 'pillarbox rescale' accepts
-    the checkpoint. If the epoch takes longer than --timeout, it is interrupted, and the next start runs it again.
+    The running epoch completes and is committed, so the next start repeats no epoch, and 'pillarbox rescale' accepts
+    the checkpoint. If the epoch takes longer than --timeout, it is interrupted, and the next start repeats it.
 
     The command leaves a request in the checkpoint for the driver of the query, which must have been started with
     pillarbox.start(...). The request is withdrawn if no driver accepts it in time. If the command is killed, run it

@@ -20,7 +20,7 @@ def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -
     """Show the state and timers of KEY of the operator UID in CHECKPOINT, and the epochs that changed them.
 
     It reads the last five epochs that Spark still has. KEY is text, a number, a date, or JSON for a key of several
-    columns, such as '["a", 1]'. The query may be running. None of your classes is needed, and none is run.
+    columns, such as '["a", 1]'. The query may be running. None of your classes is needed or run.
     """
     from pillarbox._runtime.spark.reading.key_life import key_history
 

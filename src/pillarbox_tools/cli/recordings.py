@@ -1,4 +1,4 @@
-"""The command ``record``, which brings a task of an epoch home, and the scripts of queries."""
+"""The command ``record``, and running a query's script up to its start."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class _CaughtError(BaseException):
-    """The script has called start(). It is no ``Exception``, which a script that restarts its query catches."""
+    """The script has called start(). Not an ``Exception``, which a script that restarts its query catches."""
 
 
 def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start], object]) -> None:
-    """Run the script of a query up to ``pillarbox.start(...)``, and call something with what that was to start."""
+    """Run a query's script up to ``pillarbox.start(...)``, and pass its arguments to ``call``."""
     from pillarbox._runtime.spark.running.query import instead_of_starting
 
     def caught(start: Start) -> NoReturn:
@@ -89,12 +89,13 @@ def record(
 ) -> None:
     """Record one task of an epoch of the query of CHECKPOINT into DIRECTORY, which must not exist.
 
-    If the query runs, its driver is asked to make the recording, on its machine; it must have been started with
-    pillarbox.start(...). If it has ended, --program gives its script, with ARGUMENTS: it makes its own Spark session.
+    If the query is running, its driver makes the recording, on its machine; the query must have been started with
+    pillarbox.start(...). If the query has ended, pass its script as --program, with ARGUMENTS: it makes its own Spark
+    session.
 
-    By default, the task is recorded that made the query fail. The sources are read again between the offsets of the
-    epoch, and earlier levels run again from their state, on a copy of the checkpoint: nothing is written to the sink or
-    to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the task again.
+    By default, the recorded task is the one that made the query fail. The sources are read again between the offsets of
+    the epoch, and earlier levels run again from their state, on a copy of the checkpoint: nothing is written to the
+    sink or to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the task again.
     """
     if program is None:
         from pillarbox._runtime.spark.running.asking import request_record
@@ -109,7 +110,6 @@ def record(
 
 
 def _record_by(program: Path, arguments: Sequence[str], checkpoint: str, directory: str, task: dict[str, Any]) -> None:
-    """Record a task of a query that has ended, by its script."""
     from pillarbox_tools.recording.record import record as make
 
     def make_recording(start: Start) -> None:

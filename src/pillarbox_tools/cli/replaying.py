@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 
 
 class _Moment(click.ParamType[int]):
-    """A point in time: epoch milliseconds, or as ISO 8601 writes it."""
+    """A point in time: epoch milliseconds or ISO 8601."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return epoch milliseconds."""
         try:
             return int(value)
         except ValueError:
@@ -77,8 +76,8 @@ def replay(
 ) -> None:
     """Run a recorded task again, without Spark and Java. It runs code from DIRECTORY.
 
-    It runs up to the record that failed, or to the end of the epoch. With --diff, the exit code is 1 if it does
-    something else than what was recorded. It stops at the first call of a service, unless you pass --allow-calls.
+    It runs up to the record that failed, or to the end of the epoch. With --diff, the exit code is 1 if the result
+    differs from the recorded one. It stops at the first call of a service, unless you pass --allow-calls.
 
     With --program, the script runs up to pillarbox.start(...), with ARGUMENTS, and with the Spark session that it
     makes; then both versions of the task run on the same input and state. The exit code is 1 if they differ.
@@ -105,10 +104,10 @@ def replay(
 def _vertex_of(
     program: Path, arguments: Sequence[str], uid: str, paths: list[str]
 ) -> tuple[ShippedVertex, dict[int, bytes]]:
-    """Return the vertex of an operator in another program, by its script, and its broadcast variables.
+    """Return an operator's vertex in another program, by its script, and its broadcast variables.
 
     Args:
-        paths: is replaced by the script's paths of modules.
+        paths: is replaced by the script's module path.
     """
     from pillarbox._runtime.spark.homes.broadcasts import values_of
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
@@ -126,7 +125,7 @@ def _vertex_of(
 
 
 def run_alone(order: Order) -> NoReturn:
-    """Replay in a process that does nothing else, and exit."""
+    """Replay in a process of its own, and exit."""
     click.Command("replay", callback=functools.partial(_replay, order)).main([], prog_name="pillarbox")
     raise AssertionError("a command exits")
 

@@ -1,8 +1,8 @@
-"""Tables of what the commands found.
+"""Tables of the commands' results.
 
-One that is wider than the console is shown row by row, a line for each column, so no word is cut. Output without width,
-such as a pipe or a file, is as wide as it takes; but rows of state are shown one by one where their table would be too
-wide to be read.
+A table wider than the console is shown row by row, with a line for each column, so that no word is cut. Output without
+a width, such as a pipe or a file, has no limit; but rows of state are shown one by one if their table would be too wide
+to read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Finding
 
-# Values are cut short in tables, not in JSON.
+# Maximum length of values in tables; JSON has them in full.
 _CELL = 200
-# The width of what is no terminal, and that of the widest table of state there.
+# Width of outputs that are not terminals, and of the widest table of state there.
 _ENDLESS = 1_000_000
 _WIDEST = 200
 _RULE = 80
@@ -39,7 +39,7 @@ def output() -> Console:
 
 
 def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
-    """Print what ``inspect_checkpoint`` found."""
+    """Print the result of ``inspect_checkpoint``."""
     console.print(_text(inspection["checkpoint"], "bold"))
     console.print(f"epoch {inspection['epoch']} of {_epochs(inspection)}; parallelism {inspection['parallelism']}")
     interrupted, unfinished = inspection["interrupted_rescale_to"], inspection["unfinished_epoch"]
@@ -71,7 +71,7 @@ def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
 
 
 def savepoint(console: Console, inspection: dict[str, Any]) -> None:
-    """Print what ``inspect_savepoint`` found."""
+    """Print the result of ``inspect_savepoint``."""
     console.print(_text(inspection["savepoint"], "bold"))
     of = f" of {inspection['checkpoint']}" if inspection["checkpoint"] else ""
     drained = "; drained" if inspection["drained"] else ""
@@ -136,7 +136,7 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
 
 
 def _keys(operator: dict[str, Any]) -> Any:
-    """Return the number of an operator's keys; one by columns has them in Arrow streams, where nobody counts them."""
+    """Return the number of an operator's keys. In columnar state, keys are in Arrow streams and are not counted."""
     return Right("in columns") if operator["by_columns"] else operator["keys"]
 
 
@@ -162,10 +162,10 @@ class Bytes(int):
 def _print(
     console: Console, rows: Sequence[dict[str, Any]], columns: Sequence[str] = (), *, widest: int = _ENDLESS
 ) -> None:
-    """Print a table; where it is too wide for the terminal, or for others, a line for each column of each row.
+    """Print a table, or a line per column of each row if it is too wide for the terminal or for ``widest``.
 
     Args:
-        columns: of a table that may have no rows.
+        columns: column names of a table that may be empty.
     """
     table = Table()
     columns = columns or list(rows[0])
@@ -193,7 +193,6 @@ def _shown(cell: Any) -> str:
 
 
 def _width(console: Console, table: Table) -> int:
-    """Return how wide a table would be without a bound."""
     return Measurement.get(console, console.options.update(width=_ENDLESS), table).maximum
 
 
@@ -206,7 +205,7 @@ def _are(count: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return a text with its control characters written out: a value is not to command the terminal."""
+    """Escape a text's control characters, so that a value cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -215,7 +214,7 @@ def _visible(text: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things, such as ``1 source`` or ``2 sources``."""
+    """Format a count, such as ``1 source`` or ``2 sources``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
@@ -231,7 +230,7 @@ def _changes(console: Console, changes: dict[str, list[str]]) -> None:
 
 
 def time(timestamp: int | None) -> str:
-    """Return a timestamp (epoch ms) for people: in UTC, or as a number where it is no date."""
+    """Format a timestamp (epoch ms) in UTC, or as a number outside the calendar."""
     if timestamp is None:
         return ""
     if timestamp >= MAX_WATERMARK:
@@ -246,10 +245,10 @@ def time(timestamp: int | None) -> str:
 
 
 class Rows:
-    """Rows of state: a table, or a JSON object a line as they come.
+    """Rows of state: a table, or JSON lines as they arrive.
 
     Args:
-        limit: how many to show, of which there may be more; 0: all.
+        limit: maximum number of shown rows; 0 for all.
     """
 
     def __init__(self, console: Console, columns: list[str], *, as_json: bool, limit: int) -> None:
@@ -261,7 +260,6 @@ class Rows:
         self._rows: list[dict[str, str]] = []
 
     def add(self, line: str) -> None:
-        """Add a row, as JSON."""
         self._count += 1
         if self._limit and self._count > self._limit:
             return
@@ -272,7 +270,6 @@ class Rows:
         self._rows.append({name: _cell(row.get(name)) for name in self._columns})
 
     def end(self) -> None:
-        """Print what is left."""
         if self._as_json:
             return
         _print(self._console, self._rows, self._columns, widest=_WIDEST)
@@ -320,7 +317,7 @@ def key(console: Console, history: dict[str, Any]) -> None:
 
 
 def findings(console: Console, results: Sequence[Finding], *, every: bool) -> None:
-    """Print what the doctor found: what is wrong, and how many rules found nothing or lack facts."""
+    """Print the doctor's findings, and the number of rules by status."""
     for finding in results:
         if finding.status == "wrong":
             console.print(_text(f"{finding.rule}: {finding.message}", "red"), soft_wrap=True)
@@ -337,7 +334,7 @@ def findings(console: Console, results: Sequence[Finding], *, every: bool) -> No
 
 
 def executor_memory(console: Console, report: dict[str, Any]) -> None:
-    """Print the memory of executors: the formula with its terms, and the sum of all executors."""
+    """Print the memory of executors: the formula with its terms, and the total."""
     executors = report["executors"]
     console.print(_text(f"{report['checkpoint']}, as of {time(report['at'])}", "bold"))
     for executor in executors:
@@ -363,7 +360,7 @@ def executor_memory(console: Console, report: dict[str, Any]) -> None:
 
 
 def replayed(console: Console, report: dict[str, Any], error: str | None) -> None:
-    """Print what a replay did."""
+    """Print the result of a replay."""
     _task_of_recording(console, report)
     number = None if report["failure"] is None else report["failure"]["number"]
     how = "stopped where it was asked to" if report["stopped"] else "ended"
@@ -388,7 +385,7 @@ def replayed(console: Console, report: dict[str, Any], error: str | None) -> Non
 
 
 def compared(console: Console, report: dict[str, Any]) -> None:
-    """Print how two programs compare on a recording."""
+    """Print the comparison of two programs on a recording."""
     _task_of_recording(console, report)
     then, now = (counted(sent, "record") for sent in report["sent"])
     console.print(

@@ -1,4 +1,4 @@
-"""The commands that show a query: the dashboard, the doctor, its memory, and a bundle of all that is known."""
+"""The commands that show a query: dashboard, doctor, memory and bundle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
 from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_result, print_sentence, with_spark
 
-# How often the command looks whether it is to end (seconds).
+# Seconds between checks for the end of the command.
 _LOOK_EVERY = 0.5
 
 
@@ -28,11 +28,11 @@ _LOOK_EVERY = 0.5
 @click.option("--token", help="What a browser must know; by default a random text, unless only this machine can ask.")
 @with_spark
 def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
-    """Show the query of CHECKPOINT in a browser: one that runs elsewhere, or has stopped; or a bundle FILE.
+    """Show the query of CHECKPOINT, or of the bundle FILE, in a browser.
 
-    It shows what the driver of the query has written into the checkpoint, at most once a minute, and says how old
-    that is. In the driver itself, pillarbox.dashboard(query) shows it as it happens. For a bundle, no Spark is started.
-    Ctrl-C ends the command.
+    The query may be running elsewhere, or stopped. The page shows the data that the query's driver writes into the
+    checkpoint, at most once a minute, and its age. In the driver itself, pillarbox.dashboard(query) shows live data. A
+    bundle needs no Spark. Ctrl-C ends the command.
     """
     from pillarbox_tools.dashboard.server import open_dashboard
     from pillarbox_tools.model.bundle import read_bundle
@@ -64,13 +64,13 @@ def _serve(opened: Any) -> None:
 @JSON
 @with_spark
 def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
-    """Say what is wrong with this machine, or with the query of CHECKPOINT, and what to do.
+    """Diagnose this machine, or the query of CHECKPOINT, and print each problem with its remedy.
 
-    Without CHECKPOINT it looks at Java, Python, the packages and the settings here and in a worker of --master. With
-    it, at what the driver of the query has written into the checkpoint: the same of its machines, and memory, keys,
-    event time, epochs, timers, state, calls.
+    Without CHECKPOINT it checks Java, Python, the packages and the settings here and in a worker of --master. With
+    CHECKPOINT it reads the data of the query's driver from the checkpoint, and checks the same for its machines, and
+    memory, keys, event time, epochs, timers, state and calls.
 
-    The exit code is 1 if something is wrong.
+    The exit code is 1 if there is a problem.
     """
     from dataclasses import asdict
 
@@ -102,9 +102,9 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
     """Show the memory that each executor of the query of CHECKPOINT needs, and the setting for it.
 
-    It prints the formula of docs/operations.md with the numbers of the query, as the driver has written them into the
-    checkpoint, at most a minute ago if the query runs. Below the formula is the memory of the homes as measured. The
-    last line is the setting to write: what an executor needs besides its heap, and a third.
+    It prints the formula of docs/operations.md with the query's numbers from the checkpoint, at most a minute old if
+    the query is running. Below the formula is the measured memory of the homes. The last line is the setting: an
+    executor's memory beyond its heap, plus a third.
     """
     from dataclasses import asdict
 
@@ -136,10 +136,10 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
 @JSON
 @with_spark
 def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_session: Any) -> None:
-    """Pack what is known of the query of CHECKPOINT into FILE, to be sent to somebody who can help.
+    """Pack all data about the query of CHECKPOINT into FILE, to send to someone who can help.
 
-    It has the plan, the history with metrics and failures, versions, settings with secrets masked, and the figures of
-    the state. It has no keys, no records and no error messages, unless --with-records is given. The query may be
+    It contains the plan, the history with metrics and failures, versions, settings with secrets masked, and the sizes
+    of the state. It contains no keys, no records and no error messages, unless --with-records is set. The query may be
     running. 'pillarbox dashboard FILE' opens it.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint

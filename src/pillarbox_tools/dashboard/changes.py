@@ -57,7 +57,6 @@ class Changes:
             return _as_object({_CHANGE: json.dumps(f"{self._name}-{self._number}"), **changed})
 
     def entry(self) -> str:
-        """Return the query's entry in the list of queries, as JSON text."""
         with self._making:
             self._look()
             return json_of(self._entry)

@@ -62,7 +62,6 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Handle a request, by ASGI's rules."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

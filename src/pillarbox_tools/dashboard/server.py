@@ -115,7 +115,6 @@ class Dashboard(observing.Dashboard):
             self._queries = queries
 
     def close(self) -> None:
-        """Close the server."""
         self._server.should_exit = True
         self._thread.join(_PATIENCE)
         self._socket.close()

@@ -106,7 +106,6 @@ def _drawn_run(run: Run, points: int) -> Run:
 
 
 def _earlier(run: Run) -> Run:
-    """Return a run that has a successor."""
     drawn = _drawn_run(run, 1)
     if run.status in ("lost", "running"):
         return replace(drawn, status="lost", failures=drawn.failures or [Failure(message=_LOST)])

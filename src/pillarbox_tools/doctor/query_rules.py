@@ -53,7 +53,6 @@ def _epochs(facts: Facts) -> list[EpochRun]:
 
 
 def _recent(facts: Facts) -> list[EpochRun]:
-    """Return the epochs with rows of the last five minutes, and at least the newest three."""
     return require(recent_epochs(query_of(facts), _SOME) or None, _NO_EPOCHS)
 
 
@@ -169,7 +168,6 @@ def stuck_watermark(facts: Facts) -> str | None:
 
 
 def _standing(watermarks: list[int | None]) -> int:
-    """Return how many of the last watermarks are equal."""
     return len(list(takewhile(lambda watermark: watermark == watermarks[-1], reversed(watermarks))))
 
 
@@ -182,7 +180,6 @@ def _newer_records_come(epochs: list[EpochRun]) -> bool:
 
 
 def _runs(epochs: list[EpochRun]) -> dict[tuple[str, int], list[OperatorReport]]:
-    """Return the runs of each vertex, oldest first."""
     runs: dict[tuple[str, int], list[OperatorReport]] = {}
     for epoch in epochs:
         for run in epoch.vertices:
@@ -289,7 +286,6 @@ def back_pressure(facts: Facts) -> str | None:
 
 
 def _is_usual(facts: Facts, vertex: OperatorReport) -> bool:
-    """Return whether a vertex was back-pressured in most of the last epochs."""
     runs = _runs(_epochs(facts)[-_FEW:])[vertex.program, vertex.number]
     return sum(run.back_pressured_ms > 3 * run.busy_ms for run in runs) > len(runs) / 2
 

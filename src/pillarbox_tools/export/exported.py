@@ -28,7 +28,6 @@ class _Told:
         self._sums: Values = {}
 
     def follow_with(self, ledger: Ledger) -> None:
-        """Export another run from now on."""
         self._earlier.append(self.ledger)
         self._starts += 1
         self.ledger = ledger
@@ -93,7 +92,6 @@ class Exported:
         return label if present is None or present.ledger.has_ended else f"{label} {ledger.id}"
 
     def samples(self) -> Samples:
-        """Return the samples of all queries, by metric."""
         samples: dict[Metric, dict[tuple[str, ...], float]] = {}
         with self._lock:
             for label, exported in self._told.items():

@@ -70,7 +70,6 @@ def told_apart(descriptions: Iterable[str]) -> list[str]:
 
 
 def _free(name: str, names: Collection[str], program: str = "pillarbox") -> str:
-    """Return a name that is not in use."""
     if name in names and program != "pillarbox":
         name = f"{name} ({program})"
     candidate, number = name, 2

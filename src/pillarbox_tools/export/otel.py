@@ -62,7 +62,6 @@ def _instrumented(meter: Any) -> Exported:
 
 
 def _observer(exported: Exported, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
-    """Return the callback that observes a metric of all queries."""
     from opentelemetry.metrics import Observation
 
     names = ("query", *metric.labels)

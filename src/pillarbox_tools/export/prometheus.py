@@ -105,7 +105,6 @@ class MetricsServer(observing.MetricsServer):
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Close the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

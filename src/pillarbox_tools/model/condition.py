@@ -130,7 +130,6 @@ def _hung(snapshot: Snapshot, now: int) -> Condition | None:
 
 
 def _not_done(snapshot: Snapshot, beat: Heartbeat) -> str:
-    """Describe the unfinished tasks: operators and hosts."""
     stages = [stage for stage in beat.stages if stage.completed < stage.tasks]
     lines = [_of_stage(snapshot, stage) for stage in ([stage for stage in stages if stage.active] or stages[:1])]
     return f": {'; '.join(lines)}" if lines else ""

@@ -148,7 +148,6 @@ def _heap(settings: Mapping[str, str]) -> int:
 
 
 def _cores(settings: Mapping[str, str], executors: int) -> int | None:
-    """Return an executor's cores, or None if unknown."""
     setting, all_ = settings.get("spark.executor.cores", ""), settings.get("cores", "")
     if setting.isdigit() and not _is_local(settings):
         return int(setting)

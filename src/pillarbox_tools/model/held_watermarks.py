@@ -61,7 +61,6 @@ def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
 
 
 def _latest_tasks(snapshot: Snapshot) -> dict[tuple[str, int, int], TaskReport]:
-    """Return the newest known run of each task."""
     return {(task.program, task.number, task.subtask): task for epoch in snapshot.epochs for task in epoch.tasks}
 
 

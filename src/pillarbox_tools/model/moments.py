@@ -37,7 +37,6 @@ class Moments:
             self._moments = pairs + rest
 
     def all(self) -> list[Moment]:
-        """Return all moments, oldest first."""
         return list(self._moments)
 
 

@@ -177,7 +177,6 @@ class QueryModel:
             self._followers.append(follower)
 
     def snapshot(self) -> Snapshot:
-        """Return the current snapshot."""
         with self._feeding:
             run = replace(self._run, moments=self._moments.all(), executors=self._subtasks.executors())
             return Snapshot(

@@ -79,7 +79,6 @@ def _skew(run: OperatorReport, tasks: list[TaskReport]) -> Skew:
 
 
 def _heavy_keys(task: TaskReport, records: int) -> list[HeavyKey]:
-    """Return the task's keys that have a large share of the vertex's records."""
     if task.key_sample is None:
         return []
     size, named = task.key_sample

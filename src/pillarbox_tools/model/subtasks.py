@@ -75,6 +75,5 @@ def _completed(vertex: OperatorReport, groups: dict[tuple[str, int], list[TaskRe
 
 
 def _sum(sizes: list[int | None]) -> int | None:
-    """Return the sum, or None if a size is unknown."""
     available = [size for size in sizes if size is not None]
     return sum(available) if len(available) == len(sizes) else None

@@ -1,4 +1,4 @@
-"""The source of the user's modules, which a recording has: its program names their functions and classes."""
+"""The source of the user's modules, stored in a recording because its program names their functions and classes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Source(NamedTuple):
     """A module.
 
     Attributes:
-        text: its source, or None if it has none, as a module in C.
+        text: its source, or None without one, such as a module in C.
         is_package: whether it may have submodules.
         path: its file.
     """
@@ -39,7 +39,7 @@ def is_installed(path: str) -> bool:
 
 
 def is_users(name: str, spec: ModuleSpec | None) -> bool:
-    """Return whether a module is the user's: neither installed, nor Python's, Spark's or pillarbox's."""
+    """Return whether a module is the user's: not installed, and not part of Python, Spark or pillarbox."""
     if spec is None or not may_be_users(name):
         return False
     paths = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
@@ -47,13 +47,13 @@ def is_users(name: str, spec: ModuleSpec | None) -> bool:
 
 
 def may_be_users(name: str) -> bool:
-    """Return whether a module of this name may be the user's, by its name."""
+    """Return whether a module with this name may be the user's."""
     top = name.partition(".")[0]
     return top not in _OURS and top not in sys.stdlib_module_names
 
 
 def sources_here() -> dict[str, Source]:
-    """Return the user's modules that this process has imported, and those that they import later, by name."""
+    """Return the user's modules that this process has imported, and the modules that they import later, by name."""
     sources: dict[str, Source] = {}
     pending = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
     main = sys.modules.get("__main__")
@@ -74,7 +74,7 @@ def _find_once(name: str) -> ModuleSpec | None:
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Return a module as Python would find it on its path, or None. Nothing is imported."""
+    """Find a module on Python's path without importing it, or return None."""
     spec: ModuleSpec | None = None
     for package in _with_packages(name):
         paths = None if spec is None else list(spec.submodule_search_locations or ())
@@ -90,7 +90,7 @@ def _source_of(name: str, spec: Any) -> Source:
         text = ""
     with suppress(Exception):
         text = spec.loader.get_source(name)
-    if text is None and str(spec.origin).endswith(".py"):  # a loader of another kind
+    if text is None and str(spec.origin).endswith(".py"):  # a loader without sources
         with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(spec.origin) as file:
             text = file.read()
     return Source(text, spec.submodule_search_locations is not None, str(spec.origin or ""))
@@ -104,7 +104,7 @@ def _text_of_main(main: ModuleType | None) -> str | None:
 
 @cache
 def _imports_of(text: str | None, name: str, is_package: bool) -> frozenset[str]:
-    """Return the modules that a source may import, also in its functions."""
+    """Return the modules that a source may import, including imports in functions."""
     try:
         tree = ast.parse(text or "")
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""``record``: brings one task of an epoch home, with its input, its state and its program."""
+"""``record``: copies one task of an epoch into a folder, with its input, state and program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _LOOK_EVERY = 0.1
-# A query that runs may remove an epoch while it is copied; the next try takes a newer one.
+# A running query may remove an epoch during the copy; the next attempt takes a newer one.
 _TRIES = 5
 
 
@@ -77,7 +77,7 @@ def record(
         number = epoch_to_record(spark, checkpoint, epoch, uid)
         is_committed = _is_committed(spark, checkpoint, number)
         try:
-            # A query that runs may remove the epoch soon, so the copy comes first.
+            # Copy first: a running query may soon remove the epoch.
             with copied_checkpoint(
                 spark, checkpoint, number, before=True, is_committed=is_committed, limit=limit
             ) as copy:
@@ -99,7 +99,7 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
     """Return whether an epoch was committed.
 
     Raises:
-        CheckpointMismatchError: it was never begun, or Spark no longer has it.
+        CheckpointMismatchError: the epoch was never begun, or Spark no longer has it.
     """
     notes = Checkpoint(spark, checkpoint)
     if epoch not in notes.epochs_begun:
@@ -111,7 +111,7 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
 
 
 def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
-    """Refuse an epoch in which operators would call services that run again: before the task, or in other programs."""
+    """Refuse an epoch whose repetition would call services: in operators before the task, or in other programs."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
         plan = None if program.facts is None else program.facts.plan
@@ -191,16 +191,16 @@ def _record(
 
 
 def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:
-    """Run the epoch again on the copy: the task sends what it has, and the epoch ends without any output.
+    """Run the epoch again on the copy. The task sends its input and state, and the epoch writes no output.
 
     Raises:
-        ConfigurationError: it takes too long.
+        ConfigurationError: the epoch takes too long.
     """
     deadline = time.monotonic() + timeout
     again = Start(
         start.writer, "start", checkpointLocation=copy, queryName=f"pillarbox recording {uuid.uuid4().hex[:8]}"
     )
-    # Without snapshots, Spark's maintenance of state writes nothing into the copy, which is soon removed.
+    # Without snapshots, Spark's state maintenance does not write into the copy, which is soon deleted.
     settings = {REPLACEMENT: task.setting(), "spark.sql.streaming.stateStore.minDeltasForSnapshot": str(10**9)}
     with again.without_sink(), again.one_batch(), session_settings(start.spark, settings):
         query: Any = again.run()
@@ -216,14 +216,13 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
             if failure is not None:
                 raise _not_again(start, failure)
         elif receiver.error is None:
-            # Nothing is left to do: to stop it would make Spark tell of tasks that were killed.
+            # Let the query finish: a stop would make Spark log killed tasks.
             query.awaitTermination(max(1.0, deadline - time.monotonic()))
     finally:
         query.stop()
 
 
 def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
-    """Return the error that says why an epoch could not run again."""
     text = str(failure)
     noted = Failure.of_text(text)
     why = message_of(text) if noted is None else noted.message
@@ -235,11 +234,10 @@ def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
 
 
 def _clocks(files: CheckpointState, target: Target) -> dict[tuple[int, int], bytes]:
-    """Return what the clocks of tasks showed in the epoch, by vertex and subtask."""
     clocks: dict[tuple[int, int], bytes] = {}
     for head in files.all_heads():
         if target.vertex.uid not in [uid for uid, *_ in head.program] and target.vertex.level:
-            continue  # it is of another program
+            continue  # of another program
         number = next((number for uid, number, _ in head.program if uid == head.operator), None)
         if number is not None:
             clocks[number, head.subtask] = head.clock
@@ -254,7 +252,7 @@ def _clock(clocks: dict[tuple[int, int], bytes], target: Target) -> str | None:
 
 
 def _state_after(files: CheckpointState, target: Target) -> dict[int, bytes] | None:
-    """Return the log of the task after the epoch, or None if the task has no state."""
+    """Return the task's log after the epoch, or None if the task has no state."""
     for operator in files.stateful:
         for code, head in files.heads(operator).items():
             if (head.operator, head.subtask) == (target.vertex.uid, target.subtask):

@@ -1,4 +1,4 @@
-"""Whether the sources still have what an epoch read of them: Spark passes over files that are gone."""
+"""Checks that the sources still have an epoch's input. Spark itself skips missing files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _COMPACT = ".compact"
 
 
 def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, epoch: int) -> None:
-    """Refuse an epoch whose rows cannot be read again.
+    """Refuse an epoch whose input cannot be read again.
 
     Args:
-        copy: a copy of the checkpoint, which has the logs of the sources.
+        copy: a copy of the checkpoint, with the logs of the sources.
 
     Raises:
-        CheckpointMismatchError: a file that it read no longer exists.
-        ConfigurationError: a source does not give the same rows again.
+        CheckpointMismatchError: a file of the epoch no longer exists.
+        ConfigurationError: a source cannot repeat its rows.
     """
     if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(dataframe_of(writer))):
         raise ConfigurationError(
@@ -47,7 +47,6 @@ def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, 
 
 
 def _files_of(spark: SparkSession, checkpoint: str, epoch: int) -> Iterator[str]:
-    """Yield the files that an epoch read, of all file sources."""
     offsets = Checkpoint(spark, checkpoint).offsets([epoch - 1, epoch])
     before = offsets[epoch - 1].files
     for source, last in offsets[epoch].files.items():
@@ -58,7 +57,7 @@ def _files_of(spark: SparkSession, checkpoint: str, epoch: int) -> Iterator[str]
 
 
 def _entries(spark: SparkSession, folder: str, names: list[str], number: int) -> Iterator[str]:
-    """Yield the files that a source has in an entry of its log, which may be in a file with all entries so far."""
+    """Yield the files in one entry of a source's log. The entry may be in a compacted file."""
     compact = sorted(int(name.removesuffix(_COMPACT)) for name in names if name.endswith(_COMPACT))
     name = str(number)
     if name not in names:

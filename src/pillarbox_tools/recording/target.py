@@ -1,4 +1,4 @@
-"""Which task is recorded, and what is known of it: from the program's plan, the checkpoint and the history."""
+"""Selection of the task to record, from the program's plan, the checkpoint and the history."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Target(NamedTuple):
 
     Attributes:
         program: its program, and ``vertex``: its vertex.
-        subtask: which of the vertex's subtasks; of a source, the partition.
-        epoch: the number of the micro-batch.
-        failure: how it failed; None: it is not known that it did.
-        known: what the history has of the epoch; None: nothing.
+        subtask: its subtask, or a source's partition.
+        epoch: number of the micro-batch.
+        failure: its failure, or None if unknown.
+        known: the history's record of the epoch, or None.
     """
 
     program: PlannedProgram
@@ -53,7 +53,7 @@ class Target(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The uid of one of its operators, if possible of one that no other vertex has; empty: none has a uid."""
+        """The uid of one of its operators, preferably one that no other vertex has; empty without any."""
         others = {
             operator.uid
             for vertex in self._plan.vertices
@@ -65,12 +65,12 @@ class Target(NamedTuple):
 
     @property
     def earlier(self) -> list[int]:
-        """The vertices that it gets records from."""
+        """The vertices that supply its input, directly or through others."""
         return self._plan.before(self.vertex.program, self.vertex.number)
 
     @property
     def sources(self) -> list[int]:
-        """The sources that it gets records from without another vertex between."""
+        """The sources that supply its input directly."""
         program, plan = self.vertex.program, self._plan
         sources = {vertex.number for vertex in plan.vertices if vertex.program == program and vertex.level == 0}
         key = (program, self.vertex.number)
@@ -78,10 +78,10 @@ class Target(NamedTuple):
 
 
 def epoch_to_record(spark: SparkSession, checkpoint: str, epoch: int | None, uid: str | None) -> int:
-    """Return the epoch to record; it takes the arguments of ``record``.
+    """Return the epoch to record, from the arguments of ``record``.
 
     Raises:
-        ProgramError: the epoch is no number.
+        ProgramError: the epoch is not a number.
     """
     if epoch is not None:
         if not is_count(epoch, 0):
@@ -103,7 +103,7 @@ def find_target(
     subtask: int | None,
     key: str | None,
 ) -> Target:
-    """Return the task of an epoch to record; it takes the arguments of ``record``.
+    """Return the task to record, from the arguments of ``record``.
 
     Raises:
         ProgramError: there is no such task.
@@ -142,11 +142,6 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
 
 
 def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, uid: str, text: str) -> int:
-    """Return the subtask that has a key.
-
-    Raises:
-        ProgramError: the text may be several keys, of several subtasks.
-    """
     facts = program.facts
     assert facts is not None, "the vertex was found in it"
     layout = facts.description.with_layout(program.layout)
@@ -173,10 +168,10 @@ def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: Checkpoin
 
 
 def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
-    """Return what differs in the sources from when the epoch ran, as far as the history tells.
+    """Return how the sources differ from the epoch's first run, by the history.
 
     Args:
-        end: what the task has told of its input.
+        end: the task's summary of its input.
     """
     epoch = target.known
     if epoch is None:

@@ -1,7 +1,7 @@
-"""Calls that user code makes by itself in a replay: to services, and of other programs. They are refused.
+"""Refusal of calls that user code makes in a replay: to services and to other programs.
 
-Python's audit events tell of them before they happen. A library in C that opens its own sockets raises no events: only
-a network namespace holds it back (``cli/apart.py``).
+Python's audit events announce them. A C library that opens its own sockets raises no events; only a network namespace
+stops it (``cli/apart.py``).
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _SENDS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
 
 
 class RefusedCallError(BaseException):
-    """User code is about to make a call. It is no ``Exception``, which retries and dead letters would catch."""
+    """User code is about to make a call. Not an ``Exception``, which retries and dead letters would catch."""
 
 
 class Refused:
     """Refuses the calls of this thread, and of threads that start later.
 
     Args:
-        uid: the uid of the task's operator, for calls whose operator is unknown.
+        uid: uid of the task's operator, for calls whose operator is unknown.
 
     Attributes:
-        first: the message about the first call, or None.
+        first: message about the first call, or None.
     """
 
     def __init__(self, uid: str) -> None:
         self.first: str | None = None
         self._uid = uid
         self._others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-        # Sockets that user code has bound: it may talk to itself.
+        # Sockets that user code has bound, to which it may connect.
         self._bound: WeakSet[Any] = WeakSet()
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Take an audit event.
+        """Handle an audit event.
 
         Raises:
-            RefusedCallError: it is a call.
+            RefusedCallError: the event is a call.
         """
         if threading.get_ident() in self._others:
             return
@@ -60,7 +60,7 @@ class Refused:
         action = self._action(event, arguments)
         if action is None:
             return
-        frame = sys._getframe(2)  # of the code that raises the event
+        frame = sys._getframe(2)  # the code that raises the event
         if any(name.partition(".")[0] == "py4j" for name in _modules(frame)):
             return  # Java objects of the script's session are released
         message = (
@@ -71,7 +71,7 @@ class Refused:
         raise RefusedCallError(message)
 
     def _action(self, event: str, arguments: tuple[Any, ...]) -> str | None:
-        """Return what a call would do, for people, or None if the event is no call."""
+        """Describe a call, or return None for other events."""
         if event in _PROGRAMS:
             return f"run a program, {shorten(arguments[1] if len(arguments) > 1 else arguments[0])}"
         if event in _NAMES:
@@ -88,7 +88,7 @@ class Refused:
         for bound_socket in list(self._bound):
             try:
                 own = bound_socket.getsockname()
-            except OSError:  # it is closed
+            except OSError:  # closed
                 continue
             if own == address:
                 return True
@@ -98,7 +98,7 @@ class Refused:
 
 
 def _is_name(host: Any) -> bool:
-    """Return whether to look a host up takes a call."""
+    """Return whether resolving a host needs a call."""
     name = host.decode(errors="replace") if isinstance(host, (bytes, bytearray)) else host
     if not name or name in ("localhost", socket.gethostname()):
         return False
@@ -127,7 +127,6 @@ def _modules(frame: FrameType) -> Iterator[str]:
 
 
 def _caller(frame: FrameType, uid: str) -> str:
-    """Return who makes a call: the operator, the function and its line."""
     operators = (frame.f_locals.get("self") for frame in _frames(frame))
     operator = next((operator for operator in operators if isinstance(operator, StreamOperator)), None)
     frames = [frame for frame in _frames(frame) if is_code_of_user(frame.f_code.co_filename)]
@@ -137,7 +136,7 @@ def _caller(frame: FrameType, uid: str) -> str:
 
 
 class _Hook:
-    """The audit hook of this process; Python never removes one."""
+    """The audit hook of this process, which Python cannot remove."""
 
     refused: Refused | None = None
     is_installed = False
@@ -150,7 +149,7 @@ class _Hook:
 
 @contextmanager
 def refused_calls(uid: str) -> Iterator[Refused]:
-    """Refuse the calls of user code until the block ends."""
+    """Refuse the calls of user code during the block."""
     if not _Hook.is_installed:
         sys.addaudithook(_Hook.hear)
         _Hook.is_installed = True

@@ -1,4 +1,4 @@
-"""Running a recording again, in this process: no Spark, no Java, and no calls unless they are asked for."""
+"""Replay of a recording in this process, without Spark, Java and, by default, service calls."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from pillarbox_tools.replay.unanswered import UnansweredError
 
 @dataclass
 class Replay:
-    """What a replay did.
+    """The result of a replay.
 
     Attributes:
-        records: how many records the task's input had, up to the end or the failure.
-        sent: how many records it sent.
-        failure: how it failed; None: it did not.
+        records: input records up to the end or the failure.
+        sent: records sent.
+        failure: its failure, or None.
         error: the error that ended it.
-        differs: in what it is not as it was recorded; empty: it is the same.
-        state: differences between the state after it and the state in the checkpoint; None: they were not compared.
-        reasons: why it may differ, as messages for people; where it does not, there are none.
-        stopped: whether it stopped before a record that was asked for, or in the debugger.
-        unanswered: the message that says at which calls of a service it stopped; None: it did not.
+        differs: differences from the recording; empty if the same.
+        state: differences between its final state and the checkpoint's, or None if not compared.
+        reasons: messages about possible reasons for differences.
+        stopped: whether it stopped before the requested record, or in the debugger.
+        unanswered: message about the service call at which it stopped, or None.
     """
 
     records: int = 0
@@ -52,12 +52,12 @@ class Replay:
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing is known that differs from what was recorded."""
+        """Whether no difference from the recording is known."""
         return not self.differs and not self.state
 
 
 class _StopError(Exception):
-    """The replay has reached the record before which it is to stop."""
+    """The replay has reached the record to stop at."""
 
 
 def replay(
@@ -70,18 +70,18 @@ def replay(
     seed: int | None = None,
     clock: int | None = None,
 ) -> Replay:
-    """Run a recorded task again, up to its failure or to its end.
+    """Run a recorded task up to its failure or its end.
 
     Args:
         at: stop before this record of the input, counted from 1.
-        debug: open Python's debugger at that record, or at the record that failed. If it is not known which one did, as
+        debug: open Python's debugger at that record, or at the record that failed. If the failing record is unknown, as
             in a timer or a later operator of the task, the debugger opens where the exception was raised.
-        diff: compare the state after it with the state that the checkpoint had, or the failure with the noted one.
-        allow_calls: make calls, by asynchronous operators and by functions that open sockets or run programs; else the
-            task stops at the first call.
-        seed: of the random numbers that user code draws; None: they are others each time.
-        clock: what the clock of the task and of user code shows all the time (epoch ms); None: the task's shows what it
-            showed then, and user code sees the time of now.
+        diff: compare the final state with the checkpoint's, or the failure with the recorded one.
+        allow_calls: allow calls by asynchronous operators and by functions that open sockets or run programs. Otherwise
+            the task stops at the first call.
+        seed: seed of user code's random numbers, or None.
+        clock: fixed time of the task's clock and of user code (epoch ms). None: the task's clock repeats its readings,
+            and user code sees the current time.
     """
     noted = recording.facts.failure
     stop = at if at is not None else noted.number if debug and noted is not None else None
@@ -109,8 +109,8 @@ def _run(
     """Run the task once.
 
     Args:
-        stop: stop before this record.
-        calls: gets the calls of user code that may give something else each time.
+        stop: the record to stop before.
+        calls: filled with user code's nondeterministic calls.
     """
     result, facts = Replay(), recording.facts
     look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else outside_calls()
@@ -127,7 +127,7 @@ def _run(
             if unanswered is not None:
                 result.unanswered = str(unanswered)
             elif refused is not None and refused.first is not None:
-                pass  # whatever user code has made of it
+                pass  # user code may have replaced the error
             elif any(isinstance(cause, (_StopError, bdb.BdbQuit)) for cause in causes_of(error)):
                 result.stopped = True
             elif isinstance(error, Exception) and rerun is not None:
@@ -155,7 +155,7 @@ def _run(
 
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
-    """Have a task stop before a record of its input, or enter the debugger there."""
+    """Make a task stop, or enter the debugger, before a record of its input."""
     for input_ in task.chain.head.inputs:
         _wrap(task, input_, number, debug=debug)
 
@@ -164,7 +164,7 @@ def _wrap(task: StreamTask, input_: Any, number: int, *, debug: bool) -> None:
     process = input_.process_records
 
     def stopping(records: Records) -> None:
-        # The task counts a run before it hands it on.
+        # The task counts a run before processing it.
         first = task.metrics.records_in - len(records) + 1
         offset = number - first
         if not 0 <= offset < len(records):
@@ -202,7 +202,7 @@ def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> N
 
 
 def _reasons(recording: Recording, clock: int | None) -> list[str]:
-    """Return what else than calls of user code may make a difference."""
+    """Return possible reasons for differences other than calls of user code."""
     facts = recording.facts
     reasons = list(facts.doubts)
     seed = os.environ.get("PYTHONHASHSEED")

@@ -1,4 +1,4 @@
-"""Comparing two states of a subtask, entry by entry."""
+"""Comparison of two states of a subtask, entry by entry."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pillarbox_tools.replay.values import MISSING, digest, first_difference, sho
 
 @dataclass(frozen=True)
 class Difference:
-    """An entry that two states have with different values.
+    """An entry with different values in two states.
 
     Attributes:
-        owner: the key, and its namespace if it has one, as text.
-        state: the name of the state, or ``timers``.
-        then: the value in the checkpoint, as text, or None.
-        now: the value in the replay, or None.
-        part: the first part that differs: its place within the value, and what it is in both; empty if all differs.
+        owner: the key as text, with its namespace if it has one.
+        state: name of the state, or ``timers``.
+        then: value in the checkpoint as text, or None.
+        now: value in the replay, or None.
+        part: the first differing part: its path and both values. Empty if everything differs.
     """
 
     owner: str
@@ -39,7 +39,7 @@ class _Entry(NamedTuple):
 
 
 def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) -> list[Difference]:
-    """Return the differences between two logs of the same subtask, in the order of their owners."""
+    """Return the differences between two logs of the same subtask, ordered by owner."""
     recorded, other = _entries(then, subtask), _entries(now, subtask)
     pairs = ((recorded.get(key), other.get(key)) for key in recorded.keys() | other.keys())
     differences = [difference for pair in pairs if (difference := _difference(*pair)) is not None]
@@ -47,7 +47,6 @@ def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) ->
 
 
 def _entries(store: MemoryChunkStore, subtask: int) -> dict[bytes, _Entry]:
-    """Return the entries of a log by their keys, namespaces and states."""
     if not store.chunks:
         return {}
     entries: dict[bytes, _Entry] = {}

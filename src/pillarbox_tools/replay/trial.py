@@ -1,7 +1,7 @@
-"""A dry run of other code on a recording: both programs get the same input and state, and are compared.
+"""Comparison of another program with the recorded one, on the recorded input and state.
 
-First each runs as it is, which shows whether anything differs. If so, each runs again with one record at a time: the
-recorded program notes its output and state after each record in a file, and the other one is compared with that.
+First each runs normally, which shows whether anything differs. If so, each runs again record by record: the recorded
+program writes its output and state after each record to a file, and the other program is compared with it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pillarbox_tools.replay.unanswered import UnansweredError
 from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
-# How much is shown of a value.
+# Maximum length of a shown value.
 _SHOWN = 300
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one program made of a record: its output, and the state of the record's key afterwards, as text.
+    """One program's result for a record: its output, and the key's state afterwards, as text.
 
     Attributes:
-        error: the error that it ended with; None: there was none.
+        error: the error that ended it, or None.
     """
 
     output: list[str]
@@ -52,11 +52,11 @@ class FirstDifference:
     """The first record after which two programs differ.
 
     Attributes:
-        number: which record of the input it is, from 1; 0: they differ before the first record.
-        record: it, as text, and ``key``: its key; None: it has none.
-        before: the state of its key before it, in the recorded program, by state.
-        then: what the recorded program made of it, and ``now``: the other one.
-        parts: the parts of output and state that differ, as messages.
+        number: number of the record in the input, from 1; 0 if they differ before the first record.
+        record: the record as text, or None, and ``key``: its key, or None.
+        before: the recorded program's state of the key before it, by name.
+        then: the recorded program's result, and ``now``: the other one's.
+        parts: messages about the parts of output and state that differ.
     """
 
     number: int
@@ -70,15 +70,15 @@ class FirstDifference:
 
 @dataclass
 class Trial:
-    """How two programs compare.
+    """The comparison of two programs.
 
     Attributes:
-        records: how many records the input has.
-        sent: how many records each has sent, the recorded program first.
-        keys: how many keys have another state after the epoch.
-        first: the first difference; None: there is none.
-        only_end: what differs, although no record shows it: what timers, the end of the epoch, or requests made.
-        unanswered: the call of a service at which a program stopped, as a message; None: it ran to its end.
+        records: number of input records.
+        sent: number of records each has sent, the recorded program first.
+        keys: number of keys with different state after the epoch.
+        first: the first difference, or None.
+        only_end: differences that no record shows: from timers, the end of the epoch, or requests.
+        unanswered: message about the service call at which a program stopped, or None.
     """
 
     records: int = 0
@@ -90,12 +90,12 @@ class Trial:
 
     @property
     def is_same(self) -> bool:
-        """Whether both ran to their ends and did the same."""
+        """Whether both completed with the same results."""
         return self.first is None and not self.only_end and self.unanswered is None
 
 
 class _Seen(NamedTuple):
-    """What a program did: it sent a record, or ended with an error before its input did."""
+    """An output record, or the error that ended a program, as a tree and as text."""
 
     tree: Any
     text: str
@@ -103,7 +103,7 @@ class _Seen(NamedTuple):
 
 @dataclass
 class _Whole:
-    """A run at full speed."""
+    """The result of a run at full speed."""
 
     outputs: Counter[bytes] = field(default_factory=Counter)
     texts: dict[bytes, str] = field(default_factory=dict)
@@ -121,18 +121,18 @@ def compare_programs(
     allow_calls: bool = False,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
 ) -> Trial:
-    """Run the recorded program and another one on the recorded input, and compare what they do.
+    """Run the recorded program and another one on the recorded input, and compare their results.
 
-    The recorded program uses the modules that the recording has, and the other one those that are found here.
+    The recorded program uses the recorded modules, the other one the modules of this process.
 
     Args:
         other: the other program's vertex.
-        clock: what both clocks show all the time (epoch ms); None: what the task's clock showed then.
-        allow_calls: whether programs make calls; else each stops at its first one.
-        broadcasts: the pickled values of Spark's broadcast variables in the other vertex, by number.
+        clock: fixed time of both clocks (epoch ms). None repeats the recorded readings.
+        allow_calls: whether programs may make calls; otherwise each stops at its first one.
+        broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
 
     Raises:
-        ConfigurationError: the recorded program cannot be loaded as it was, or the other one has other inputs.
+        ConfigurationError: the recorded program cannot be loaded as it was, or the other one has different inputs.
     """
 
     def recorded() -> Rerun:
@@ -177,7 +177,6 @@ def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Seen]:
 
 
 def _first(then: _Side, now: _Side) -> FirstDifference | None:
-    """Run each program a record at a time, up to the first difference."""
     steps: list[FirstDifference] = []
     with tempfile.TemporaryFile() as file:
         then.step(lambda look: pickle.dump(look, file, pickle.HIGHEST_PROTOCOL))
@@ -188,7 +187,7 @@ def _first(then: _Side, now: _Side) -> FirstDifference | None:
             nonlocal number
             try:
                 recorded: _Look = pickle.load(file)
-            except EOFError:  # it ended with an error, which the look before had
+            except EOFError:  # it ended with an error, which is in the previous step
                 return True
             parts = recorded.parts_that_differ(another)
             if parts or recorded.error != another.error:
@@ -205,12 +204,12 @@ def _first(then: _Side, now: _Side) -> FirstDifference | None:
 
 
 class _Look(NamedTuple):
-    """What became of a record: as :class:`FirstDifference` has it.
+    """A program's step for one record, with trees for comparison; see :class:`FirstDifference`.
 
     Attributes:
-        sent: the trees of the output.
-        states: the names and the trees of the states, by their names and namespaces.
-        error: the tree of the error, or None.
+        sent: trees of the output.
+        states: names and trees of the states, by name and namespace.
+        error: tree of the error, or None.
     """
 
     record: str | None
@@ -222,7 +221,7 @@ class _Look(NamedTuple):
     error: Any
 
     def parts_that_differ(self, other: _Look) -> list[str]:
-        """Return the parts of output and state that differ, as messages. The order of the output does not matter."""
+        """Return messages about the differing parts of output and state. The order of the output does not matter."""
         parts = []
         recorded, others = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
         for number in range(max(len(recorded), len(others))):
@@ -241,7 +240,6 @@ class _Look(NamedTuple):
 
 
 def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
-    """Return the trees of a list that another list lacks."""
     names = list(map(digest, values))
     trees = dict(zip(names, values))
     return [trees[name] for name in (Counter(names) - Counter(map(digest, other))).elements()]
@@ -252,11 +250,11 @@ class _EnoughError(BaseException):
 
 
 class _Side:
-    """One of the programs, which runs in the calling thread, as often as it is asked to.
+    """One of the programs, run in the calling thread as often as needed.
 
     Args:
-        rerun: makes the task.
-        modules: a context in which its modules are found.
+        rerun: creates the task.
+        modules: a context with its modules.
     """
 
     def __init__(
@@ -273,7 +271,7 @@ class _Side:
         self._allow_calls = allow_calls
 
     def _run(self, run: Callable[[Rerun], None]) -> tuple[_Seen | None, str | None]:
-        """Run the program; return how it failed, and at which call it stopped."""
+        """Run the program, and return its error and the call at which it stopped."""
         error: BaseException | None = None
         with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
             rerun = self._rerun()
@@ -295,7 +293,6 @@ class _Side:
         return _Seen(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
 
     def whole(self) -> _Whole:
-        """Run it at full speed."""
         whole = _Whole()
 
         def run(rerun: Rerun) -> None:
@@ -314,11 +311,11 @@ class _Side:
         return whole
 
     def step(self, take: Callable[[_Look], object]) -> None:
-        """Run it a record at a time.
+        """Run it record by record.
 
         Args:
-            take: gets what happened before the first record, then because of each record, then after the last one. If
-                it returns True, the run ends.
+            take: receives the step before the first record, the step of each record, and the step after the last one.
+                If it returns True, the run ends.
         """
         with self._modules():
             steps: list[_Steps] = []
@@ -337,7 +334,7 @@ class _Side:
 
 
 class _Steps:
-    """A run with one record at a time. The task is done with a record when it asks for the next portion of input."""
+    """A run with one record at a time. The task has finished a record when it asks for the next portion of input."""
 
     def __init__(self, rerun: Rerun, take: Callable[[_Look], object]) -> None:
         self._rerun = rerun
@@ -348,16 +345,15 @@ class _Steps:
         self._sent: list[Buffer] = []
 
     def run(self) -> None:
-        """Run the epoch."""
         for buffers in self._rerun.run(self._single_records()):
             self._sent += buffers
         self.look()
 
     def look(self, error: _Seen | None = None) -> None:
-        """Hand over what happened since the last look.
+        """Report the results since the last call.
 
         Raises:
-            _EnoughError: no more is needed.
+            _EnoughError: no further record is needed.
         """
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
@@ -374,7 +370,6 @@ class _Steps:
             raise _EnoughError
 
     def _single_records(self) -> Iterator[Any]:
-        """Yield the input with one record in each portion."""
         numbers: defaultdict[tuple[int, int], int] = defaultdict(int)
         for portion in self._rerun.input():
             if isinstance(portion, Records):
@@ -391,7 +386,6 @@ class _Steps:
         self._record, self._key, self._before = None, [], {}
 
     def _steps_of(self, records: Records, channel: int | None) -> Iterator[Records]:
-        """Yield a run of records one by one."""
         for index in range(len(records)):
             record = records.slice(index, index + 1)
             self._end_step()
@@ -406,7 +400,7 @@ class _Steps:
             try:
                 self._key = task.keys_of(channel, record)
             except Exception:
-                pass  # the operator asks for the key as well, and raises the error
+                pass  # the operator also computes the key, and raises the error
         self._before = {label: shorten(value, _SHOWN) for _, (label, value) in self._states()}
 
     def _end_step(self) -> None:
@@ -416,7 +410,7 @@ class _Steps:
         self.look()
 
     def _states(self) -> Iterator[tuple[bytes, tuple[str, Any]]]:
-        """Yield the states of the current record's key: a name, the name for people, and the value."""
+        """Yield the states of the current record's key: (id, (display name, value))."""
         task = self._rerun.task
         if not self._key or not isinstance(task, MultipleInputStreamTask):
             return
@@ -431,7 +425,7 @@ class _Steps:
 
 
 def _numbered(buffer: Buffer, payload: bytes, numbers: defaultdict[tuple[int, int], int]) -> Buffer:
-    """Return a buffer with another payload, and the number that is its turn in its channel."""
+    """Return a buffer with another payload, and its next sequence number in its channel."""
     edge = buffer.channel, buffer.target
     numbers[edge] += 1
     return buffer._replace(seq=numbers[edge] - 1, payload=payload)

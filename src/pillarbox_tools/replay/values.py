@@ -1,7 +1,7 @@
-"""Values as trees of plain data, which two versions of a program can be compared by.
+"""Values as trees of plain data, so that values of two versions of a program can be compared.
 
-Two versions have classes of their own, so their objects are never equal. A tree holds what a pickle would: the names of
-classes, and all values in them.
+Two versions have different classes, so their objects are never equal. A tree has a pickle's content: class names and
+all values.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import loads_allowed
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
-# How much is shown of a part that differs.
+# Maximum length of a shown part.
 _SHOWN = 120
-# The place within a value, and what both have there: trees, or ``MISSING``.
+# Path within a value, and the values of both sides: trees, or ``MISSING``.
 Place = tuple[str, Any, Any]
 MISSING = ("missing",)
 
 
 class Tree(NamedTuple):
-    """A value that has parts.
+    """A composite value.
 
     Attributes:
-        kind: its type, and all that tells it from others of its type but for its parts.
-        labels: where each part is, for people: ``.price``, ``['x']``.
+        kind: its type, and everything else that identifies it besides its parts.
+        labels: label of each part, such as ``.price`` or ``['x']``.
         parts: plain values and trees.
     """
 
@@ -40,10 +40,10 @@ class Tree(NamedTuple):
 
 
 def tree_of(value: Any) -> Any:
-    """Return a value as a tree; a plain value is its own."""
+    """Convert a value to a tree. Plain values stay as they are."""
     try:
         return _tree_of(value)
-    except RecursionError:  # it holds itself
+    except RecursionError:  # the value contains itself
         return Tree(("pickle", type(value).__qualname__), (), (pickled(value),))
 
 
@@ -79,7 +79,7 @@ def _of_fields(kind: str, value: Any) -> Tree:
 
 
 def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
-    """Return the tree of a mapping; the order of its keys does not matter."""
+    """Return the tree of a mapping, independent of the order of its keys."""
     entries = [(digest(_tree_of(key)), f"[{shorten(key, 40)}]", _tree_of(value)) for key, value in pairs]
     entries.sort(key=lambda entry: entry[0])
     keys, labels, parts = zip(*entries) if entries else ((), (), ())
@@ -87,7 +87,7 @@ def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
 
 
 def _of_steps(value: Opaque) -> Tree:
-    """Return the tree of an object by the steps in which a pickle makes it."""
+    """Return the tree of an object, from the steps of its pickle."""
     state = value._state
     labels: list[str] = []
     parts: list[Any] = []
@@ -112,7 +112,7 @@ def _of_steps(value: Opaque) -> Tree:
 
 
 def _of_object(value: Any) -> Any:
-    """Return the tree of an object of any other class, by its pickle."""
+    """Return the tree of an object of any other class, from its pickle."""
     try:
         payload = pickled(value)
     except Exception:
@@ -122,15 +122,15 @@ def _of_object(value: Any) -> Any:
             return Tree(("text", type(value).__qualname__), (), (shorten(value, 10_000),))
     read = loads_allowed(payload, AnyNames())
     kind = type(read)
-    # (An object of a subclass of these types is opaque.)
+    # Objects of subclasses of these types are opaque.
     if kind in _ATOMS or isinstance(read, (list, tuple, dict, set, frozenset, Opaque, type(Opaque))):
         return _tree_of(read)
     return Tree((kind.__module__, kind.__qualname__), (), (repr(read),))
 
 
 def digest(tree: Any) -> bytes:
-    """Return bytes that are equal for equal trees only."""
-    # Version 0 of the format does not depend on which objects are shared or interned.
+    """Return bytes that are equal only for equal trees."""
+    # Version 0 of the format is independent of shared and interned objects.
     return marshal.dumps(_plain(tree), 0)
 
 
@@ -141,7 +141,7 @@ def _plain(tree: Any) -> Any:
 
 
 def first_difference(left: Any, other: Any, path: str = "") -> Place | None:
-    """Return the innermost part in which two trees differ first, or None."""
+    """Return the innermost first part in which two trees differ, or None."""
     if digest(left) == digest(other):
         return None
     if isinstance(left, Tree) and isinstance(other, Tree):
@@ -171,7 +171,7 @@ def _name(tree: Tree) -> Any:
 
 
 def shown(tree: Any, limit: int = _SHOWN) -> str:
-    """Return a tree as text, cut short."""
+    """Format a tree, shortened."""
     if tree is MISSING:
         return "missing"
     if not isinstance(tree, Tree):
@@ -185,6 +185,6 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
 
 
 def difference_text(name: str, difference: Place, left_name: str, other: str) -> str:
-    """Return how two values differ, as a message: ``one`` and ``other`` are the programs."""
+    """Format a difference between two programs, ``left_name`` and ``other``."""
     where, left, another = difference
     return f"{name}{where} is {shown(left)} in {left_name}, and {shown(another)} in {other}"

@@ -56,7 +56,6 @@ class CheckpointQuery(StoredQuery):
         return self._known
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Return the state and history of a key from the checkpoint."""
         return key_life(self._spark, self._checkpoint, uid, key)
 
 

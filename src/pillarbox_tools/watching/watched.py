@@ -99,7 +99,6 @@ class WatchedQuery(QueryModel):
             self._history.write(is_end=True)
 
     def snapshot(self) -> Snapshot:
-        """Return the current snapshot with the earlier runs. Any thread."""
         self._read_earlier()
         snapshot = super().snapshot()
         return replace(snapshot, missing=[*snapshot.missing, self._unread]) if self._unread else snapshot
@@ -119,7 +118,6 @@ class WatchedQuery(QueryModel):
                 )
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Return the state and history of a key from the checkpoint. Any thread."""
         if not self._checkpoint:
             raise no_checkpoint()
         return key_life(self._spark, self._checkpoint, uid, key)
