@@ -73,18 +73,18 @@ def serve_metrics(query: Any, port: int, *, host: str) -> MetricsServer:
     """See :func:`pillarbox.serve_metrics`."""
     from pillarbox_tools.export.prometheus import open_server
 
-    return open_server(watched_query(query, "serve_metrics()").ledger, host, port)
+    return open_server(watched_query(query, "serve_metrics()").metrics, host, port)
 
 
 def query_collector() -> Collector:
     """See :class:`pillarbox.QueryCollector`."""
     from pillarbox_tools.export.prometheus import Collector
 
-    return Collector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").ledger)
+    return Collector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").metrics)
 
 
 def export_otel(query: Any, meter_provider: Any) -> None:
     """See :func:`pillarbox.export_otel`."""
     from pillarbox_tools.export.otel import observe
 
-    observe(watched_query(query, "export_otel()").ledger, meter_provider)
+    observe(watched_query(query, "export_otel()").metrics, meter_provider)

@@ -16,10 +16,10 @@ from pillarbox._json import plain
 from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
-from pillarbox_tools.dashboard import changes
-from pillarbox_tools.dashboard.changes import Changes
+from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.documents import View
 from pillarbox_tools.dashboard.server import Dashboard
+from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.dashboard.views import view_of
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.shown import StoredQuery
@@ -125,7 +125,7 @@ def _since(client: httpx.Client, seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_view_is_made_once_for_each_change(live: Live) -> None:
-    changes = Changes(live)
+    changes = VersionedView(live)
     first = changes.since("")
     assert changes.since("") == first
     changes.entry()
@@ -136,15 +136,15 @@ def test_a_view_is_made_once_for_each_change(live: Live) -> None:
 
 
 def test_only_rates_and_conditions_are_made_again_as_time_passes(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(versioned_view, "_LOOK_EVERY", 0.0)
     views: list[View] = []
 
     def counted(snapshot: Snapshot) -> View:
         views.append(view_of(snapshot))
         return views[-1]
 
-    monkeypatch.setattr(changes, "view_of", counted)
-    made = Changes(live)
+    monkeypatch.setattr(versioned_view, "view_of", counted)
+    made = VersionedView(live)
     first = json.loads(made.since(""))
     live.model._clock = lambda: START + 1000
     made.since("")
@@ -167,7 +167,7 @@ def test_earlier_runs_are_lines_that_do_not_change(live: Live) -> None:
             return replace(super().snapshot(), earlier=runs)
 
     query = Restarted()
-    changes = Changes(query)
+    changes = VersionedView(query)
     first = json.loads(changes.since(""))
     failed, killed = first["earlier"]
     [total] = failed["moments"]
@@ -219,7 +219,7 @@ def test_the_list_says_how_queries_are(client: httpx.Client, live: Live) -> None
 def test_what_is_wrong_with_a_query_is_in_its_entry_although_nothing_changes(
     client: httpx.Client, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(versioned_view, "_LOOK_EVERY", 0.0)
     [before] = client.get("/api/queries").json()
     assert before["conditions"] == []
     live.model._clock = lambda: START + 600_000

@@ -90,7 +90,7 @@ def test_it_is_said_of_each_rule_what_breaks_it() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "_told", set())
+    monkeypatch.setattr(examination, "_logged", set())
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> set[str]:

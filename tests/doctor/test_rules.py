@@ -211,8 +211,9 @@ BROKEN: list[tuple[str, Facts, str]] = [
     (
         "tasks_in_workers",
         facts(query(change=without_homes)),
-        "10 of 20 tasks of 'count' in the last 10 epochs ran in Python workers, because no home was available: the process"
-        ' that makes homes does not answer.*may read its task.s whole log, and on_barrier="carry".*like "drain"',
+        "10 of 20 tasks of 'count' in the last 10 epochs ran in Python workers, because no home was available: the"
+        ' process that makes homes does not answer.*may read its task.s whole log, and on_barrier="carry".*like'
+        ' "drain"',
     ),
     (
         "restarting_homes",

@@ -23,7 +23,7 @@ from tests.model.made import keyed, model, progress, source
 
 @pytest.fixture(autouse=True)
 def _of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "_told", set())
+    monkeypatch.setattr(examination, "_logged", set())
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:

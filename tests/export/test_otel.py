@@ -12,10 +12,10 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Sum
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, ProgramError
-from pillarbox_tools.export.exported import Exported
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.metric import METRICS
 from pillarbox_tools.export.otel import observe
+from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run
 from tests.model.made import START, keyed, model, plan, progress, source
@@ -32,8 +32,8 @@ def read(reader: InMemoryMetricReader) -> dict[str, Any]:
 
 def test_a_provider_observes_a_query() -> None:
     query, reader = model(), InMemoryMetricReader()
-    ledger = Ledger(query)
-    observe(ledger, MeterProvider(metric_readers=[reader]))
+    metrics = QueryMetrics(query)
+    observe(metrics, MeterProvider(metric_readers=[reader]))
     query.progressed(progress(1, source(records_in=5), keyed(busy_ms=250, state_bytes=9, gauges={"map-3.g": 2.5})))
     found = read(reader)
     busy = found["pillarbox.busy.time"]
@@ -52,11 +52,11 @@ def test_a_provider_observes_a_query() -> None:
 
 def test_it_has_the_samples_of_prometheus() -> None:
     query, reader = model(), InMemoryMetricReader()
-    ledger = Ledger(query)
-    observe(ledger, MeterProvider(metric_readers=[reader]))
+    metrics = QueryMetrics(query)
+    observe(metrics, MeterProvider(metric_readers=[reader]))
     query.progressed(progress(1, source(), keyed(watermark=START, counters={"map-3.x": 1, "count.dead_letters": 2})))
-    exported = Exported()
-    exported.add(ledger)
+    exported = ExportedQueries()
+    exported.add(metrics)
     expected = {
         (metric.otel_name, tuple(zip(("query", *metric.labels), labels))): value
         for metric, samples in exported.samples().items()
@@ -76,27 +76,27 @@ def test_one_provider_observes_several_queries(caplog: pytest.LogCaptureFixture)
     provider = MeterProvider(metric_readers=[reader])
     for name in ("one", "two"):
         query = QueryModel(name, name, "", plan(), Run("r", START), clock=lambda: START)
-        observe(Ledger(query), provider)
+        observe(QueryMetrics(query), provider)
     ups = {point.attributes["query"]: point.value for point in read(reader)["pillarbox.query.up"].data.data_points}
     assert ups == {"one": 1, "two": 1}
     assert caplog.messages == []  # such as that an instrument is there already
 
 
 def test_the_global_provider_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    observe(Ledger(model()), None)
+    observe(QueryMetrics(model()), None)
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     set_meter_provider(provider)
-    observe(Ledger(model(clock=lambda: START)), provider)  # which is the global one
+    observe(QueryMetrics(model(clock=lambda: START)), provider)  # which is the global one
     assert len(read(reader)["pillarbox.query.up"].data.data_points) == 1
 
 
 def test_what_is_no_provider() -> None:
     with pytest.raises(ProgramError, match=r"^export_otel\(\): meter_provider is a MeterProvider .*, not 'otel'$"):
-        observe(Ledger(model()), "otel")  # type: ignore[arg-type]
+        observe(QueryMetrics(model()), "otel")  # type: ignore[arg-type]
 
 
 def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigurationError, match=r"needs OpenTelemetry .*: pip install 'pillarbox\[otel\]'$"):
-        observe(Ledger(model()), None)
+        observe(QueryMetrics(model()), None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from pillarbox_tools.export.ledger import MOST_NAMES
 from pillarbox_tools.export.metric import METRICS
+from pillarbox_tools.export.query_metrics import MOST_NAMES
 from tests.export.expressions import FOLDER, of_alerts
 
 PAGE = (FOLDER.parent / "monitoring.md").read_text()

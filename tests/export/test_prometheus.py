@@ -15,15 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, ProgramError
-from pillarbox_tools.export.ledger import Ledger
 from pillarbox_tools.export.metric import METRICS
 from pillarbox_tools.export.prometheus import Collector, MetricsServer
+from pillarbox_tools.export.query_metrics import QueryMetrics
 from tests.model.made import START, keyed, model, progress, source
 
 
-def collector(*ledgers: Ledger) -> Collector:
+def collector(*ledgers: QueryMetrics) -> Collector:
     """A collector as QueryCollector has one."""
-    found = Collector("the test", lambda ledger: ledger)
+    found = Collector("the test", lambda metrics: metrics)
     for each in ledgers:
         found.add(each)
     return found
@@ -36,7 +36,7 @@ def scraped(registry: CollectorRegistry) -> dict[str, Any]:
 def test_a_registry_tells_of_a_query() -> None:
     query = model()
     registry = CollectorRegistry()
-    registry.register(collector(Ledger(query)))
+    registry.register(collector(QueryMetrics(query)))
     query.progressed(progress(1, source(records_in=5), keyed(busy_ms=250, watermark=START - 1000, state_bytes=9)))
     found = scraped(registry)
     [sample] = [each for each in found["pillarbox_busy_time_seconds"].samples if each.labels["operator"] == "count"]
@@ -52,7 +52,7 @@ def test_a_registry_tells_of_a_query() -> None:
 def test_any_name_of_a_metric_can_be_scraped(operator: str, name: str) -> None:
     query = model()
     registry = CollectorRegistry()
-    registry.register(collector(Ledger(query)))
+    registry.register(collector(QueryMetrics(query)))
     query.progressed(progress(1, keyed(counters={f"map-3.{name}!": 7})))
     [sample] = scraped(registry)["pillarbox_user_count"].samples
     assert (sample.labels["name"], sample.value) == (f"{name}!", 7)
@@ -61,9 +61,9 @@ def test_any_name_of_a_metric_can_be_scraped(operator: str, name: str) -> None:
 def test_a_registry_refuses_a_second_collector() -> None:
     """Else each metric would be in the text twice, which Prometheus does not read."""
     registry = CollectorRegistry()
-    registry.register(collector(Ledger(model())))
+    registry.register(collector(QueryMetrics(model())))
     with pytest.raises(ValueError, match="Duplicated timeseries"):
-        registry.register(collector(Ledger(model())))
+        registry.register(collector(QueryMetrics(model())))
 
 
 def test_names_are_as_prometheus_wants_them() -> None:

@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.export import metric as m
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run, Snapshot
@@ -37,7 +37,7 @@ class Day:
         self.now = START
         run = Run("r", START, settings={**SETTINGS, **settings})
         self.model = QueryModel("q", "counts", "/c", plan(), run, clock=lambda: self.now)
-        self.ledger = Ledger(self.model)
+        self.ledger = QueryMetrics(self.model)
         self.number = 0
         self.tells_backlog = True
 
@@ -71,7 +71,7 @@ class Day:
         """What doctor, page and alerts say, if they say the same of the conditions."""
         snapshot = self.model.snapshot()
         found = rules_of(snapshot)
-        gauges = self.ledger.standing().gauges
+        gauges = self.ledger.values().gauges
         of_alerts = {name.replace(" ", "_") for name in CONDITIONS if gauges[m.CONDITION, (name,)]}
         of_page = {each.name.replace(" ", "_") for each in conditions_of(snapshot)}
         assert of_page == of_alerts == found & {name.replace(" ", "_") for name in CONDITIONS}
@@ -274,7 +274,7 @@ def test_a_query_that_starts_again_and_again_is_in_a_loop() -> None:
     assert day.found() == {"crash_loop"}
     [condition] = conditions_of(day.model.snapshot())
     assert condition.line == "Started 5 times in 30 min, and failed 4; last error: no such table"
-    assert day.ledger.standing().counters[m.FAILURES, ()] == 1
+    assert day.ledger.values().counters[m.FAILURES, ()] == 1
     day.now += 6 * MINUTE
     day.epoch()
     assert day.found() == set(), "it has run for a while"

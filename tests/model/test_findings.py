@@ -35,7 +35,8 @@ def test_the_partition_that_holds_event_time_is_named_with_its_record() -> None:
     assert (found.vertex, found.subtask, found.watermark, found.way) == (1, 0, START - 6, [[0, 1]])
     assert (found.source, found.partition, found.latest, found.place) == (0, 1, START - 5, place)
     assert found.message == (
-        "partition 1 of the source of 'payments' holds it back: its newest record is topic payments, partition 1, offset 17"
+        "partition 1 of the source of 'payments' holds it back: its newest record is topic payments, partition 1,"
+        " offset 17"
     )
 
 

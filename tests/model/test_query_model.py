@@ -61,7 +61,7 @@ def test_an_error_without_data_is_a_failure_too() -> None:
 
 def test_the_version_grows_with_each_change() -> None:
     query = model()
-    seen = [query.look()]
+    seen = [query.refresh()]
     for change in (
         lambda: query.progressed(progress(1)),
         lambda: query.failed("x"),
@@ -69,7 +69,7 @@ def test_the_version_grows_with_each_change() -> None:
         lambda: query.progressed(progress(1)),
     ):
         change()
-        seen.append(query.look())
+        seen.append(query.refresh())
     first, told, failed, ended, again = seen
     assert first < told < failed
     # A query ends once, and an epoch is told once.

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pillarbox_tools.dashboard import changes
+from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.model.shown import StoredQuery
 from pillarbox_tools.model.snapshot import Snapshot
@@ -270,7 +270,7 @@ def test_a_hidden_tab_asks_less_often_and_at_once_when_it_is_in_view(
         def requests_after(action: Any, *arguments: Any) -> int:
             """Change the query and do something; return how many requests the tab has begun, once it has drawn."""
             drawn = tab.evaluate("document.body.dataset.drawn")
-            live.model.progressed(progress(live.model.look(), source(records_in=5)))
+            live.model.progressed(progress(live.model.refresh(), source(records_in=5)))
             begun.clear()
             action(*arguments)
             if begun:
@@ -388,7 +388,7 @@ def test_lines_name_the_times_of_their_ends(chromium: Any, opened: Dashboard) ->
 def test_a_condition_is_on_top_of_the_page_in_its_title_and_in_the_list(
     chromium: Any, opened: Dashboard, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(versioned_view, "_LOOK_EVERY", 0.0)
     with context_of(chromium) as context:
         tab = context.new_page()
         tab.goto(opened.url)

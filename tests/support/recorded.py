@@ -21,7 +21,7 @@ from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox_tools.recording.recorded import chunks_of
-from pillarbox_tools.recording.recording import RecordingFacts, input_of, read_recording, write_recording
+from pillarbox_tools.recording.recording import RecordingMetadata, input_of, read_recording, write_recording
 from pillarbox_tools.replay.replay import replay
 
 
@@ -36,7 +36,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
         place.mkdir()
         input_of(place).write_bytes(b"".join(map(pickle.dumps, portions)))
         vertex = job.program.vertices[number]
-        return place, RecordingFacts(
+        return place, RecordingMetadata(
             checkpoint="none",
             epoch=job.epoch,
             number=number,
@@ -51,7 +51,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
             **facts,
         )
 
-    def write(job: LocalJob, place: Path, facts: RecordingFacts, before: Any, after: Any) -> None:
+    def write(job: LocalJob, place: Path, facts: RecordingMetadata, before: Any, after: Any) -> None:
         write_recording(place, facts, pickle.dumps(job._shipped[facts.number]), before, after)
         found.append(place)
 

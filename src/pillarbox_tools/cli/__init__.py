@@ -15,7 +15,7 @@ def main() -> None:
         if extra is None:
             raise
         sys.exit(f"pillarbox: the command line needs {package}: pip install 'pillarbox[{extra}]'")
-    from pillarbox_tools.cli.apart import replay_apart
+    from pillarbox_tools.cli.replay_process import replay_in_new_process
 
     # In another program, such as a test, a command must not replace the process.
-    commands(prog_name="pillarbox", obj=replay_apart)
+    commands(prog_name="pillarbox", obj=replay_in_new_process)

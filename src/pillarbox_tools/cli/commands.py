@@ -87,21 +87,21 @@ def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, PillarboxError) else f"{_said(error)} (--verbose shows more)"
+    return str(error) if isinstance(error, PillarboxError) else f"{_java_message(error)} (--verbose shows more)"
 
 
 # Java's output of an exception and its causes: class and message.
-_JAVAS = re.compile(
+_JAVA_CAUSES = re.compile(
     r"^(?:: |Caused by: )([\w.$]+): (.*?)(?=\n\s+at |\n\s+\.\.\. \d+ more|\nCaused by: |\Z)", re.M | re.S
 )
 # The rest of Spark's messages after this has plans and the statement.
 _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}.*", re.DOTALL)
 
 
-def _said(error: Exception) -> str:
+def _java_message(error: Exception) -> str:
     """Return an error's message without Java's stack and Spark's plans."""
     text, kind = str(error), type(error).__name__
-    causes = [(name.rpartition(".")[2], message) for name, message in _JAVAS.findall(text) if message.strip()]
+    causes = [(name.rpartition(".")[2], message) for name, message in _JAVA_CAUSES.findall(text) if message.strip()]
     if causes:
         # A SparkException only reports that a job or thread failed; its cause has the reason.
         kind, text = next((cause for cause in causes if cause[0] != "SparkException"), causes[-1])
@@ -125,7 +125,7 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
         variants = [field.name for field in rows.schema.fields if field.dataType.typeName() == "variant"]
         named = [name for name in variants if name in condition]
         hint = f"; {named[0]} is a VARIANT, so say of what type it is, as in {named[0]}::long > 10" if named else ""
-        raise click.BadParameter(f"{condition!r}: {_said(error)}{hint}", param_hint="--where") from None
+        raise click.BadParameter(f"{condition!r}: {_java_message(error)}{hint}", param_hint="--where") from None
 
 
 def print_sentence(result: dict[str, Any], sentence: str, *, as_json: bool) -> None:

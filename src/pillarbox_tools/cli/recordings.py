@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
 
 
-class _CaughtError(BaseException):
+class _StartCalledError(BaseException):
     """The script has called start(). Not an ``Exception``, which a script that restarts its query catches."""
 
 
@@ -30,8 +30,8 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
         try:
             call(start)
         except Exception as error:
-            raise _CaughtError(error) from None
-        raise _CaughtError(None)
+            raise _StartCalledError(error) from None
+        raise _StartCalledError(None)
 
     before = sys.argv, list(sys.path)
     sys.argv = [str(program), *arguments]
@@ -39,7 +39,7 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
     try:
         with instead_of_starting(caught):
             runpy.run_path(str(program), run_name="__main__")
-    except _CaughtError as caught_error:
+    except _StartCalledError as caught_error:
         (raised,) = caught_error.args
         if isinstance(raised, PillarboxError):
             raise click.ClickException(str(raised)) from None

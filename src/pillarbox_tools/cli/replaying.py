@@ -15,9 +15,9 @@ import click
 
 from pillarbox._errors import PillarboxError
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.apart import Order
 from pillarbox_tools.cli.commands import JSON, print_result
 from pillarbox_tools.cli.recordings import run_to_start
+from pillarbox_tools.cli.replay_process import ReplayRequest
 
 if TYPE_CHECKING:
     from pillarbox._runtime.shipping import ShippedVertex
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pillarbox_tools.recording.recording import Recording
 
 
-class _Moment(click.ParamType[int]):
+class _Timestamp(click.ParamType[int]):
     """A point in time: epoch milliseconds or ISO 8601."""
 
     name = "time"
@@ -52,7 +52,9 @@ class _Moment(click.ParamType[int]):
 @click.option("--allow-calls", is_flag=True, help="Make calls of services, and run programs, as the functions ask.")
 @click.option("--seed", type=int, help="Let random numbers of your code be the same each time.")
 @click.option(
-    "--clock", type=_Moment(), help="What the clock shows all the time: epoch milliseconds, or as ISO 8601 writes it."
+    "--clock",
+    type=_Timestamp(),
+    help="What the clock shows all the time: epoch milliseconds, or as ISO 8601 writes it.",
 )
 @click.option(
     "--program",
@@ -63,7 +65,7 @@ class _Moment(click.ParamType[int]):
 @click.argument("arguments", nargs=-1)
 @click.pass_obj
 def replay(
-    replay_apart: Callable[[Order, str | None], NoReturn] | None,
+    replay_in_new_process: Callable[[ReplayRequest, str | None], NoReturn] | None,
     /,
     directory: Path,
     at: int | None,
@@ -82,23 +84,23 @@ def replay(
     With --program, the script runs up to pillarbox.start(...), with ARGUMENTS, and with the Spark session that it
     makes; then both versions of the task run on the same input and state. The exit code is 1 if they differ.
     """
-    from pillarbox_tools.recording.recording import read_facts
+    from pillarbox_tools.recording.recording import read_metadata
 
     if program is not None and (at is not None or debug or diff):
         raise click.UsageError("--program compares two programs: --at, --pdb and --diff are for one")
     if program is None:
         how |= {"at": at, "debug": debug, "diff": diff}
     try:
-        facts = read_facts(directory)
+        facts = read_metadata(directory)
         paths = list(sys.path)
         other = None if program is None else _vertex_of(program, arguments, facts.uid, paths)
     except PillarboxError as error:
         raise click.ClickException(str(error)) from None
-    order = Order(directory=str(directory), other=pickle.dumps(other), how=how, as_json=as_json, paths=paths)
-    if replay_apart is None:
-        _replay(order)
+    request = ReplayRequest(directory=str(directory), other=pickle.dumps(other), how=how, as_json=as_json, paths=paths)
+    if replay_in_new_process is None:
+        _replay(request)
     else:
-        replay_apart(order, facts.hash_seed)
+        replay_in_new_process(request, facts.hash_seed)
 
 
 def _vertex_of(
@@ -124,35 +126,35 @@ def _vertex_of(
     return others[0]
 
 
-def run_alone(order: Order) -> NoReturn:
+def run_replay(request: ReplayRequest) -> NoReturn:
     """Replay in a process of its own, and exit."""
-    click.Command("replay", callback=functools.partial(_replay, order)).main([], prog_name="pillarbox")
+    click.Command("replay", callback=functools.partial(_replay, request)).main([], prog_name="pillarbox")
     raise AssertionError("a command exits")
 
 
-def _replay(order: Order) -> None:
+def _replay(request: ReplayRequest) -> None:
     from pillarbox_tools.recording.recording import read_recording
 
-    other = pickle.loads(order["other"])
+    other = pickle.loads(request["other"])
     try:
-        recording = read_recording(Path(order["directory"]))
+        recording = read_recording(Path(request["directory"]))
         report, table, is_same = (
-            _run(recording, **order["how"]) if other is None else _compare(recording, *other, **order["how"])
+            _run(recording, **request["how"]) if other is None else _compare(recording, *other, **request["how"])
         )
     except PillarboxError as error:
         raise click.ClickException(str(error)) from None
     facts = recording.facts
-    task = {"recording": order["directory"], "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
-    print_result({**task, **report}, table, as_json=order["as_json"])
+    task = {"recording": request["directory"], "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
+    print_result({**task, **report}, table, as_json=request["as_json"])
     if not is_same:
         sys.exit(1)
 
 
 # The object to print, its tables, and whether both sides of a comparison are the same.
-_Found = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
+_Result = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
 
 
-def _run(recording: Recording, **how: Any) -> _Found:
+def _run(recording: Recording, **how: Any) -> _Result:
     from pillarbox_tools.replay.replay import replay as run
 
     result = run(recording, **how)
@@ -164,10 +166,10 @@ def _run(recording: Recording, **how: Any) -> _Found:
 
 def _compare(
     recording: Recording, other: ShippedVertex, broadcasts: dict[int, bytes], *, seed: int | None, **how: Any
-) -> _Found:
-    from pillarbox_tools.replay.outside import settled
-    from pillarbox_tools.replay.trial import compare_programs
+) -> _Result:
+    from pillarbox_tools.replay.comparison import compare_programs
+    from pillarbox_tools.replay.nondeterminism import fixed_inputs
 
-    with settled(seed, how["clock"]):
+    with fixed_inputs(seed, how["clock"]):
         trial = compare_programs(recording, other, broadcasts=broadcasts, **how)
     return asdict(trial), show.compared, trial.is_same

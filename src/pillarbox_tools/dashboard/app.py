@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from pillarbox._errors import PillarboxError, describe
-from pillarbox_tools.dashboard.changes import Changes
 from pillarbox_tools.dashboard.guard import Guard, cookie_of, quoted
+from pillarbox_tools.dashboard.versioned_view import VersionedView
 
 # Pages may load only from the dashboard itself, and may not be framed.
 _POLICY = (
@@ -19,7 +19,7 @@ _POLICY = (
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def make_app(queries: Callable[[], Mapping[str, Changes]], port: int, token: str | None) -> Any:
+def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, token: str | None) -> Any:
     """Return the ASGI application.
 
     Args:
@@ -40,7 +40,7 @@ def make_app(queries: Callable[[], Mapping[str, Changes]], port: int, token: str
         "Cache-Control": "no-store",
     }
 
-    def query_of(request: Request) -> Changes:
+    def query_of(request: Request) -> VersionedView:
         query = queries().get(request.path_params["query"])
         if query is None:
             raise HTTPException(404, "This driver does not know the query. It forgets queries that ended long ago.")

@@ -14,8 +14,8 @@ from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running import observing
 from pillarbox_tools.dashboard.app import make_app
-from pillarbox_tools.dashboard.changes import Changes
 from pillarbox_tools.dashboard.guard import is_loopback, quoted
+from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.model.shown import ShownQuery
 
 # Time limit for the server's start and end (seconds).
@@ -49,7 +49,7 @@ class Dashboard(observing.Dashboard):
             ) from error
         token = checked_token(token, "dashboard()")
         self._changing = threading.Lock()  # guards changes of the queries
-        self._queries: dict[str, Changes] = {}
+        self._queries: dict[str, VersionedView] = {}
         # Ids of ended queries, in order of detection.
         self._ended: dict[str, None] = {}
         self._token = token if token is not None or is_loopback(host) else secrets.token_urlsafe(24)
@@ -107,7 +107,7 @@ class Dashboard(observing.Dashboard):
                 return
             self._ended.pop(query.id, None)
             others = {number: other for number, other in self._queries.items() if number != query.id}
-            queries = {**others, query.id: Changes(query)}
+            queries = {**others, query.id: VersionedView(query)}
             if len(queries) > _MOST_ENDED:
                 self._ended |= {number: None for number, other in queries.items() if other.query.has_ended}
                 for number in list(self._ended)[:-_MOST_ENDED]:

@@ -11,12 +11,12 @@ from pillarbox._reports.plan import PlanVertex
 from pillarbox_tools.dashboard.documents import Entry, PlanView, VertexView, View
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
-from pillarbox_tools.model.condition import conditions_of, heard_at, lag_now, rate_now
+from pillarbox_tools.model.condition import conditions_of, lag_now, last_report_at, rate_now
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
 
 # Spark's phases of an epoch, in order.
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
@@ -62,14 +62,14 @@ def view_of(snapshot: Snapshot) -> View:
     calls, counters = _counts(snapshot.epochs)
     return View(
         **vars(entry_of(snapshot)),
-        at=heard_at(snapshot),
+        at=last_report_at(snapshot),
         run=_drawn_run(snapshot.run, _POINTS),
         earlier=[_earlier(run) for run in snapshot.earlier],
         settings=snapshot.run.settings,
         versions=snapshot.run.versions,
         failures=snapshot.run.failures,
         plan=_plan(snapshot, epoch),
-        keyed=[] if snapshot.plan is None else _keyed(snapshot.plan.vertices),
+        keyed=list(dict.fromkeys(vertex.uid for vertex in snapshot.vertices if vertex.is_keyed)),
         strip=[EpochRun(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
         shown=None if epoch is None else _drawn(epoch),
         watermarks=held_watermarks(snapshot),
@@ -83,10 +83,6 @@ def view_of(snapshot: Snapshot) -> View:
         findings=wrong(Facts.of(snapshot)),
         missing=snapshot.missing,
     )
-
-
-def _keyed(vertices: Sequence[PlanVertex]) -> list[str]:
-    return list(dict.fromkeys(vertex.uid for vertex in vertices if vertex.is_keyed))
 
 
 def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
@@ -136,13 +132,13 @@ def _point(moments: Sequence[Moment]) -> Moment:
 def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
     if snapshot.plan is None:
         return None
-    runs = {} if epoch is None else {(vertex.program, vertex.number): vertex for vertex in epoch.vertices}
+    runs = {} if epoch is None else {vertex_id(vertex): vertex for vertex in epoch.vertices}
     shares = {} if epoch is None else _level_shares(snapshot.plan.vertices, runs, epoch.duration)
     vertices = [
         VertexView(
             **vars(vertex),
             level_share=shares.get((vertex.program, vertex.level), 0.0),
-            run=runs.get((vertex.program, vertex.number)),
+            run=runs.get(vertex_id(vertex)),
         )
         for vertex in snapshot.plan.vertices
     ]
@@ -150,12 +146,12 @@ def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
 
 
 def _level_shares(
-    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], OperatorReport], duration: int
+    vertices: Sequence[PlanVertex], runs: dict[VertexId, OperatorReport], duration: int
 ) -> dict[tuple[str, int], float]:
     """Return the share of an epoch in which tasks of a level ran, by program and level."""
     spans: dict[tuple[str, int], tuple[int, int]] = {}
     for vertex in vertices:
-        run = runs.get((vertex.program, vertex.number))
+        run = runs.get(vertex_id(vertex))
         if run is not None and run.began:
             level = vertex.program, vertex.level
             began, ended = spans.get(level, (run.began, run.ended))

@@ -26,7 +26,7 @@ from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexId, vertex_id
 from pillarbox_tools.model.windows import (
     DAY,
     HOUR,
@@ -114,8 +114,8 @@ def heavy_keys(facts: Facts) -> str | None:
             if key.share - key.error > 0.25 and skew.tasks > 2 and skew.factor > 2 and skew.busiest_ms > 500:
                 return (
                     f"key {key.key} has {key.share:.0%} (plus or minus {key.error:.0%}) of the records of"
-                    f" {name_of(query_of(facts), skew.program, skew.vertex)}, and its subtask is busy {skew.factor:.1f}"
-                    " times as long as the mean: aggregate before key_by(...), or use a finer key"
+                    f" {name_of(query_of(facts), (skew.program, skew.vertex))}, and its subtask is busy"
+                    f" {skew.factor:.1f} times as long as the mean: aggregate before key_by(...), or use a finer key"
                 )
     return None
 
@@ -126,13 +126,13 @@ def skewed_tasks(facts: Facts) -> str | None:
     epochs = _recent(facts)
     # The task limits the epochs, not the sink or Spark.
     long = max(1000.0, 0.2 * sum(epoch.duration for epoch in epochs))
-    for (program, number), every in _runs(epochs).items():
+    for vertex, every in _runs(epochs).items():
         runs = [run for run in every if run.tasks > 1]
         busiest = sum(run.busiest_ms for run in runs)
         others = sum((run.busy_ms - run.busiest_ms) / (run.tasks - 1) for run in runs)
         if busiest > long and busiest > 4 * others:
             return (
-                f"subtask {max(runs, key=lambda run: run.busiest_ms).busiest} of {name_of(snapshot, program, number)}"
+                f"subtask {max(runs, key=lambda run: run.busiest_ms).busiest} of {name_of(snapshot, vertex)}"
                 f" was busy for {busiest / 1000:.1f} s in {len(runs)} epochs, the other subtasks for"
                 f" {others / 1000:.1f} s on average: check its heavy keys, or the partitions of its source"
             )
@@ -148,10 +148,10 @@ def stuck_watermark(facts: Facts) -> str | None:
     epochs, snapshot = _epochs(facts), query_of(facts)
     if len(epochs) < _FEW:
         raise MissingFactError(f"whether event time advances: fewer than {_FEW} epochs with rows have ended")
-    if not _newer_records_come(epochs):
+    if not _records_advance(epochs):
         return None  # without event time, or all records have the same time, such as a day
     for vertex, runs in _runs(epochs).items():
-        watermark, count = runs[-1].watermark, _standing([run.watermark for run in runs])
+        watermark, count = runs[-1].watermark, _unchanged([run.watermark for run in runs])
         if count < _FEW or watermark in (None, MAX_WATERMARK):
             continue
         if watermark == MIN_TIMESTAMP and not runs[-1].timers:
@@ -161,17 +161,17 @@ def stuck_watermark(facts: Facts) -> str | None:
         why = next((held.message for held in held_watermarks(snapshot) if (held.program, held.vertex) == vertex), "")
         progress = "has not begun" if watermark == MIN_TIMESTAMP else "has not advanced"
         return (
-            f"event time of {name_of(snapshot, *vertex)} {progress} in {count} epochs with rows:"
+            f"event time of {name_of(snapshot, vertex)} {progress} in {count} epochs with rows:"
             f" {why or 'its input holds it back'}; see with_idleness(...) for sources that may be silent"
         )
     return None
 
 
-def _standing(watermarks: list[int | None]) -> int:
+def _unchanged(watermarks: list[int | None]) -> int:
     return len(list(takewhile(lambda watermark: watermark == watermarks[-1], reversed(watermarks))))
 
 
-def _newer_records_come(epochs: list[EpochRun]) -> bool:
+def _records_advance(epochs: list[EpochRun]) -> bool:
     """Return whether the newest records are newer than some epochs ago, by the known tasks."""
     newest = [
         max(times) for epoch in epochs if (times := [task.event_times[1] for task in epoch.tasks if task.event_times])
@@ -179,11 +179,11 @@ def _newer_records_come(epochs: list[EpochRun]) -> bool:
     return len(newest) > 1 and newest[-1] > newest[0]
 
 
-def _runs(epochs: list[EpochRun]) -> dict[tuple[str, int], list[OperatorReport]]:
-    runs: dict[tuple[str, int], list[OperatorReport]] = {}
+def _runs(epochs: list[EpochRun]) -> dict[VertexId, list[OperatorReport]]:
+    runs: dict[VertexId, list[OperatorReport]] = {}
     for epoch in epochs:
         for run in epoch.vertices:
-            runs.setdefault((run.program, run.number), []).append(run)
+            runs.setdefault(vertex_id(run), []).append(run)
     return runs
 
 
@@ -217,14 +217,13 @@ _NEXT_STEP = {
 
 def piling_timers(facts: Facts) -> str | None:
     """Check that keys have few timers. Windows have one per pane, by design."""
-    plan = query_of(facts).plan
-    kinds = {} if plan is None else {(vertex.program, vertex.number): vertex.kind for vertex in plan.vertices}
+    kinds = {vertex_id(vertex): vertex.kind for vertex in query_of(facts).vertices}
     for vertex in (runs[-1] for runs in _runs(_epochs(facts)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0
-        is_window = "window" in kinds.get((vertex.program, vertex.number), "")
+        is_window = "window" in kinds.get(vertex_id(vertex), "")
         if not is_window and keys and timers > 100 * keys and timers > 10_000:
             return (
-                f"the keys of {name_of(query_of(facts), vertex.program, vertex.number)} have"
+                f"the keys of {name_of(query_of(facts), vertex_id(vertex))} have"
                 f" {timers / keys:,.0f} timers each, {timers:,} in all: register one timer and move it, as in"
                 " ctx.timer_service().delete_event_time_timer(...)"
             )
@@ -278,7 +277,7 @@ def back_pressure(facts: Facts) -> str | None:
     for vertex in _epochs(facts)[-1].vertices:
         if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(facts, vertex):
             return (
-                f"tasks of {name_of(query_of(facts), vertex.program, vertex.number)} waited"
+                f"tasks of {name_of(query_of(facts), vertex_id(vertex))} waited"
                 f" {vertex.back_pressured_ms / 1000:.1f} s to send their output, and were busy for"
                 f" {vertex.busy_ms / 1000:.1f} s: the sink is slower than the program, so check it first"
             )
@@ -286,20 +285,20 @@ def back_pressure(facts: Facts) -> str | None:
 
 
 def _is_usual(facts: Facts, vertex: OperatorReport) -> bool:
-    runs = _runs(_epochs(facts)[-_FEW:])[vertex.program, vertex.number]
+    runs = _runs(_epochs(facts)[-_FEW:])[vertex_id(vertex)]
     return sum(run.back_pressured_ms > 3 * run.busy_ms for run in runs) > len(runs) / 2
 
 
 def tasks_in_workers(facts: Facts) -> str | None:
     """Check that tasks that should have homes have them."""
     newest = require(query_of(facts).epochs[-_FEW:] or None, "the processes of the tasks: no epoch has ended yet")
-    for runs in _runs(newest).values():
+    for vertex, runs in _runs(newest).items():
         without = sum(sum(run.fallbacks.values()) for run in runs)
         if without:
             why = next(reason for run in reversed(runs) for reason in run.fallbacks)
             return (
                 f"{without:,} of {sum(run.tasks for run in runs):,} tasks of"
-                f" {name_of(query_of(facts), runs[-1].program, runs[-1].number)} in the last {len(newest)} epochs ran"
+                f" {name_of(query_of(facts), vertex)} in the last {len(newest)} epochs ran"
                 f" in Python workers, because no home was available: {why}. There, an epoch may read its task's"
                 ' whole log, and on_barrier="carry" waits for requests like "drain": check the log of the executors, or'
                 " set spark.pillarbox.homes to off if this platform cannot start processes"

@@ -82,7 +82,7 @@ _CALLS = ("completed", "failed", "timed_out")
 def failing_calls(facts: Facts) -> str | None:
     """Check that few service calls fail. Window: fifteen minutes."""
     moments, snapshot = moments_of(facts), query_of(facts)
-    calls = {uid for vertex in (() if snapshot.plan is None else snapshot.plan.vertices) for uid in vertex.calls}
+    calls = {uid for vertex in snapshot.vertices for uid in vertex.calls}
     counters = {name for moment in moments for name in moment.counters}
     # An operator with service calls has all three counters; a function may have one with the same name.
     calls |= {name.rpartition(".")[0] for name in counters if _has_calls(name.rpartition(".")[0], counters)}

@@ -12,9 +12,9 @@ from pillarbox_tools.doctor.rules import Rule, wrong
 
 _log = logging.getLogger("pillarbox")
 
-_telling = threading.Lock()
+_logging = threading.Lock()
 # Findings that this process has logged: (rule, message).
-_told: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 
 
 def warn_of_findings(facts: Facts, rules: Sequence[Rule]) -> None:
@@ -29,8 +29,8 @@ def warn_of_findings(facts: Facts, rules: Sequence[Rule]) -> None:
         _log.debug("the doctor could not look at a query: %s", describe(error))
         return
     for finding in findings:
-        with _telling:
-            is_new = (finding.rule, finding.message) not in _told
-            _told.add((finding.rule, finding.message))
+        with _logging:
+            is_new = (finding.rule, finding.message) not in _logged
+            _logged.add((finding.rule, finding.message))
         if is_new:
             _log.warning("%s (a finding of pillarbox doctor: %s)", finding.message, finding.rule)

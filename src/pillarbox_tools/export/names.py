@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from pillarbox._reports.plan import Plan
+from pillarbox_tools.model.snapshot import VertexId, vertex_id
 
 # Maximum length of a source's label.
 _LONGEST = 120
@@ -20,18 +21,18 @@ class Names:
     """
 
     def __init__(self, plan: Plan | None) -> None:
-        self._chains: dict[tuple[str, int], list[str]] = {}
+        self._chains: dict[VertexId, list[str]] = {}
         # The uids of each task's operators, longest first: a uid may be the prefix of another one with a dot.
-        self._uids: dict[tuple[str, int], list[tuple[str, str]]] = {}
+        self._uids: dict[VertexId, list[tuple[str, str]]] = {}
         self._callers: set[str] | None = None if plan is None else set()
         self.infos: list[tuple[str, str, str, str]] = []
         names: set[str] = set()
         for vertex in [] if plan is None else plan.vertices:
-            key = vertex.program, vertex.number
+            key = vertex_id(vertex)
             chain = self._chains[key] = []
             uids = self._uids[key] = []
             for operator in vertex.operators:
-                name = _free(operator.uid or operator.name or f"vertex {vertex.number}", names, vertex.program)
+                name = _unused(operator.uid or operator.name or f"vertex {vertex.number}", names, vertex.program)
                 names.add(name)
                 chain.append(name)
                 self.infos.append((name, operator.name, chain[0], str(vertex.level)))
@@ -42,34 +43,32 @@ class Names:
                     self._callers.add(name)
             uids.sort(key=lambda pair: -len(pair[0]))
 
-    def chain(self, program: str, vertex: int) -> list[str]:
+    def chain(self, vertex: VertexId) -> list[str]:
         """Return the labels of a vertex's operators, head first."""
-        return self._chains.get((program, vertex)) or [f"{program} {vertex}"]
+        return self._chains.get(vertex) or ["{} {}".format(*vertex)]
 
-    def split(self, program: str, vertex: int, counter: str) -> tuple[str, str]:
+    def split(self, vertex: VertexId, counter: str) -> tuple[str, str]:
         """Split a counter or gauge, reported as ``uid.name``, into the operator's label and the name."""
-        for uid, name in self._uids.get((program, vertex), ()):
+        for uid, name in self._uids.get(vertex, ()):
             if counter.startswith(f"{uid}."):
                 return name, counter[len(uid) + 1 :]
         # a function chained to a source without a uid, or an unknown plan
-        return self.chain(program, vertex)[0], counter.lstrip(".")
+        return self.chain(vertex)[0], counter.lstrip(".")
 
     def calls(self, operator: str) -> bool:
         """Return whether an operator may call a service."""
         return self._callers is None or operator in self._callers
 
 
-def told_apart(descriptions: Iterable[str]) -> list[str]:
+def unique_labels(descriptions: Iterable[str]) -> list[str]:
     """Return the descriptions of a query's sources as labels: shortened and unique."""
     labels: list[str] = []
-    for description in descriptions:
-        labels.append(
-            _free(description if len(description) <= _LONGEST else f"{description[: _LONGEST - 3]}...", set(labels))
-        )
+    for text in descriptions:
+        labels.append(_unused(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...", labels))
     return labels
 
 
-def _free(name: str, names: Collection[str], program: str = "pillarbox") -> str:
+def _unused(name: str, names: Collection[str], program: str = "pillarbox") -> str:
     if name in names and program != "pillarbox":
         name = f"{name} ({program})"
     candidate, number = name, 2

@@ -9,21 +9,21 @@ from weakref import WeakKeyDictionary
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, ProgramError, shorten
-from pillarbox_tools.export.exported import Exported
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.metric import METRICS, Metric
+from pillarbox_tools.export.query_metrics import QueryMetrics
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 _lock = threading.Lock()
 # The queries of each provider; an instrument can be created once.
-_of_providers: WeakKeyDictionary[Any, Exported] = WeakKeyDictionary()
+_of_providers: WeakKeyDictionary[Any, ExportedQueries] = WeakKeyDictionary()
 # The queries of the global provider, which a program may set later.
-_of_global: list[Exported] = []
+_of_global: list[ExportedQueries] = []
 
 
-def observe(ledger: Ledger, provider: MeterProvider | None) -> None:
+def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
     """Export a query's metrics to a meter provider; None stands for the global one.
 
     Raises:
@@ -46,22 +46,22 @@ def observe(ledger: Ledger, provider: MeterProvider | None) -> None:
             if not _of_global:
                 # The API's meter switches to the provider that the program sets later.
                 _of_global.append(_instrumented(metrics.get_meter("pillarbox", pillarbox.__version__)))
-            _of_global[0].add(ledger)
+            _of_global[0].add(query)
             return
         if provider not in _of_providers:
             _of_providers[provider] = _instrumented(provider.get_meter("pillarbox", pillarbox.__version__))
-        _of_providers[provider].add(ledger)
+        _of_providers[provider].add(query)
 
 
-def _instrumented(meter: Any) -> Exported:
-    exported = Exported()
+def _instrumented(meter: Any) -> ExportedQueries:
+    exported = ExportedQueries()
     for metric in METRICS:
         make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
         make(metric.otel_name, callbacks=[_observer(exported, metric)], unit=metric.unit, description=metric.help)
     return exported
 
 
-def _observer(exported: Exported, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
+def _observer(exported: ExportedQueries, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
     from opentelemetry.metrics import Observation
 
     names = ("query", *metric.labels)

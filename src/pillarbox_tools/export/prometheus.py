@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._runtime.spark.running import observing
-from pillarbox_tools.export.exported import Exported
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.metric import METRICS, Metric
+from pillarbox_tools.export.query_metrics import QueryMetrics
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -29,7 +29,7 @@ class Collector:
 
     Args:
         method: the public method, for errors.
-        ledger_of: returns the metrics of a query.
+        metrics_of: returns the metrics of a query.
 
     Attributes:
         exported: its queries.
@@ -38,15 +38,15 @@ class Collector:
         ConfigurationError: prometheus-client is missing.
     """
 
-    def __init__(self, method: str, ledger_of: Callable[[Any], Ledger]) -> None:
+    def __init__(self, method: str, metrics_of: Callable[[Any], QueryMetrics]) -> None:
         try:
             import prometheus_client  # noqa: F401
         except ImportError as error:
             raise ConfigurationError(
                 f"{method} needs prometheus-client ({error}): pip install 'pillarbox[metrics]'"
             ) from error
-        self.exported = Exported()
-        self._ledger_of = ledger_of
+        self.exported = ExportedQueries()
+        self._ledger_of = metrics_of
 
     def add(self, query: Any) -> None:
         self.exported.add(self._ledger_of(query))
@@ -82,7 +82,7 @@ class MetricsServer(observing.MetricsServer):
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        collector = Collector("the server of metrics", lambda ledger: ledger)
+        collector = Collector("the server of metrics", lambda metrics: metrics)
         from prometheus_client import CollectorRegistry, start_http_server
 
         self.add = collector.add
@@ -115,7 +115,7 @@ _lock = threading.Lock()
 _open: list[MetricsServer] = []
 
 
-def open_server(ledger: Ledger, host: str, port: int) -> MetricsServer:
+def open_server(metrics: QueryMetrics, host: str, port: int) -> MetricsServer:
     """Open the process's server, unless it is open, and add a query.
 
     Raises:
@@ -131,5 +131,5 @@ def open_server(ledger: Ledger, host: str, port: int) -> MetricsServer:
                 f"the server of metrics of this process is open on port {server.port}, so it cannot open on port"
                 f" {port}: one server tells of all queries of a process"
             )
-        server.add(ledger)
+        server.add(metrics)
         return server

@@ -8,9 +8,9 @@ from pillarbox._copies import COPY_MS
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
-from pillarbox_tools.export.names import Names, told_apart
+from pillarbox_tools.export.names import Names, unique_labels
 from pillarbox_tools.model.epochs import backlog
-from pillarbox_tools.model.snapshot import EpochRun
+from pillarbox_tools.model.snapshot import EpochRun, vertex_id
 
 #: (metric, label values without the query, value before division). None removes the gauge's value.
 Reading = tuple[Metric, tuple[str, ...], "float | None"]
@@ -36,7 +36,7 @@ def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
         yield m.STATE_COMMIT, (), epoch.state_commit
     for part, duration in epoch.parts.items():
         yield m.SPARK_TIME, (part,), duration
-    for source, label in zip(epoch.sources, told_apart(source.description for source in epoch.sources)):
+    for source, label in zip(epoch.sources, unique_labels(source.description for source in epoch.sources)):
         yield m.SOURCE_ROWS, (label,), source.rows
         yield m.SOURCE_BACKLOG, (label,), backlog(source)
     memory = max((task.process_bytes for task in epoch.tasks if task.process_bytes), default=None)
@@ -47,7 +47,7 @@ def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
 
 
 def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Reading]:
-    chain = names.chain(vertex.program, vertex.number)
+    chain = names.chain(vertex_id(vertex))
     head = (chain[0],)
     for metric in m.OF_FIELDS:
         value = getattr(vertex, metric.field)
@@ -66,9 +66,9 @@ def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Readi
         yield m.RECORDS_IN, (operator,), came if index else vertex.records_in
         yield m.RECORDS_OUT, (operator,), went
     for name, count in vertex.counters.items():
-        yield from _of_counter(*names.split(vertex.program, vertex.number, name), count, names)
+        yield from _of_counter(*names.split(vertex_id(vertex), name), count, names)
     for name, (lowest, highest) in vertex.gauges.items():
-        labels = names.split(vertex.program, vertex.number, name)
+        labels = names.split(vertex_id(vertex), name)
         yield m.USER_MIN, labels, lowest
         yield m.USER_MAX, labels, highest
 

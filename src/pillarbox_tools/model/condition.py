@@ -12,7 +12,7 @@ from statistics import median
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._time.timestamps import MAX_WATERMARK
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, rows_per_second
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, rows_per_second, vertex_id
 from pillarbox_tools.model.trigger import is_batch, trigger_interval
 from pillarbox_tools.model.windows import (
     HOUR,
@@ -83,13 +83,13 @@ def conditions_of(snapshot: Snapshot) -> list[Condition]:
 
 
 def _gone(snapshot: Snapshot, now: int) -> Condition | None:
-    heard = heard_at(snapshot)
+    heard = last_report_at(snapshot)
     if snapshot.is_live or now - heard <= _HEARD:
         return None
     return Condition(GONE, heard, f"Driver silent for {duration(now - heard)}; the data below is from {clock(heard)}")
 
 
-def heard_at(snapshot: Snapshot) -> int:
+def last_report_at(snapshot: Snapshot) -> int:
     """Return the time of the driver's last report (epoch ms)."""
     return max(snapshot.at, 0 if snapshot.heartbeat is None else snapshot.heartbeat.at)
 
@@ -136,8 +136,7 @@ def _not_done(snapshot: Snapshot, beat: Heartbeat) -> str:
 
 
 def _of_stage(snapshot: Snapshot, stage: Stage) -> str:
-    vertices = [] if snapshot.plan is None else snapshot.plan.vertices
-    names = [repr(vertex.uid or vertex.name) for vertex in vertices if vertex.level == stage.level]
+    names = [repr(vertex.uid or vertex.name) for vertex in snapshot.vertices if vertex.level == stage.level]
     if len(names) > _NAMED:
         names[_NAMED:] = [f"{len(names) - _NAMED} others"]
     left, hosts = stage.tasks - stage.completed, ", ".join(stage.hosts)
@@ -152,26 +151,25 @@ def _future(snapshot: Snapshot, now: int) -> Condition | None:
         watermark = vertex.watermark
         if watermark is None or watermark == MAX_WATERMARK or watermark <= now + HOUR:
             continue
-        key = vertex.program, vertex.number
+        key = vertex_id(vertex)
         since = next(
             (
                 epoch.began + epoch.duration
                 for epoch in snapshot.epochs
                 for vertex in epoch.vertices
-                if (vertex.program, vertex.number) == key and (vertex.watermark or 0) > now + HOUR
+                if vertex_id(vertex) == key and (vertex.watermark or 0) > now + HOUR
             ),
             now,
         )
-        name = name_of(snapshot, *key)
+        name = name_of(snapshot, key)
         return Condition(FUTURE, since, f"Event time of {name} is at {date(watermark)}: records until then are late")
     return None
 
 
-def name_of(snapshot: Snapshot, program: str, vertex: int) -> str:
+def name_of(snapshot: Snapshot, vertex: VertexId) -> str:
     """Return a vertex's display name: its uid in quotes."""
-    vertices = () if snapshot.plan is None else snapshot.plan.vertices
-    names = {(vertex.program, vertex.number): vertex.uid or vertex.name for vertex in vertices}
-    return repr(names.get((program, vertex), f"vertex {vertex}"))
+    names = {vertex_id(part): part.uid or part.name for part in snapshot.vertices}
+    return repr(names.get(vertex, f"vertex {vertex[1]}"))
 
 
 def _behind(snapshot: Snapshot, now: int) -> Condition | None:

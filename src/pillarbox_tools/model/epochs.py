@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox._reports.operator_report import by_operator
 from pillarbox._reports.progress import millis, tasks_of
-from pillarbox_tools.model.snapshot import EpochRun, SourceProgress
+from pillarbox_tools.model.snapshot import EpochRun, SourceProgress, vertex_id
 
 
 def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
@@ -30,7 +30,7 @@ def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
         parts=parts,
         rows=sum(source.rows for source in sources) if rows is None else int(rows),
         sources=sources,
-        vertices=sorted(by_operator(placed), key=lambda report: (report.program, report.number)),
+        vertices=sorted(by_operator(placed), key=vertex_id),
         tasks=reports,
         state_commit=sum(commits) if commits else None,
         output_rows=written if isinstance(written, int) and written >= 0 else None,

@@ -8,7 +8,7 @@ from typing import Any
 from pillarbox._elements import TaskReport
 from pillarbox._reports.plan import PlanVertex
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.model.snapshot import Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, VertexId, vertex_id
 
 _UNKNOWN_PLACE = (
     "to identify the record, keep its position in the DataFrame: Kafka's columns topic, partition and offset, or"
@@ -47,16 +47,14 @@ class HeldWatermark:
 def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
     """Return the held watermark of each vertex after a shuffle, as of its last epoch."""
     tasks = _latest_tasks(snapshot)
-    vertices = (
-        {} if snapshot.plan is None else {(vertex.program, vertex.number): vertex for vertex in snapshot.plan.vertices}
-    )
-    lowest: dict[tuple[str, int], TaskReport] = {}
+    vertices = {vertex_id(vertex): vertex for vertex in snapshot.vertices}
+    lowest: dict[VertexId, TaskReport] = {}
     for task in tasks.values():
         if task.watermark is None or task.watermark == MAX_WATERMARK:
             continue
-        current = lowest.get((task.program, task.number))
+        current = lowest.get(vertex_id(task))
         if current is None or current.watermark is None or task.watermark < current.watermark:
-            lowest[task.program, task.number] = task
+            lowest[vertex_id(task)] = task
     return [_held(task, tasks, vertices) for _, task in sorted(lowest.items())]
 
 
@@ -65,7 +63,7 @@ def _latest_tasks(snapshot: Snapshot) -> dict[tuple[str, int, int], TaskReport]:
 
 
 def _held(
-    task: TaskReport, tasks: dict[tuple[str, int, int], TaskReport], vertices: dict[tuple[str, int], PlanVertex]
+    task: TaskReport, tasks: dict[tuple[str, int, int], TaskReport], vertices: dict[VertexId, PlanVertex]
 ) -> HeldWatermark:
     way: list[list[int]] = []
     holder: TaskReport | None = task

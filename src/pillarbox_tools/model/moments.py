@@ -8,7 +8,7 @@ from dataclasses import fields
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.epochs import rows_left
-from pillarbox_tools.model.snapshot import EpochRun, Moment
+from pillarbox_tools.model.snapshot import EpochRun, Moment, VertexId, vertex_id
 
 _MINUTE = 60_000
 # Maximum number of moments: the last four hours by the minute, and everything before in less detail. Search them by
@@ -28,12 +28,12 @@ class Moments:
     def add(self, epoch: EpochRun, plan: Plan | None) -> None:
         new = moment_of(epoch, plan)
         if self._moments and new.at // _MINUTE == self._moments[-1].at // _MINUTE:
-            self._moments[-1] = together(self._moments[-1], new)
+            self._moments[-1] = merged(self._moments[-1], new)
             return
         self._moments.append(new)
         if len(self._moments) > _MOST:
             old, rest = self._moments[: _MOST // 2], self._moments[_MOST // 2 :]
-            pairs = [together(earlier, other) for earlier, other in zip(old[::2], old[1::2])]
+            pairs = [merged(earlier, other) for earlier, other in zip(old[::2], old[1::2])]
             self._moments = pairs + rest
 
     def all(self) -> list[Moment]:
@@ -42,7 +42,7 @@ class Moments:
 
 def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
     """Convert an epoch to a moment."""
-    uids = {} if plan is None else {(vertex.program, vertex.number): vertex.uid for vertex in plan.vertices}
+    uids = {} if plan is None else {vertex_id(vertex): vertex.uid for vertex in plan.vertices}
     stateful = [vertex for vertex in epoch.vertices if vertex.state_bytes is not None]
     watermarks = [vertex.watermark for vertex in stateful if vertex.watermark is not None]
     end = epoch.began + epoch.duration
@@ -50,7 +50,7 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
     lowest = min(watermarks, default=None)
     counters: dict[str, int] = {}
     for vertex in epoch.vertices:
-        counters = _counted(counters, vertex.counters)
+        counters = _add_counters(counters, vertex.counters)
     return Moment(
         at=end,
         epochs=1,
@@ -79,9 +79,9 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
 def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
     """Return the number of records that each operator received, by uid. Operators without a uid are left out."""
     inputs: dict[str, int] = {}
-    chains = {} if plan is None else {(vertex.program, vertex.number): vertex.operators for vertex in plan.vertices}
+    chains = {} if plan is None else {vertex_id(vertex): vertex.operators for vertex in plan.vertices}
     for vertex in epoch.vertices:
-        for index, operator in enumerate(chains.get((vertex.program, vertex.number), ())):
+        for index, operator in enumerate(chains.get(vertex_id(vertex), ())):
             if index and index >= len(vertex.operators):
                 break
             count = vertex.operators[index][0] if index else vertex.records_in
@@ -98,17 +98,17 @@ def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
     return totals
 
 
-def _uid(uids: dict[tuple[str, int], str], vertex: OperatorReport) -> str:
-    return uids.get((vertex.program, vertex.number)) or f"{vertex.program} {vertex.number}"
+def _uid(uids: dict[VertexId, str], vertex: OperatorReport) -> str:
+    return uids.get(vertex_id(vertex)) or f"{vertex.program} {vertex.number}"
 
 
-def together(earlier: Moment, other: Moment) -> Moment:
+def merged(earlier: Moment, other: Moment) -> Moment:
     """Merge two successive moments."""
     summed = {name: getattr(earlier, name) + getattr(other, name) for name in _SUMS}
     # All other fields have their last values. An epoch runs only the tasks that have work, so maps are merged.
     end = {attribute.name: getattr(other, attribute.name) for attribute in fields(Moment)}
     end |= {"state_bytes": {**earlier.state_bytes, **other.state_bytes}, "keys": {**earlier.keys, **other.keys}}
-    end["inputs"] = _counted(earlier.inputs, other.inputs)
+    end["inputs"] = _add_counters(earlier.inputs, other.inputs)
     end["newest"] = earlier.newest if other.newest is None else max(other.newest, earlier.newest or other.newest)
     end["process_bytes"] = other.process_bytes or earlier.process_bytes
     return Moment(
@@ -117,12 +117,12 @@ def together(earlier: Moment, other: Moment) -> Moment:
             **summed,
             "first": earlier.first,
             "longest": max(earlier.longest, other.longest),
-            "counters": _counted(earlier.counters, other.counters),
+            "counters": _add_counters(earlier.counters, other.counters),
         }
     )
 
 
-def _counted(first: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+def _add_counters(first: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     totals = dict(first)
     for name, count in other.items():
         largest = name.rpartition(".")[2] in _LARGEST

@@ -163,7 +163,7 @@ class QueryModel:
     def heartbeat(self) -> Heartbeat | None:
         return self._heartbeat
 
-    def look(self) -> int:
+    def refresh(self) -> int:
         """Return the version, which grows with each change."""
         return self._version
 

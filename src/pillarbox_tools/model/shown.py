@@ -22,7 +22,7 @@ class ShownQuery(Protocol):
     def heartbeat(self) -> Heartbeat | None:
         """The driver's newest heartbeat, or None."""
 
-    def look(self) -> int:
+    def refresh(self) -> int:
         """Check for news, and return the version, which grows with each change of the snapshot."""
 
     def snapshot(self) -> Snapshot:
@@ -54,7 +54,7 @@ class StoredQuery:
     def heartbeat(self) -> Heartbeat | None:
         return self._snapshot.heartbeat
 
-    def look(self) -> int:
+    def refresh(self) -> int:
         return 1
 
     def snapshot(self) -> Snapshot:

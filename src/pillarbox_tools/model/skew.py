@@ -8,7 +8,7 @@ from math import sqrt
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochRun
+from pillarbox_tools.model.snapshot import EpochRun, VertexId, vertex_id
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,10 @@ _NAMED = 5
 
 def skew_of(epoch: EpochRun) -> list[Skew]:
     """Return the skew of each vertex whose tasks are known."""
-    groups: dict[tuple[str, int], list[TaskReport]] = defaultdict(list)
+    groups: dict[VertexId, list[TaskReport]] = defaultdict(list)
     for task in epoch.tasks:
-        groups[task.program, task.number].append(task)
-    return [
-        _skew(vertex, groups[vertex.program, vertex.number])
-        for vertex in epoch.vertices
-        if groups[vertex.program, vertex.number]
-    ]
+        groups[vertex_id(task)].append(task)
+    return [_skew(vertex, tasks) for vertex in epoch.vertices if (tasks := groups[vertex_id(vertex)])]
 
 
 def _skew(run: OperatorReport, tasks: list[TaskReport]) -> Skew:

@@ -12,11 +12,15 @@ from typing import Any
 from pillarbox._elements import TaskReport
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox._reports.plan import Plan
+from pillarbox._reports.plan import Plan, PlanVertex
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 
 #: Version of a snapshot's JSON, in bundles and in the history. Changes only add fields.
 FORMAT = 2
+
+
+# A vertex in its query: the program's name and the vertex's number.
+VertexId = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -201,9 +205,19 @@ class Snapshot:
     format: int = FORMAT
 
     @property
+    def vertices(self) -> list[PlanVertex]:
+        """The vertices of the plan; empty if the plan is unknown."""
+        return [] if self.plan is None else self.plan.vertices
+
+    @property
     def newest(self) -> EpochRun | None:
         """The newest epoch, or None."""
         return self.epochs[-1] if self.epochs else None
+
+
+def vertex_id(part: PlanVertex | OperatorReport | TaskReport) -> VertexId:
+    """Return the id of a vertex in its query."""
+    return part.program, part.number
 
 
 def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun
+from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun, VertexId, vertex_id
 
 # Source partitions can disappear: a subtask without a task in this many epochs is dropped.
 _SOURCE_EPOCHS = 20
@@ -32,9 +32,9 @@ class Subtasks:
         self._last = {
             subtask: (number, task) for subtask, (number, task) in self._last.items() if task.level or number > oldest
         }
-        groups: dict[tuple[str, int], list[TaskReport]] = {}
+        groups: dict[VertexId, list[TaskReport]] = {}
         for _, task in self._last.values():
-            groups.setdefault((task.program, task.number), []).append(task)
+            groups.setdefault(vertex_id(task), []).append(task)
         return replace(epoch, vertices=[_completed(vertex, groups) for vertex in epoch.vertices])
 
     def executors(self) -> list[ExecutorRun]:
@@ -66,10 +66,10 @@ class Subtasks:
         return runs
 
 
-def _completed(vertex: OperatorReport, groups: dict[tuple[str, int], list[TaskReport]]) -> OperatorReport:
+def _completed(vertex: OperatorReport, groups: dict[VertexId, list[TaskReport]]) -> OperatorReport:
     if vertex.keys is None:
         return vertex
-    tasks = groups[vertex.program, vertex.number]
+    tasks = groups[vertex_id(vertex)]
     keys, timers, size = (sum(getattr(task, name) or 0 for task in tasks) for name in ("keys", "timers", "state_bytes"))
     return replace(vertex, keys=keys, timers=timers, state_bytes=size)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
-from pillarbox_tools.recording.recorded import Part
+from pillarbox_tools.recording.recorded import MessageType
 
 _HELLO_SECONDS = 30.0
 
@@ -76,8 +76,8 @@ class Receiver:
             if not hmac.compare_digest(worker.receive_bytes(most=len(self.token)), self.token.encode()):
                 worker.close()
                 return
-            part, content = worker.receive()
-            if part is Part.CLOCK:
+            kind, content = worker.receive()
+            if kind is MessageType.CLOCK:
                 worker.send(self._clocks.get(content, b""))
                 return
             worker.set_timeout(None)
@@ -92,11 +92,11 @@ class Receiver:
         self.facts, self.state, self.bytes = facts, {}, 0
         with self._place.open("wb") as file:
             while True:
-                part, content = worker.receive()
-                if part is Part.CHUNK:
+                kind, content = worker.receive()
+                if kind is MessageType.CHUNK:
                     number, chunk = content
                     self.state[number] = chunk
-                elif part is Part.PORTION:
+                elif kind is MessageType.PORTION:
                     self.bytes += len(content)
                     if self.bytes > self._limit:
                         raise ConfigurationError(
@@ -104,10 +104,10 @@ class Receiver:
                             " raise the limit: limit=... of record(), --limit of 'pillarbox record'"
                         )
                     file.write(content)
-                elif part is Part.END:
+                elif kind is MessageType.END:
                     self.end = content
                     break
                 else:
-                    raise AssertionError(f"a worker has sent a message with the part {part}")
+                    raise AssertionError(f"a worker has sent a message with the part {kind}")
         self._done.set()
         worker.send(None)

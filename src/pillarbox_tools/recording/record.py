@@ -31,7 +31,7 @@ from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.receiver import Receiver
 from pillarbox_tools.recording.recorded import RecordedTask
-from pillarbox_tools.recording.recording import RecordingFacts, input_of, write_recording
+from pillarbox_tools.recording.recording import RecordingMetadata, input_of, write_recording
 from pillarbox_tools.recording.sources import check_sources
 from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target
 
@@ -166,7 +166,7 @@ def _record(
             f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input, and nothing was"
             " due"
         )
-    facts = RecordingFacts(
+    facts = RecordingMetadata(
         checkpoint=checkpoint,
         epoch=target.epoch,
         number=target.vertex.number,

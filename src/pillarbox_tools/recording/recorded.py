@@ -27,15 +27,15 @@ from pillarbox._state.chunks.store import ChunkStore
 _CONNECT_SECONDS = 60.0
 
 
-class Part(IntEnum):
+class MessageType(IntEnum):
     """Message types. A message is a pair of its type and its content.
 
-    FACTS: the task's description. CHUNK: a chunk of its log, with its number. PORTION: a portion of its input, as
+    METADATA: the task's description. CHUNK: a chunk of its log, with its number. PORTION: a portion of its input, as
     bytes. END: the last message; the driver answers when it has stored everything. CLOCK: another task's (vertex,
     subtask); the answer is its clock log, as bytes.
     """
 
-    FACTS = 0
+    METADATA = 0
     CHUNK = 1
     PORTION = 2
     END = 3
@@ -77,7 +77,7 @@ class RecordedTask:
         if program != self.program:
             return None
         with self._connected() as driver:
-            log: bytes = driver.ask(Part.CLOCK, (number, subtask))
+            log: bytes = driver.ask(MessageType.CLOCK, (number, subtask))
             return log
 
     @contextmanager
@@ -127,12 +127,12 @@ class RecordedTask:
         end: Callable[[], dict[str, Any]],
     ) -> None:
         with self._connected() as driver:
-            driver.send((Part.FACTS, {**facts, "hash_seed": os.environ.get("PYTHONHASHSEED")}))
+            driver.send((MessageType.METADATA, {**facts, "hash_seed": os.environ.get("PYTHONHASHSEED")}))
             for chunk in chunks:
-                driver.send((Part.CHUNK, chunk))
+                driver.send((MessageType.CHUNK, chunk))
             for portion in portions:
-                driver.send((Part.PORTION, portion))
-            driver.ask(Part.END, end())
+                driver.send((MessageType.PORTION, portion))
+            driver.ask(MessageType.END, end())
 
 
 def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:

@@ -35,7 +35,7 @@ _SOURCES, _BROADCASTS = "sources.json", "broadcasts"
 
 
 @dataclass(frozen=True)
-class RecordingFacts:
+class RecordingMetadata:
     """Description of a recording.
 
     Attributes:
@@ -97,7 +97,7 @@ class Recording:
     """
 
     folder: Path
-    facts: RecordingFacts
+    facts: RecordingMetadata
     shipped: ShippedVertex
     state: dict[int, bytes]
     after: dict[int, bytes] | None
@@ -127,7 +127,7 @@ class Recording:
 
 def write_recording(
     folder: Path,
-    facts: RecordingFacts,
+    facts: RecordingMetadata,
     shipped: bytes,
     state: dict[int, bytes],
     after: dict[int, bytes] | None,
@@ -154,7 +154,7 @@ def input_of(folder: Path) -> Path:
     return folder / _INPUT
 
 
-def read_facts(folder: Path) -> RecordingFacts:
+def read_metadata(folder: Path) -> RecordingMetadata:
     """Read the description of a recording.
 
     Raises:
@@ -167,7 +167,7 @@ def read_facts(folder: Path) -> RecordingFacts:
                 f"recording {folder} has format {document['format']}, this version of pillarbox reads format {FORMAT}:"
                 f" {advice_on_version(document['format'], FORMAT)}"
             )
-        facts = read(RecordingFacts, document)
+        facts = read(RecordingMetadata, document)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{folder} is no recording: {describe(error)}") from error
     minor, installed = (version.split(".")[:2] for version in (facts.python, platform.python_version()))
@@ -185,7 +185,7 @@ def read_recording(folder: Path) -> Recording:
     Raises:
         ConfigurationError: the folder is not a recording, it is damaged, or this Python or pillarbox cannot replay it.
     """
-    facts = read_facts(folder)
+    facts = read_metadata(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:
         raise ConfigurationError(f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes")

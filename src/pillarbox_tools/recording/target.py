@@ -20,7 +20,7 @@ from pillarbox._runtime.spark.reading.key_text import possible_keys, several_key
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.vertex import sender_of_edge
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot
+from pillarbox_tools.model.snapshot import EpochRun, Snapshot, vertex_id
 from pillarbox_tools.watching.history import read_history
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Target(NamedTuple):
         others = {
             operator.uid
             for vertex in self._plan.vertices
-            if (vertex.program, vertex.number) != (self.vertex.program, self.vertex.number)
+            if vertex_id(vertex) != vertex_id(self.vertex)
             for operator in vertex.operators
         }
         own = [operator.uid for operator in self.vertex.operators if operator.uid]

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.operator import StreamOperator
-from pillarbox_tools.replay.outside import is_code_of_user
+from pillarbox_tools.replay.nondeterminism import is_code_of_user
 
 _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile"}
 _NAMES = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}

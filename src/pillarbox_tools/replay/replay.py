@@ -18,7 +18,7 @@ from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.recording import Recording
 from pillarbox_tools.replay.calls import refused_calls
 from pillarbox_tools.replay.debugger import Debugger, look_back
-from pillarbox_tools.replay.outside import outside_calls, settled
+from pillarbox_tools.replay.nondeterminism import fixed_inputs, nondeterministic_calls
 from pillarbox_tools.replay.rerun import Rerun
 from pillarbox_tools.replay.states import Difference, compare_logs
 from pillarbox_tools.replay.unanswered import UnansweredError
@@ -85,11 +85,11 @@ def replay(
     """
     noted = recording.facts.failure
     stop = at if at is not None else noted.number if debug and noted is not None else None
-    with settled(seed, clock):
+    with fixed_inputs(seed, clock):
         result = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
     if not result.is_same and result.unanswered is None:
         calls: list[str] = []
-        with settled(seed, clock):
+        with fixed_inputs(seed, clock):
             _run(recording, clock, None, allow_calls=allow_calls, calls=calls)
         result.reasons += [f"it calls {call}" for call in calls]
         result.reasons += _reasons(recording, clock)
@@ -113,7 +113,7 @@ def _run(
         calls: filled with user code's nondeterministic calls.
     """
     result, facts = Replay(), recording.facts
-    look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else outside_calls()
+    look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else nondeterministic_calls()
     rerun: Rerun | None = None
     with look as seen, refused_calls(facts.uid) if not allow_calls else nullcontext() as refused:
         try:

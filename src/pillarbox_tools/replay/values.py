@@ -21,7 +21,7 @@ _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 # Maximum length of a shown part.
 _SHOWN = 120
 # Path within a value, and the values of both sides: trees, or ``MISSING``.
-Place = tuple[str, Any, Any]
+ValueDifference = tuple[str, Any, Any]
 MISSING = ("missing",)
 
 
@@ -140,7 +140,7 @@ def _plain(tree: Any) -> Any:
     return tuple(map(_plain, tree)) if type(tree) is tuple else tree
 
 
-def first_difference(left: Any, other: Any, path: str = "") -> Place | None:
+def first_difference(left: Any, other: Any, path: str = "") -> ValueDifference | None:
     """Return the innermost first part in which two trees differ, or None."""
     if digest(left) == digest(other):
         return None
@@ -184,7 +184,7 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def difference_text(name: str, difference: Place, left_name: str, other: str) -> str:
+def difference_text(name: str, difference: ValueDifference, left_name: str, other: str) -> str:
     """Format a difference between two programs, ``left_name`` and ``other``."""
     where, left, another = difference
     return f"{name}{where} is {shown(left)} in {left_name}, and {shown(another)} in {other}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 # Seconds between two reads of a followed query's progress.
-_LOOK_EVERY = 1.0
+_READ_EVERY = 1.0
 
 
 def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
@@ -65,19 +65,19 @@ class _Follower(threading.Thread):
 
     def run(self) -> None:
         """Follow the query to its end."""
-        while (end := self._managed.end_within(_LOOK_EVERY, self._could_not_look)) is None:
+        while (end := self._managed.end_within(_READ_EVERY, self._log_failure)) is None:
             self._take_progress()
         self._take_progress()
         try:
             self._watched.end(end.failure)
         except Exception as error:  # its Spark session has ended
-            self._could_not_look(error)
+            self._log_failure(error)
 
     def _take_progress(self) -> None:
         try:
             self._watched.take(self._progress.new())
         except Exception as error:  # the next read catches up
-            self._could_not_look(error)
+            self._log_failure(error)
 
-    def _could_not_look(self, error: Exception) -> None:
-        self._watched.tell_unknown(describe(error))
+    def _log_failure(self, error: Exception) -> None:
+        self._watched.log_missing_progress(describe(error))

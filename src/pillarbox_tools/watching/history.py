@@ -20,7 +20,7 @@ from pillarbox._json import plain, read
 from pillarbox._runtime.spark.session.folders import HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, VertexId, vertex_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ class HistoryWriter:
             is_end: whether the query has ended. Its session may have ended too, so a failure is not a warning.
         """
         self._next = now_ms() + _EVERY
-        version = self._model.look()
+        version = self._model.refresh()
         if version == self._version:
             return
         try:
@@ -124,11 +124,11 @@ def _condensed(epoch: EpochRun) -> EpochRun:
 
 def _lowest(epoch: EpochRun) -> list[TaskReport]:
     """Return each vertex's task with the lowest watermark, which shows the input that holds event time back."""
-    lowest: dict[tuple[str, int], TaskReport] = {}
+    lowest: dict[VertexId, TaskReport] = {}
     for task in epoch.tasks:
-        current = lowest.get((task.program, task.number))
+        current = lowest.get(vertex_id(task))
         if task.watermark is not None and (current is None or task.watermark < (current.watermark or 0)):
-            lowest[task.program, task.number] = task
+            lowest[vertex_id(task)] = task
     return list(lowest.values())
 
 

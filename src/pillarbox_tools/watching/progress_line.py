@@ -47,7 +47,7 @@ class ProgressLine:
         self._is_batch = is_batch
         self._shown = ""
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Rewrite the line. Never raises."""
         try:
             self._write(line_of(self._snapshot(), is_batch=self._is_batch) or "")
@@ -85,7 +85,7 @@ def progress_line(started: StartedQuery) -> Iterator[None]:
 
     def write() -> None:
         while not has_ended.wait(_EVERY):
-            line.look()
+            line.update()
 
     # In its own thread, because the waiting thread handles signals.
     writer = threading.Thread(target=write, name="pillarbox progress", daemon=True)

@@ -12,7 +12,7 @@ from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.key_life import key_life
 from pillarbox._runtime.spark.running.heartbeat import FRESH_MS, newest_heartbeat
-from pillarbox_tools.model.condition import heard_at
+from pillarbox_tools.model.condition import last_report_at
 from pillarbox_tools.model.query_model import now_ms
 from pillarbox_tools.model.shown import StoredQuery
 from pillarbox_tools.model.snapshot import Run, Snapshot
@@ -38,7 +38,7 @@ class CheckpointQuery(StoredQuery):
         self._version = 1
         self._read_at = time.monotonic()
 
-    def look(self) -> int:
+    def refresh(self) -> int:
         """Read the checkpoint again if the snapshot is too old, and return the snapshot's version."""
         with self._reading:
             if time.monotonic() - self._read_at >= _FRESH:
@@ -90,8 +90,8 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
 def _what_is_old(snapshot: Snapshot, now: int) -> list[str]:
     if snapshot.run.ended is not None:
         return []
-    minutes = (now - heard_at(snapshot)) / 60_000
-    if now - heard_at(snapshot) <= FRESH_MS:
+    minutes = (now - last_report_at(snapshot)) / 60_000
+    if now - last_report_at(snapshot) <= FRESH_MS:
         return [f"The query runs in another process, whose driver wrote this {minutes:.1f} minutes ago."]
     return [
         f"The driver of the query wrote this {minutes:,.0f} minutes ago, and has not said that the query has ended: it"

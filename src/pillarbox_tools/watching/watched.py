@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.session.configuration import configuration_of
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES
 from pillarbox_tools.doctor.warnings import warn_of_findings
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel, now_ms
 from pillarbox_tools.model.snapshot import Run, Snapshot
 from pillarbox_tools.watching.history import HistoryWriter, read_history, with_earlier
@@ -37,7 +37,7 @@ class WatchedQuery(QueryModel):
     """The model of a query that this process runs, with its history.
 
     Attributes:
-        ledger: its metrics for exporters.
+        metrics: its metrics for exporters.
     """
 
     def __init__(self, started: StartedQuery) -> None:
@@ -58,7 +58,7 @@ class WatchedQuery(QueryModel):
         )
         plan = plan_in(started.programs, started.layouts)
         super().__init__(str(query.id), query.name or "", started.checkpoint or "", plan, run)
-        self.ledger = Ledger(self)
+        self.metrics = QueryMetrics(self)
         self._has_read = started.checkpoint is None
         self._history = None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self)
 
@@ -76,7 +76,7 @@ class WatchedQuery(QueryModel):
             if not self._examined:
                 self._examine()
         except Exception as error:  # The query does not need its model, and its waiting caller must not fail.
-            self.tell_unknown(describe(error))
+            self.log_missing_progress(describe(error))
 
     def _examine(self) -> None:
         """Log the doctor's findings about the first epoch with tasks. Spark also reports epochs without any."""
@@ -85,7 +85,7 @@ class WatchedQuery(QueryModel):
             self._examined = True
             warn_of_findings(Facts.of(snapshot), FIRST_EPOCH_RULES)
 
-    def tell_unknown(self, why: str) -> None:
+    def log_missing_progress(self, why: str) -> None:
         """Log that progress is missing: a warning the first time, then at debug level."""
         (_log.debug if self._warned else _log.warning)("query %s: its progress is not known: %s", self.id, why)
         self._warned = True

@@ -49,10 +49,10 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_line_is_written_in_its_place_and_fits() -> None:
     query, terminal = model(), Terminal()
     line = ProgressLine(terminal, query.snapshot, is_batch=True)
-    line.look()
+    line.update()
     assert terminal.getvalue() == "", "there is nothing to say yet"
     query.progressed(progress(1, source(records_in=1_000_000)))
-    line.look()
+    line.update()
     assert terminal.getvalue() == CLEAR + "1 epoch · 1,000,000 rows · 1,000,000 rows"[:39]
     line.clear()
     line.clear()
@@ -66,7 +66,7 @@ def test_what_goes_wrong_with_it_is_no_concern_of_the_query() -> None:
 
     terminal = Terminal()
     line = ProgressLine(terminal, gone, is_batch=True)
-    line.look()
+    line.update()
     assert terminal.getvalue() == ""
     line._shown = "something"
     terminal.close()

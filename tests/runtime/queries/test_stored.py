@@ -108,10 +108,10 @@ def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     known.now = START + 60_000
     shown = CheckpointQuery(NO_SPARK, "/cp")
     assert shown.snapshot().missing == ["The query runs in another process, whose driver wrote this 1.0 minutes ago."]
-    before = shown.look()
-    assert shown.look() == before, "nothing is new"
+    before = shown.refresh()
+    assert shown.refresh() == before, "nothing is new"
     known.now = START + 7_200_000
-    assert shown.look() > before, "it is older than it was"
+    assert shown.refresh() > before, "it is older than it was"
     assert shown.snapshot().missing == [
         "The driver of the query wrote this 120 minutes ago, and has not said that the query has ended: it died, or it"
         " cannot write."
@@ -119,12 +119,12 @@ def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     assert [each.name for each in conditions_of(shown.snapshot())] == ["driver gone"]
     # A heartbeat shows that it lives, although no epoch has ended for two hours; it is heard of, and has no input.
     known.heartbeat = Heartbeat(known.now - 30_000, "r", "elsewhere", 7, 0, reported=known.now - 30_000)
-    shown.look()
+    shown.refresh()
     assert shown.snapshot().missing == ["The query runs in another process, whose driver wrote this 0.5 minutes ago."]
     assert [each.name for each in conditions_of(shown.snapshot())] == ["silent source"]
     stages = [Stage(7, 4, 0, 4, 0, 0), Stage(8, 2, 1, 1, 0, 1, ["host-3"])]
     known.heartbeat = Heartbeat(known.now, "r", "elsewhere", 7, 0, 2, known.now - 600_000, stages=stages)
-    shown.look()
+    shown.refresh()
     assert [each.line for each in conditions_of(shown.snapshot())] == [
         "Epoch 2 has run for 10 min (usually 1.0 s): 1 of 2 tasks of 'count', on host-3, is not done"
     ]
@@ -136,20 +136,20 @@ def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
 ) -> None:
     known.history = [written(ended=True)]
     shown = CheckpointQuery(NO_SPARK, "/cp")
-    before = shown.look()
+    before = shown.refresh()
 
     def gone(spark: Any, checkpoint: str) -> Any:
         raise ConnectionError("the store is gone")
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(stored, "read_history", gone)
-        assert shown.look() > before
-        assert shown.look() == before + 1, "it is told once"
+        assert shown.refresh() > before
+        assert shown.refresh() == before + 1, "it is told once"
         assert shown.snapshot().epochs[-1].rows == 9
         assert shown.snapshot().missing == [
             "The checkpoint could not be read again, so this is older: ConnectionError: the store is gone."
         ]
-    assert shown.look() == before + 2
+    assert shown.refresh() == before + 2
     assert shown.snapshot().missing == []
 
 

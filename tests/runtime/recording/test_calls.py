@@ -169,7 +169,7 @@ def test_a_function_may_talk_to_itself(tmp_path: Path) -> None:
 def test_a_library_in_c_finds_no_network() -> None:
     """Where the system allows it, the process of a replay has only a loopback device, which works."""
     program = (
-        "from pillarbox_tools.cli.apart import leave_network\n"
+        "from pillarbox_tools.cli.replay_process import leave_network\n"
         "left = leave_network()\n"
         "from tests.runtime.recording.test_calls import to_itself\n"
         "to_itself(0)\n"

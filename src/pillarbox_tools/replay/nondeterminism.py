@@ -36,7 +36,7 @@ _METHODS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 
 
 @contextmanager
-def outside_calls() -> Iterator[list[str]]:
+def nondeterministic_calls() -> Iterator[list[str]]:
     """Collect user code's nondeterministic calls in this thread during the block, with their lines.
 
     Uses Python's profiler, so the code runs several times slower.
@@ -87,7 +87,7 @@ def _name_of(function: Any) -> str | None:
 
 
 @contextmanager
-def settled(seed: int | None, clock: int | None) -> Iterator[None]:
+def fixed_inputs(seed: int | None, clock: int | None) -> Iterator[None]:
     """Fix user code's random numbers and clock during the block.
 
     Args:

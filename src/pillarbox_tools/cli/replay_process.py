@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NoReturn, TypedDict
 
 
-class Order(TypedDict):
+class ReplayRequest(TypedDict):
     """Arguments of a replay.
 
     Attributes:
@@ -37,11 +37,11 @@ _COMMAND = """\
 def _main():
     import os, pickle, sys
     with open(sys.argv[1], "rb") as file:
-        order = pickle.load(file)
+        request = pickle.load(file)
     os.unlink(sys.argv[1])
-    sys.path[:] = order["paths"]
-    from pillarbox_tools.cli.apart import main
-    main(order)
+    sys.path[:] = request["paths"]
+    from pillarbox_tools.cli.replay_process import main
+    main(request)
 _main()
 """
 # Linux flags and requests: <linux/sched.h>, <linux/sockios.h>, <net/if.h>.
@@ -49,11 +49,11 @@ _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _SET_FLAGS, _UP = 0x8914, 1
 
 
-def replay_apart(order: Order, hash_seed: str | None) -> NoReturn:
+def replay_in_new_process(request: ReplayRequest, hash_seed: str | None) -> NoReturn:
     """Replace this process by one that runs the replay."""
     descriptor, path = tempfile.mkstemp(prefix="pillarbox-replay-")
     with os.fdopen(descriptor, "wb") as file:
-        pickle.dump(order, file)
+        pickle.dump(request, file)
     environment = dict(os.environ)
     if hash_seed is not None:
         environment["PYTHONHASHSEED"] = hash_seed
@@ -62,13 +62,13 @@ def replay_apart(order: Order, hash_seed: str | None) -> NoReturn:
     os.execve(sys.executable, [sys.executable, "-c", _COMMAND, path], environment)
 
 
-def main(order: Order) -> NoReturn:
+def main(request: ReplayRequest) -> NoReturn:
     """Replay in this process, without a network unless calls are allowed."""
-    if not order["how"]["allow_calls"]:
+    if not request["how"]["allow_calls"]:
         leave_network()
-    from pillarbox_tools.cli.replaying import run_alone
+    from pillarbox_tools.cli.replaying import run_replay
 
-    run_alone(order)
+    run_replay(request)
 
 
 def leave_network() -> bool:

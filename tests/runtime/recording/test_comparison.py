@@ -18,9 +18,9 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox.testing import ProgramTestHarness
 from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.comparison import Comparison, compare_programs
 from pillarbox_tools.replay.replay import replay
 from pillarbox_tools.replay.states import compare_logs
-from pillarbox_tools.replay.trial import Trial, compare_programs
 from tests.support.recorded import recorded
 
 
@@ -87,7 +87,7 @@ def vertex(function: Any, build: Any = None) -> ShippedVertex:
         return next(each for each in harness._job._shipped if each.load().uid == "adds")
 
 
-def compare(task: Path, function: Any) -> Trial:
+def compare(task: Path, function: Any) -> Comparison:
     return compare_programs(read_recording(task), vertex(function))
 
 

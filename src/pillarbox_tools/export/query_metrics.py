@@ -26,7 +26,7 @@ Values = dict[tuple[Metric, tuple[str, ...]], float]
 
 
 @dataclass
-class Standing:
+class MetricValues:
     """Values by metric and label values, before division.
 
     Attributes:
@@ -38,7 +38,7 @@ class Standing:
     gauges: Values = field(default_factory=dict)
 
 
-class Ledger:
+class QueryMetrics:
     """A query's metrics, added up from its model's epochs. Any thread may read them.
 
     Attributes:
@@ -116,7 +116,7 @@ class Ledger:
     def has_failed(self) -> bool:
         return self._has_failed
 
-    def standing(self) -> Standing:
+    def values(self) -> MetricValues:
         """Return the current values."""
         snapshot = self._model.snapshot()
         run = snapshot.run
@@ -127,11 +127,11 @@ class Ledger:
                 (m.FAILURES, ()): run.crashes + run.has_crashed,
             }
             if self._has_ended:
-                return Standing(counters, {(m.UP, ()): 0})
-            return Standing(counters, {**self._gauges, (m.UP, ()): 1, **_of_now(snapshot)})
+                return MetricValues(counters, {(m.UP, ()): 0})
+            return MetricValues(counters, {**self._gauges, (m.UP, ()): 1, **_current_gauges(snapshot)})
 
 
-def _of_now(snapshot: Snapshot) -> Values:
+def _current_gauges(snapshot: Snapshot) -> Values:
     """Return the gauges that change with time alone."""
     now, beat, came = now_of(snapshot), snapshot.heartbeat, input_at(snapshot)
     present = {condition.name for condition in conditions_of(snapshot)}

@@ -69,7 +69,7 @@ class FirstDifference:
 
 
 @dataclass
-class Trial:
+class Comparison:
     """The comparison of two programs.
 
     Attributes:
@@ -94,7 +94,7 @@ class Trial:
         return self.first is None and not self.only_end and self.unanswered is None
 
 
-class _Seen(NamedTuple):
+class _Event(NamedTuple):
     """An output record, or the error that ended a program, as a tree and as text."""
 
     tree: Any
@@ -102,14 +102,14 @@ class _Seen(NamedTuple):
 
 
 @dataclass
-class _Whole:
+class _FullRun:
     """The result of a run at full speed."""
 
     outputs: Counter[bytes] = field(default_factory=Counter)
     texts: dict[bytes, str] = field(default_factory=dict)
     store: MemoryChunkStore = field(default_factory=MemoryChunkStore)
     records: int = 0
-    error: _Seen | None = None
+    error: _Event | None = None
     unanswered: str | None = None
 
 
@@ -120,7 +120,7 @@ def compare_programs(
     *,
     allow_calls: bool = False,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
-) -> Trial:
+) -> Comparison:
     """Run the recorded program and another one on the recorded input, and compare their results.
 
     The recorded program uses the recorded modules, the other one the modules of this process.
@@ -141,10 +141,10 @@ def compare_programs(
         return rerun
 
     changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
-    recorded_side = _Side(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
-    another = _Side(recording, changed, nullcontext, allow_calls=allow_calls)
-    then, now = recorded_side.whole(), another.whole()
-    trial = Trial(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
+    recorded_side = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
+    another = _ComparedProgram(recording, changed, nullcontext, allow_calls=allow_calls)
+    then, now = recorded_side.full_run(), another.full_run()
+    trial = Comparison(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
     trial.unanswered = then.unanswered or now.unanswered
     states = []
     if then.error is None and now.error is None and recording.facts.level:
@@ -163,30 +163,30 @@ def compare_programs(
     return trial
 
 
-def _tree(error: _Seen | None) -> Any:
+def _tree(error: _Event | None) -> Any:
     return None if error is None else error.tree
 
 
-def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Seen]:
+def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Event]:
     for output, records in rerun.outputs(buffers):
         stamps = records.timestamps or [None] * len(records)
         for value, stamp in zip(records.values, stamps):
             at = "" if stamp is None else f" at {stamp}"
             text = f"{shorten_record(value)}{at}{f' by its output {output}' if output else ''}"
-            yield _Seen((output, stamp, tree_of(value)), text)
+            yield _Event((output, stamp, tree_of(value)), text)
 
 
-def _first(then: _Side, now: _Side) -> FirstDifference | None:
+def _first(then: _ComparedProgram, now: _ComparedProgram) -> FirstDifference | None:
     steps: list[FirstDifference] = []
     with tempfile.TemporaryFile() as file:
         then.step(lambda look: pickle.dump(look, file, pickle.HIGHEST_PROTOCOL))
         file.seek(0)
         number = 0
 
-        def compare(another: _Look) -> bool:
+        def compare(another: _StepTrace) -> bool:
             nonlocal number
             try:
-                recorded: _Look = pickle.load(file)
+                recorded: _StepTrace = pickle.load(file)
             except EOFError:  # it ended with an error, which is in the previous step
                 return True
             parts = recorded.parts_that_differ(another)
@@ -203,7 +203,7 @@ def _first(then: _Side, now: _Side) -> FirstDifference | None:
     return steps[0] if steps else None
 
 
-class _Look(NamedTuple):
+class _StepTrace(NamedTuple):
     """A program's step for one record, with trees for comparison; see :class:`FirstDifference`.
 
     Attributes:
@@ -220,7 +220,7 @@ class _Look(NamedTuple):
     states: dict[bytes, tuple[str, Any]]
     error: Any
 
-    def parts_that_differ(self, other: _Look) -> list[str]:
+    def parts_that_differ(self, other: _StepTrace) -> list[str]:
         """Return messages about the differing parts of output and state. The order of the output does not matter."""
         parts = []
         recorded, others = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
@@ -249,7 +249,7 @@ class _EnoughError(BaseException):
     """No further record is needed."""
 
 
-class _Side:
+class _ComparedProgram:
     """One of the programs, run in the calling thread as often as needed.
 
     Args:
@@ -270,7 +270,7 @@ class _Side:
         self._modules = modules
         self._allow_calls = allow_calls
 
-    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Seen | None, str | None]:
+    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Event | None, str | None]:
         """Run the program, and return its error and the call at which it stopped."""
         error: BaseException | None = None
         with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
@@ -285,15 +285,15 @@ class _Side:
         if call is None and error is not None:
             call = next((str(cause) for cause in causes_of(error) if isinstance(cause, UnansweredError)), None)
         if call is not None:
-            return _Seen("call", call), call
+            return _Event("call", call), call
         if error is None:
             return None, None
         causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(error))
         facts = self._recording.facts
-        return _Seen(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
+        return _Event(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
 
-    def whole(self) -> _Whole:
-        whole = _Whole()
+    def full_run(self) -> _FullRun:
+        whole = _FullRun()
 
         def run(rerun: Rerun) -> None:
             whole.store = rerun.store
@@ -310,7 +310,7 @@ class _Side:
             whole.error, whole.unanswered = self._run(run)
         return whole
 
-    def step(self, take: Callable[[_Look], object]) -> None:
+    def step(self, take: Callable[[_StepTrace], object]) -> None:
         """Run it record by record.
 
         Args:
@@ -318,10 +318,10 @@ class _Side:
                 If it returns True, the run ends.
         """
         with self._modules():
-            steps: list[_Steps] = []
+            steps: list[_StepRun] = []
 
             def run(rerun: Rerun) -> None:
-                steps.append(_Steps(rerun, take))
+                steps.append(_StepRun(rerun, take))
                 steps[0].run()
 
             try:
@@ -333,10 +333,10 @@ class _Side:
                     steps[0].look(error)
 
 
-class _Steps:
+class _StepRun:
     """A run with one record at a time. The task has finished a record when it asks for the next portion of input."""
 
-    def __init__(self, rerun: Rerun, take: Callable[[_Look], object]) -> None:
+    def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], object]) -> None:
         self._rerun = rerun
         self._take = take
         self._record: str | None = None
@@ -349,7 +349,7 @@ class _Steps:
             self._sent += buffers
         self.look()
 
-    def look(self, error: _Seen | None = None) -> None:
+    def look(self, error: _Event | None = None) -> None:
         """Report the results since the last call.
 
         Raises:
@@ -365,7 +365,9 @@ class _Steps:
         )
         trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
         key = shorten(self._key[0], _SHOWN) if self._key else None
-        look = _Look(self._record, key, self._before, step, [output.tree for output in outputs], trees, _tree(error))
+        look = _StepTrace(
+            self._record, key, self._before, step, [output.tree for output in outputs], trees, _tree(error)
+        )
         if self._take(look) is True:
             raise _EnoughError
 

@@ -21,7 +21,7 @@ _STAGES = "stages"
 _CHANGE, _IS_BUNDLE = "change", "is_bundle"
 
 
-class Changes:
+class VersionedView:
     """The fields of a query's view as JSON text, each with the number of its last change.
 
     A page requests the fields that have changed since the newest change it has. Any thread may call the methods.
@@ -62,7 +62,7 @@ class Changes:
             return json_of(self._entry)
 
     def _look(self) -> None:
-        version, now = self.query.look(), time.monotonic()
+        version, now = self.query.refresh(), time.monotonic()
         is_same = version == self._seen
         if is_same and (self.query.has_ended or now - self._looked_at < _LOOK_EVERY):
             return
