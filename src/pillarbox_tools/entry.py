@@ -65,7 +65,7 @@ def dashboard(query: Any, port: int | None, *, host: str | None, token: str | No
     """See :func:`pillarbox.dashboard`."""
     from pillarbox_tools.dashboard.server import open_dashboard
 
-    shown = watched_query(query, "dashboard()", ": 'pillarbox dashboard CHECKPOINT' shows what its checkpoint has")
+    shown = watched_query(query, "dashboard()", ": 'pillarbox dashboard CHECKPOINT' shows its checkpoint")
     return open_dashboard([shown], host, port, token)
 
 

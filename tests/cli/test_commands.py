@@ -144,7 +144,7 @@ def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
     monkeypatch.setattr(state_reader, "read_state", lambda *args: Rows())
     for condition, hint in (
         ("n >", ""),
-        ("seen > 1", "; seen is a VARIANT, so say of what type it is, as in seen::long"),
+        ("seen > 1", "; seen is a VARIANT, so cast it, as in seen::long"),
     ):
         result = called("state", "cp", "count", "--where", condition)
         assert result.exit_code == 2 and result.stdout == ""
@@ -373,11 +373,11 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     monkeypatch.setattr(savepoint_module, "open_savepoint", not_seen)
     result = called("savepoint", "cp", "/sp", "--stop")  # the driver has said that it is there
     assert result.exit_code == 0
-    assert result.stdout == "/sp: the driver has written the savepoint, at a place that is not seen from here\n"
+    assert result.stdout == "/sp: the driver has written the savepoint, on its own file system\n"
     assert json.loads(called("savepoint", "cp", "/sp", "--stop", "--json").stdout)["epoch"] is None
     for arguments, words in (
         (["--drain"], "--drain needs --stop"),
-        (["--stop", "--epoch", "3"], "--epoch is not for --stop"),
+        (["--stop", "--epoch", "3"], "--epoch does not work with --stop"),
         (["--stop", "--timeout", "0"], "0.0 is not in the range x>0"),
     ):
         result = called("savepoint", "cp", "/sp", *arguments)

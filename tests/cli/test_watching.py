@@ -186,7 +186,7 @@ def test_a_bundle_is_made_also_where_the_state_cannot_be_read(tmp_path: Path) ->
     path = tmp_path / "b.zip"
     result = called("bundle", "/checkpoints/counts", str(path), "--json")
     assert result.exit_code == 0
-    assert result.stderr == "the state is not in the bundle: no Spark here\n"
+    assert result.stderr == "the bundle lacks the state: no Spark here\n"
     assert json.loads(result.stdout) == {
         "file": str(path),
         "bytes": path.stat().st_size,

@@ -92,7 +92,9 @@ def test_the_global_provider_may_come_later(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_no_provider() -> None:
-    with pytest.raises(ProgramError, match=r"^export_otel\(\): meter_provider is a MeterProvider .*, not 'otel'$"):
+    with pytest.raises(
+        ProgramError, match=r"^export_otel\(\): meter_provider must be an OpenTelemetry MeterProvider.*, not 'otel'$"
+    ):
         observe(QueryMetrics(model()), "otel")  # type: ignore[arg-type]
 
 

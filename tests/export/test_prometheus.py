@@ -88,8 +88,8 @@ def test_a_server_says_so_if_it_cannot_listen() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(
             ConfigurationError,
-            match=rf"^the server of metrics cannot listen on 127.0.0.1:{port} \(Address already in use\): choose"
-            r" another port, as in pillarbox.serve_metrics\(query, port=0\), which takes any that is free$",
+            match=rf"^the metrics server cannot listen on 127.0.0.1:{port} \(Address already in use\): choose"
+            r" another port, or any free port by pillarbox.serve_metrics\(query, port=0\)$",
         ):
             MetricsServer(port=port)
 

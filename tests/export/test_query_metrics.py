@@ -115,7 +115,7 @@ def test_names_of_user_metrics_are_bounded(caplog: pytest.LogCaptureFixture) -> 
     assert len(user & {labels for metric, labels in standing.counters if metric is m.USER_COUNT}) <= MOST_NAMES
     assert standing.gauges[m.LEFT_OUT, ()] == MOST_NAMES
     [warning] = caplog.messages
-    assert "'counts'" not in warning and "query counts: more than 200 names" in warning
+    assert "'counts'" not in warning and "query counts: its functions have more than 200 metric names" in warning
     # Those that were there before still count.
     query.progressed(progress(9, keyed(counters={"count.key-0-7": 4})))
     assert value(metrics, m.USER_COUNT, "count", "key-0-7") == 5

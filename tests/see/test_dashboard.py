@@ -113,7 +113,7 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
     other = started(counts(spark, Inbox(tmp_path / "more")), tmp_path / "other", "more payments")
     try:
         with page(chromium, f"{opened[0].url}query/none") as shown:
-            wait_for(shown, "main p", "There is no such query here")
+            wait_for(shown, "main p", "The driver does not show this query")
         pillarbox.dashboard(other, port=0)
         with page(chromium, opened[0].url) as shown:
             wait_for(shown, "main td", "more payments")
@@ -227,4 +227,4 @@ def test_a_failure_is_shown_with_its_record_and_from_the_checkpoint_alone(
     open_dashboard([stored], "127.0.0.1", opened[0].port)
     with page(chromium, f"{opened[0].url}query/{query.id}") as shown:
         wait_for(shown, "#failures dd", "ValueError")
-        wait_for(shown, "#overview .note", "the driver does not tell it live")
+        wait_for(shown, "#overview .note", "not live: read from the checkpoint")

@@ -233,7 +233,7 @@ def test_a_page_says_that_its_driver_is_gone_until_it_is_back(chromium: Any, liv
         with Dashboard(port=first.port) as second:
             tab.bring_to_front()
             tab.wait_for_function(
-                "() => document.getElementById('silence').textContent.includes('does not know the query')",
+                "() => document.getElementById('silence').textContent.includes('has no such query')",
                 timeout=_WAIT,
             )
             # Another driver's query: its changes are numbered from 1 again.
@@ -350,7 +350,7 @@ def test_tables_can_be_read_on_a_phone(chromium: Any, opened: Dashboard) -> None
         assert (
             shown.evaluate("getComputedStyle(document.querySelector('#skew td'), '::before').content") == '"Operator"'
         )
-        assert shown.get_by_role("columnheader", name="Why it is there").count() == 1
+        assert shown.get_by_role("columnheader", name="Reason").count() == 1
         assert shown.get_by_role("cell").count() == len(cells)
     with page(chromium, opened.url) as shown:
         assert shown.evaluate(_BROKEN) == []

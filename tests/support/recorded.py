@@ -127,7 +127,7 @@ def replay_epochs(
                     writer, str(place), epoch=epoch, uid=uid, subtask=subtask, checkpointLocation=checkpoint
                 )
             except ProgramError as error:
-                assert "it had no input, and nothing was due" in str(error)
+                assert "it had no input and no due timer" in str(error)
                 continue
             recording = read_recording(place)
             found = replay(recording, diff=True)

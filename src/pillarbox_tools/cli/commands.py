@@ -54,11 +54,9 @@ def pillarbox() -> None:
 def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a Spark session, and pass it to the command as ``open_session``."""
 
-    @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, as spark-submit has it.")
-    @click.option(
-        "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."
-    )
-    @click.option("--verbose", is_flag=True, help="Show Spark's log, and where an error comes from.")
+    @click.option("--master", default="local[*]", show_default=True, help="Spark's master URL, as for spark-submit.")
+    @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
+    @click.option("--verbose", is_flag=True, help="Show Spark's log, and tracebacks of errors.")
     @functools.wraps(command)
     def wrapper(master: str, settings: tuple[str, ...], verbose: bool, **arguments: Any) -> None:
         pairs = [setting.partition("=") for setting in settings]
@@ -124,7 +122,7 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
     except AnalysisException as error:
         variants = [field.name for field in rows.schema.fields if field.dataType.typeName() == "variant"]
         named = [name for name in variants if name in condition]
-        hint = f"; {named[0]} is a VARIANT, so say of what type it is, as in {named[0]}::long > 10" if named else ""
+        hint = f"; {named[0]} is a VARIANT, so cast it, as in {named[0]}::long > 10" if named else ""
         raise click.BadParameter(f"{condition!r}: {_java_message(error)}{hint}", param_hint="--where") from None
 
 
@@ -159,24 +157,22 @@ def timeout_option(help: str) -> Callable[[Any], Any]:
 
 
 CHECKPOINT = click.argument("checkpoint", callback=location)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 _EPOCH = click.option(
     "--epoch",
     type=click.IntRange(0),
-    help="The micro-batch to read, if Spark still has its state; by default, the last.",
+    help="The micro-batch to read, if Spark still has its state. Default: the last.",
 )
 
 
 @pillarbox.command()
 @CHECKPOINT
 @_EPOCH
-@click.option(
-    "--top", default=5, show_default=True, type=click.IntRange(0), help="How many of the largest keys to name."
-)
+@click.option("--top", default=5, show_default=True, type=click.IntRange(0), help="Number of largest keys to show.")
 @click.option(
     "--against",
     metavar="CHECKPOINT",
-    help="Compare with the program of another checkpoint: list what keeps it from resuming from this one.",
+    help="List the reasons why the program of this other checkpoint could not resume from CHECKPOINT.",
 )
 @JSON
 @with_spark
@@ -198,9 +194,7 @@ def inspect(
     with open_session(f"Reading {checkpoint}") as spark:
         if is_savepoint(spark, checkpoint):
             if epoch is not None or against is not None:
-                raise click.UsageError(
-                    f"{checkpoint} is a savepoint: it has one epoch, and --against is for checkpoints"
-                )
+                raise click.UsageError(f"{checkpoint} is a savepoint: --epoch and --against are for checkpoints")
             result = inspect_savepoint(spark, checkpoint)
             print_result(result, show.savepoint, as_json=as_json)
             return
@@ -216,10 +210,14 @@ def inspect(
 @CHECKPOINT
 @click.argument("uid")
 @_EPOCH
-@click.option("--where", metavar="SQL", help="Which rows, as in SQL: \"key = 'AA' AND seen > 10\".")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(0), help="How many rows to print; 0: all.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line; with --output, one.")
-@click.option("--output", metavar="DIR", help="Write all rows as Parquet to DIR, which must not exist, and print none.")
+@click.option("--where", metavar="SQL", help="SQL condition on rows: \"key = 'AA' AND seen > 10\".")
+@click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(0), help="Number of rows to print; 0 for all."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row; with --output, one in all.")
+@click.option(
+    "--output", metavar="DIR", help="Write all rows as Parquet to DIR, which must not exist, instead of printing them."
+)
 @with_spark
 def state(
     checkpoint: str,
@@ -269,7 +267,7 @@ def state(
 @pillarbox.command()
 @CHECKPOINT
 @click.option(
-    "--parallelism", required=True, type=click.IntRange(1), metavar="N", help="How many tasks are to run at a time."
+    "--parallelism", required=True, type=click.IntRange(1), metavar="N", help="Number of tasks that run at a time."
 )
 @JSON
 @with_spark
@@ -296,12 +294,10 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
 @click.argument("directory", callback=location)
 @_EPOCH
 @click.option(
-    "--stop", is_flag=True, help="Stop the running query between two epochs; the savepoint is of its last one."
+    "--stop", is_flag=True, help="Stop the running query between two epochs; the savepoint is of its last epoch."
 )
-@click.option(
-    "--drain", is_flag=True, help="With --stop: let event time end first, so that all windows and timers fire."
-)
-@timeout_option("With --stop: how long the query may take to be stopped (seconds).")
+@click.option("--drain", is_flag=True, help="With --stop: end event time first, so that all windows and timers fire.")
+@timeout_option("With --stop: time limit for stopping the query (seconds).")
 @JSON
 @with_spark
 def savepoint(
@@ -332,9 +328,9 @@ def savepoint(
     from pillarbox._runtime.spark.savepoint.savepoint import savepoint as write
 
     if drain and not stop:
-        raise click.UsageError("--drain needs --stop: a query that keeps running is not drained")
+        raise click.UsageError("--drain needs --stop: a query that keeps running cannot be drained")
     if stop and epoch is not None:
-        raise click.UsageError("--epoch is not for --stop: the savepoint is of the query's last epoch")
+        raise click.UsageError("--epoch does not work with --stop: the savepoint is of the query's last epoch")
     with open_session(f"Writing a savepoint of {checkpoint}") as spark:
         if stop:
             notify = functools.partial(click.echo, err=True)
@@ -348,7 +344,7 @@ def savepoint(
                 raise
             # The driver has reported that it is running.
             result = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
-            sentence = f"{directory}: the driver has written the savepoint, at a place that is not seen from here"
+            sentence = f"{directory}: the driver has written the savepoint, on its own file system"
             print_sentence(result, sentence, as_json=as_json)
             return
     uids = [operator.uid for operator in manifest.operators]
@@ -363,7 +359,7 @@ def savepoint(
 
 @pillarbox.command()
 @CHECKPOINT
-@timeout_option("How long the running epoch may take to complete (seconds); then it is interrupted.")
+@timeout_option("Time limit for the running epoch (seconds); then it is interrupted.")
 @JSON
 @with_spark
 def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:

@@ -50,7 +50,7 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
         raise click.ClickException(str(error)) from None
     finally:
         sys.argv, sys.path[:] = before
-    raise click.ClickException(f"{program} has ended without pillarbox.start(...)")
+    raise click.ClickException(f"{program} has not called pillarbox.start(...)")
 
 
 @click.command()
@@ -59,21 +59,21 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
 @click.option(
     "--program",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The script of a query that has ended: it runs up to pillarbox.start(...), which records instead of starting.",
+    help="The script of an ended query. It runs up to pillarbox.start(...), which records instead of starting.",
 )
-@click.option("--epoch", type=click.IntRange(0), help="The micro-batch; by default, the one that failed.")
-@click.option("--uid", help="The operator whose task to record; by default, the operator that failed.")
-@click.option("--subtask", type=click.IntRange(0), help="Which of its subtasks; of a source, the partition.")
-@click.option("--key", help="Instead of --subtask: the subtask that has this key.")
-@click.option("--allow-calls", is_flag=True, help="Make the calls of services of earlier levels again.")
+@click.option("--epoch", type=click.IntRange(0), help="The micro-batch. Default: the one that failed.")
+@click.option("--uid", help="The operator whose task to record. Default: the operator that failed.")
+@click.option("--subtask", type=click.IntRange(0), help="Its subtask; of a source, the partition.")
+@click.option("--key", help="Instead of --subtask: record the subtask of this key.")
+@click.option("--allow-calls", is_flag=True, help="Repeat the service calls of earlier levels.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
     default=1 << 30,
     show_default=True,
-    help="How large the input of the task may be, and the state files of the query (bytes each).",
+    help="Maximum size of the task's input, and of the query's state files (bytes each).",
 )
-@timeout_option("How long the epoch may take to run again, and a running query's driver to take the request (seconds).")
+@timeout_option("Time limit for the repeated epoch, and for the answer of a running query's driver (seconds).")
 @JSON
 @click.argument("arguments", nargs=-1)
 @with_spark
@@ -115,7 +115,7 @@ def _record_by(program: Path, arguments: Sequence[str], checkpoint: str, directo
     def make_recording(start: Start) -> None:
         if start.checkpoint is None or start.checkpoint.rstrip("/") != checkpoint:
             raise click.ClickException(
-                f"{program} starts a query on the checkpoint {start.checkpoint}, and not on {checkpoint}"
+                f"{program} starts a query on checkpoint {start.checkpoint}, not on {checkpoint}"
             )
         make(start.writer, directory, checkpointLocation=start.checkpoint, **task)
 

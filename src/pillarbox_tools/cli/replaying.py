@@ -38,28 +38,28 @@ class _Timestamp(click.ParamType[int]):
         try:
             parsed = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
         except ValueError:
-            self.fail(f"{value!r} is no point in time: give epoch milliseconds, or such as 2026-01-31T12:00:00Z")
+            self.fail(f"{value!r} is not a point in time: pass epoch milliseconds, or 2026-01-31T12:00:00Z")
         return round((parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.timezone.utc)).timestamp() * 1000)
 
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--at", type=click.IntRange(1), help="Stop before this record of the task's input in the epoch.")
-@click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or where it failed.")
+@click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or at the failure.")
 @click.option(
-    "--diff", is_flag=True, help="Compare the state with that of the checkpoint, or the failure with the noted one."
+    "--diff", is_flag=True, help="Compare the state with the checkpoint's, or the failure with the recorded one."
 )
-@click.option("--allow-calls", is_flag=True, help="Make calls of services, and run programs, as the functions ask.")
-@click.option("--seed", type=int, help="Let random numbers of your code be the same each time.")
+@click.option("--allow-calls", is_flag=True, help="Allow calls of services, and running programs.")
+@click.option("--seed", type=int, help="Seed of random numbers in your code.")
 @click.option(
     "--clock",
     type=_Timestamp(),
-    help="What the clock shows all the time: epoch milliseconds, or as ISO 8601 writes it.",
+    help="Fixed time of the clock: epoch milliseconds, or ISO 8601.",
 )
 @click.option(
     "--program",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The script of another version of the query: run both on the input, and show the first difference.",
+    help="The script of another version of the query: run both versions, and show the first difference.",
 )
 @JSON
 @click.argument("arguments", nargs=-1)
@@ -87,7 +87,7 @@ def replay(
     from pillarbox_tools.recording.recording import read_metadata
 
     if program is not None and (at is not None or debug or diff):
-        raise click.UsageError("--program compares two programs: --at, --pdb and --diff are for one")
+        raise click.UsageError("--at, --pdb and --diff do not work with --program, which compares two programs")
     if program is None:
         how |= {"at": at, "debug": debug, "diff": diff}
     try:

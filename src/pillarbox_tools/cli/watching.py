@@ -22,10 +22,14 @@ _LOOK_EVERY = 0.5
 @click.command()
 @click.argument("what", metavar="CHECKPOINT|FILE", callback=location)
 @click.option(
-    "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
+    "--port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port; 0 for any free one.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--token", help="What a browser must know; by default a random text, unless only this machine can ask.")
+@click.option("--token", help="The browser's token. Default: random, or no token if only this machine can connect.")
 @with_spark
 def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
     """Show the query of CHECKPOINT, or of the bundle FILE, in a browser.
@@ -60,7 +64,7 @@ def _serve(opened: Any) -> None:
 
 @click.command()
 @click.argument("checkpoint", required=False)
-@click.option("--all", "every", is_flag=True, help="Show also the rules that found nothing, and those that lack facts.")
+@click.option("--all", "every", is_flag=True, help="Also show rules without a finding, and rules that lack facts.")
 @JSON
 @with_spark
 def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
@@ -116,8 +120,8 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
     executors = executor_memory_of(snapshot)
     if not executors:
         raise ConfigurationError(
-            f"{checkpoint}: no task has reported its memory; the query must have been started with"
-            " pillarbox.start(...), and an epoch must have ended"
+            f"{checkpoint}: no task has reported its memory. Start the query with pillarbox.start(...), and wait for"
+            " the end of an epoch"
         )
     overhead = max(executor.overhead for executor in executors)
     result = {
@@ -132,7 +136,7 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
 @click.command()
 @CHECKPOINT
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--with-records", is_flag=True, help="Put in keys, records and error messages, too.")
+@click.option("--with-records", is_flag=True, help="Include keys, records and error messages.")
 @JSON
 @with_spark
 def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_session: Any) -> None:
@@ -154,9 +158,9 @@ def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_
         try:
             state = inspect_checkpoint(spark, checkpoint)
         except PillarboxError as error:
-            click.echo(f"the state is not in the bundle: {error}", err=True)
+            click.echo(f"the bundle lacks the state: {error}", err=True)
         except Exception as error:
-            click.echo(f"the state is not in the bundle: {describe(error)}", err=True)
+            click.echo(f"the bundle lacks the state: {describe(error)}", err=True)
     write_bundle(file, snapshot, notes, state, with_records=with_records)
     size = file.stat().st_size
     result = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}

@@ -43,7 +43,7 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
     def query_of(request: Request) -> VersionedView:
         query = queries().get(request.path_params["query"])
         if query is None:
-            raise HTTPException(404, "This driver does not know the query. It forgets queries that ended long ago.")
+            raise HTTPException(404, "This driver has no such query. Queries that ended long ago are removed.")
         return query
 
     async def page(request: Request) -> Response:

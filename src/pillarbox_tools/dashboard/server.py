@@ -13,6 +13,7 @@ from pillarbox._errors import ConfigurationError
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.running import observing
+from pillarbox_tools.addresses import cannot_listen, url_of
 from pillarbox_tools.dashboard.app import make_app
 from pillarbox_tools.dashboard.guard import is_loopback, quoted
 from pillarbox_tools.dashboard.versioned_view import VersionedView
@@ -57,10 +58,8 @@ class Dashboard(observing.Dashboard):
         self.asked_port = port
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        named = socket.gethostname() if host in ("0.0.0.0", "::") else shown
         query = "" if self._token is None else f"?token={quoted(self._token)}"
-        self.url: str = f"http://{named}:{self.port}/{query}"
+        self.url: str = url_of(host, self.port, query)
         config = uvicorn.Config(
             make_app(lambda: dict(self._queries), self.port, self._token),
             log_config=None,
@@ -138,12 +137,9 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.close()
         if error.errno == errno.EADDRINUSE and port:
             # A query may be running already, which matters more than the port.
-            notify(f"port {port} of {host} is in use, so the dashboard listens on another one")
+            notify(f"port {port} of {host} is in use, so the dashboard listens on another port")
             return _listen(host, 0)
-        raise ConfigurationError(
-            f"the dashboard cannot listen on {host}:{port} ({error.strerror or error}): choose another port, as in"
-            " pillarbox.dashboard(query, port=0), which takes any that is free"
-        ) from error
+        raise cannot_listen("the dashboard", "pillarbox.dashboard", host, port, error) from error
     return listener  # type: ignore[no-any-return]
 
 

@@ -32,7 +32,7 @@ _POINTS = 240
 _SUMS = ("epochs", "rows", "duration", "repeated", "home_restarts", "fallbacks")
 # Maximum length of a failure in the list of runs.
 _FAILURE = 120
-_LOST = "its driver has written no end: it was killed, or its machine is gone"
+_LOST = "its driver has not recorded the end: it was killed, or its machine is gone"
 
 
 def entry_of(snapshot: Snapshot) -> Entry:

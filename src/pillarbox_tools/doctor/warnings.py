@@ -26,7 +26,7 @@ def warn_of_findings(facts: Facts, rules: Sequence[Rule]) -> None:
     try:
         findings = wrong(facts, rules)
     except Exception as error:  # such as a version without numbers
-        _log.debug("the doctor could not look at a query: %s", describe(error))
+        _log.debug("the doctor could not examine a query: %s", describe(error))
         return
     for finding in findings:
         with _logging:

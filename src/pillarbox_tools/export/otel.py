@@ -38,7 +38,7 @@ def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
         ) from error
     if provider is not None and not hasattr(provider, "get_meter"):
         raise ProgramError(
-            "export_otel(): meter_provider is a MeterProvider of OpenTelemetry, or None for the global one, not"
+            "export_otel(): meter_provider must be an OpenTelemetry MeterProvider, or None for the global one, not"
             f" {shorten(provider)}"
         )
     with _lock:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._runtime.spark.running import observing
+from pillarbox_tools.addresses import cannot_listen, url_of
 from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.metric import METRICS, Metric
 from pillarbox_tools.export.query_metrics import QueryMetrics
@@ -82,7 +82,7 @@ class MetricsServer(observing.MetricsServer):
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        collector = Collector("the server of metrics", lambda metrics: metrics)
+        collector = Collector("the metrics server", lambda metrics: metrics)
         from prometheus_client import CollectorRegistry, start_http_server
 
         self.add = collector.add
@@ -91,14 +91,9 @@ class MetricsServer(observing.MetricsServer):
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
-            raise ConfigurationError(
-                f"the server of metrics cannot listen on {host}:{port} ({error.strerror or error}): choose another"
-                " port, as in pillarbox.serve_metrics(query, port=0), which takes any that is free"
-            ) from error
+            raise cannot_listen("the metrics server", "pillarbox.serve_metrics", host, port, error) from error
         self.port: int = self._server.server_port
-        shown = f"[{host}]" if ":" in host else host
-        named = socket.gethostname() if host in ("0.0.0.0", "::") else shown
-        self.url: str = f"http://{named}:{self.port}/metrics"
+        self.url: str = url_of(host, self.port, "metrics")
 
     @property
     def is_open(self) -> bool:
@@ -128,8 +123,8 @@ def open_server(metrics: QueryMetrics, host: str, port: int) -> MetricsServer:
         [server] = _open
         if port not in (0, server.port):
             raise ConfigurationError(
-                f"the server of metrics of this process is open on port {server.port}, so it cannot open on port"
-                f" {port}: one server tells of all queries of a process"
+                f"the metrics server of this process is open on port {server.port}, so it cannot open on port {port}:"
+                " one server exports all queries of a process"
             )
         server.add(metrics)
         return server

@@ -91,8 +91,8 @@ class QueryMetrics:
         operator, name = labels
         if not self._left_out:
             _log.warning(
-                "query %s: more than %d names of metrics of its functions: %r of operator %r and further ones are not"
-                " exported. Names must be few: use none that has a key in it",
+                "query %s: its functions have more than %d metric names; %r of operator %r and later names are not"
+                " exported. Do not put keys into metric names",
                 *(self.name or self.id, MOST_NAMES, name, operator),
             )
         if len(self._left_out) < MOST_NAMES:  # enough for a signal

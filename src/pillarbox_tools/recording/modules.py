@@ -1,4 +1,4 @@
-"""The source of the user's modules, stored in a recording because its program names their functions and classes."""
+"""Source text of user modules, stored in a recording because its program names their functions and classes."""
 
 from __future__ import annotations
 

@@ -100,14 +100,14 @@ class Receiver:
                     self.bytes += len(content)
                     if self.bytes > self._limit:
                         raise ConfigurationError(
-                            f"the input of the task has more than {self._limit:,} bytes, and a recording is never cut:"
-                            " raise the limit: limit=... of record(), --limit of 'pillarbox record'"
+                            f"the task's input has more than {self._limit:,} bytes: raise limit=... of record(),"
+                            " or --limit of 'pillarbox record'"
                         )
                     file.write(content)
                 elif kind is MessageType.END:
                     self.end = content
                     break
                 else:
-                    raise AssertionError(f"a worker has sent a message with the part {kind}")
+                    raise AssertionError(f"a worker has sent a message of kind {kind}")
         self._done.set()
         worker.send(None)

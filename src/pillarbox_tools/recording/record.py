@@ -68,10 +68,10 @@ def record(
     spark = start.spark
     check_classic(spark, "record() takes a classic session: under Spark Connect the driver cannot be reached")
     if start.checkpoint is None:
-        raise ProgramError("record() takes a writer with a checkpointLocation, whose epochs it records")
+        raise ProgramError("record() takes a writer with a checkpointLocation, to record one of its epochs")
     folder = Path(directory)
     if folder.exists():
-        raise ConfigurationError(f"{directory} exists: give a folder that does not")
+        raise ConfigurationError(f"{directory} exists: pass a folder that does not exist")
     checkpoint = start.checkpoint
     for tries in range(_TRIES, 0, -1):
         number = epoch_to_record(spark, checkpoint, epoch, uid)
@@ -104,8 +104,8 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
     notes = Checkpoint(spark, checkpoint)
     if epoch not in notes.epochs_begun:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: the offsets of epoch {epoch} do not exist: the epoch was never begun, or Spark"
-            " no longer keeps it (spark.sql.streaming.minBatchesToRetain)"
+            f"checkpoint {checkpoint}: epoch {epoch} has no offsets: it was never begun, or Spark has removed it"
+            " (spark.sql.streaming.minBatchesToRetain)"
         )
     return epoch <= notes.last_committed
 
@@ -122,8 +122,8 @@ def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_cal
             caller = next(operator for operator in vertex.operators if operator.uid == vertex.calls[0])
             when = "is in another program of the query" if is_other else f"runs before {target.vertex.uid!r}"
             raise ConfigurationError(
-                f"operator {caller.uid!r} ({caller.name}) {when} and calls a service, which would get the requests of"
-                " the epoch again: pass allow_calls=True (--allow-calls) to make them"
+                f"operator {caller.uid!r} ({caller.name}) {when} and calls a service, which would receive the"
+                " epoch's requests again: pass allow_calls=True (--allow-calls) to allow them"
             )
 
 
@@ -163,8 +163,7 @@ def _record(
     if not receiver.facts:
         of = target.vertex.uid or target.vertex.name
         raise ProgramError(
-            f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input, and nothing was"
-            " due"
+            f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input and no due timer"
         )
     facts = RecordingMetadata(
         checkpoint=checkpoint,
@@ -208,8 +207,8 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:
             if time.monotonic() > deadline:
                 raise ConfigurationError(
-                    f"the epoch was run again for {timeout:g} seconds, and the task has not sent all of its input:"
-                    " give it more time, as in record(..., timeout=...)"
+                    f"the epoch has run again for {timeout:g} seconds, and the task has not sent all of its input:"
+                    " raise the limit, as in record(..., timeout=...)"
                 )
         if not receiver.is_done(0):
             failure = query.exception()
@@ -229,7 +228,7 @@ def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
     why = why.rpartition("terminated with exception: ")[2].split("\n", 1)[0].strip(" ;")
     return CheckpointMismatchError(
         f"checkpoint {start.checkpoint}: the epoch could not run again: {why}; if its sources no longer have"
-        " what it read, record a newer one"
+        " its input, record a newer epoch"
     )
 
 

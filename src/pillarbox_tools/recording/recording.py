@@ -169,7 +169,7 @@ def read_metadata(folder: Path) -> RecordingMetadata:
             )
         facts = read(RecordingMetadata, document)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{folder} is no recording: {describe(error)}") from error
+        raise ConfigurationError(f"{folder} is not a recording: {describe(error)}") from error
     minor, installed = (version.split(".")[:2] for version in (facts.python, platform.python_version()))
     if minor != installed:
         raise ConfigurationError(

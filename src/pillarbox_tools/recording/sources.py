@@ -30,8 +30,8 @@ def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, 
     """
     if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(dataframe_of(writer))):
         raise ConfigurationError(
-            "the query reads a socket, which does not give the same rows again: no epoch of it can be recorded; read"
-            " them from Kafka or files instead"
+            "the query reads a socket, which cannot repeat its rows, so its epochs cannot be recorded; read them from"
+            " Kafka or files instead"
         )
     systems: dict[tuple[str, str], Any] = {}
     for path in _files_of(spark, copy, epoch):
@@ -41,8 +41,8 @@ def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, 
             systems[where] = file_system(spark, hadoop_path)
         if not systems[where].exists(hadoop_path):
             raise CheckpointMismatchError(
-                f"checkpoint {checkpoint}: the epoch {epoch} read {path}, which no longer exists: its input cannot be"
-                " read again; put the file back, or record a newer epoch"
+                f"checkpoint {checkpoint}: epoch {epoch} read {path}, which no longer exists: restore the file, or"
+                " record a newer epoch"
             )
 
 

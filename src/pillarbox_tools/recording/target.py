@@ -85,7 +85,7 @@ def epoch_to_record(spark: SparkSession, checkpoint: str, epoch: int | None, uid
     """
     if epoch is not None:
         if not is_count(epoch, 0):
-            raise ProgramError(f"record(): an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
+            raise ProgramError(f"record(): epoch must be the number of a micro-batch, from 0, not {shorten(epoch)}")
         return epoch
     failure = _failure(read_history(spark, checkpoint), uid)
     if failure is not None and failure.epoch is not None:
@@ -116,8 +116,8 @@ def find_target(
         uid, number = of_failure.uid, of_failure.vertex
     if uid is None:
         raise ProgramError(
-            f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so say which task to record: uid, and"
-            " subtask or key"
+            f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so select the task to record: pass"
+            " uid, and subtask or key"
         )
     program, vertex = vertex_with(planned, uid, number)
     if key is not None:
@@ -127,7 +127,7 @@ def find_target(
     ):
         subtask = of_failure.subtask
     if subtask is None:
-        raise ProgramError(f"record(): say which subtask of {uid!r} to record: subtask=..., or key=...")
+        raise ProgramError(f"record(): select the subtask of {uid!r} to record: pass subtask=..., or key=...")
     if of_failure is not None and of_failure.subtask != subtask:
         of_failure = None
     ran = next((run for snapshot in history for run in snapshot.epochs if run.number == epoch), None)
@@ -147,7 +147,7 @@ def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, u
     layout = facts.description.with_layout(program.layout)
     operator = next((operator for operator in layout["operators"] if operator["uid"] == uid), None)
     if operator is None or operator["key"] is None:
-        raise ProgramError(f"record(): {uid!r} has no keys, so say which subtask to record: subtask=...")
+        raise ProgramError(f"record(): {uid!r} has no keys, so select the subtask to record: pass subtask=...")
     keys = possible_keys(text, [operator["key"]])
     try:
         return read_epoch(spark, checkpoint, None, partial(_subtask_in_state, uid, text, keys))
@@ -182,15 +182,14 @@ def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
             task.records_in for task in epoch.tasks if (task.program, task.number, task.subtask) == (program, *key)
         ]
         return [
-            f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} when it was read"
-            " again"
+            f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} in the recording"
             for then in before[:1]
             if then != end["rows"]
         ]
     channels = Counter(sender_of_edge(edge_of_channel(channel)) for channel in end["channels"])
     return [
-        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.number]:,} when it was read again, so"
-        " records may have come in another order"
+        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.number]:,} in the recording, so the"
+        " order of its records may differ"
         for vertex in epoch.vertices
         if vertex.program == program and vertex.number in target.sources and channels[vertex.number] != vertex.tasks
     ]

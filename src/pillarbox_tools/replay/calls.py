@@ -64,8 +64,8 @@ class Refused:
         if any(name.partition(".")[0] == "py4j" for name in _modules(frame)):
             return  # Java objects of the script's session are released
         message = (
-            f"{_caller(frame, self._uid)} would {action}, and a replay makes no calls: it has stopped there; pass"
-            " --allow-calls to make them, to a service for tests"
+            f"{_caller(frame, self._uid)} would {action}. A replay makes no calls and has stopped here; pass"
+            " --allow-calls to make them, to a test service"
         )
         self.first = self.first or message
         raise RefusedCallError(message)

@@ -156,7 +156,7 @@ def compare_programs(
     if trial.first is None:
         gone, new = then.outputs - now.outputs, now.outputs - then.outputs
         trial.only_end = [
-            *(f"the state {state.state} of {state.owner} is {state.now}, and was {state.then}" for state in states[:5]),
+            *(f"state {state.state} of {state.owner} is {state.now}, and was {state.then}" for state in states[:5]),
             *(f"it no longer sends {then.texts[key]}" for key in list(gone)[:5]),
             *(f"it sends {now.texts[key]}" for key in list(new)[:5]),
         ]

@@ -126,7 +126,7 @@ def _frozen(clock: int) -> Iterator[None]:
         import time_machine
     except ImportError as error:
         raise ConfigurationError(
-            "a clock for user code takes the package time-machine, which is not installed: pip install 'pillarbox[cli]'"
+            "a fixed clock needs the package time-machine, which is not installed: pip install 'pillarbox[cli]'"
         ) from error
     with time_machine.travel(dt.datetime.fromtimestamp(clock / 1000, dt.timezone.utc), tick=False):
         yield

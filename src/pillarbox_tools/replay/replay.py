@@ -135,7 +135,7 @@ def _run(
                 if debug and stop is None:
                     look_back(result.error)
                 if any(isinstance(cause, ModuleNotFoundError) for cause in causes_of(error)):
-                    result.reasons.append("a module is missing here: put its folder on PYTHONPATH")
+                    result.reasons.append("a module is missing: put its folder on PYTHONPATH")
                 result.failure = Failure.of(result.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
             else:
                 raise
@@ -148,7 +148,7 @@ def _run(
         calls += seen
     result.records = 0 if rerun is None else rerun.task.metrics.records_in
     if diff and result.unanswered is not None:
-        result.differs.append("it stopped at calls of a service, so nothing can be compared")
+        result.differs.append("it stopped at a service call, so nothing can be compared")
     elif diff and not result.stopped and rerun is not None:
         _compare(recording, result, rerun.store)
     return result
@@ -186,7 +186,7 @@ def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> N
     if noted is not None:
         failure = result.failure
         if failure is None:
-            result.differs.append("the task failed then, and has not failed now")
+            result.differs.append("the task failed in the epoch, but not in the replay")
             return
         for name in ("error", "cause", "uid", "key", "record", "number"):
             then, now = getattr(noted, name), getattr(failure, name)
@@ -194,7 +194,7 @@ def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> N
                 result.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
         return
     if result.failure is not None:
-        result.differs.append("the task did not fail then, and has failed now")
+        result.differs.append("the task failed in the replay, but not in the epoch")
     elif recording.facts.level and recording.after is not None:
         after = MemoryChunkStore()
         after.chunks = dict(recording.after)
@@ -213,9 +213,9 @@ def _reasons(recording: Recording, clock: int | None) -> list[str]:
             f"the order of a set may differ: PYTHONHASHSEED was {facts.hash_seed}, and is {seed or 'not set'}"
         )
     if clock is not None:
-        reasons.append("--clock lets the task's clock stand still")
+        reasons.append("--clock stops the task's clock")
     elif facts.clock is None:
-        reasons.append("what the task's clock showed in the epoch is not known, so it stood still at the epoch's time")
+        reasons.append("the readings of the task's clock are unknown, so it stood still at the epoch's time")
     elif not ClockLog.of_text(facts.clock).is_whole:
         reasons.append("only the first 4,096 changes of the task's clock in the epoch are known; then it stood still")
     return reasons

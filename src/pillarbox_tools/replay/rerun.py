@@ -126,7 +126,7 @@ def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
             raise
         raise ConfigurationError(
             f"the functions of {shipped.name!r} cannot be loaded: {describe(error.__cause__)}; put the folder of the"
-            " module that is missing on PYTHONPATH, or install its package here"
+            " missing module on PYTHONPATH, or install its package"
         ) from error
     lay_out(vertex, recording.facts.program_layout)
     return vertex
@@ -144,6 +144,6 @@ def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
     if len(recorded) != len(others):
         raise ConfigurationError(
             f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, and {len(recorded)} in"
-            " the recording: its input cannot be handed to it"
+            " the recording: they must be equal to run on the recorded input"
         )
     return dict(zip(recorded, others))

@@ -28,8 +28,8 @@ class UnansweredError(PillarboxError):
         self.calls: list[str] = [shorten_record(call) for call in asked[:_TOLD]]
         more = len(asked) - len(self.calls)
         super().__init__(
-            f"operator {uid!r} calls a service, and the recording has none of its answers: it would ask about"
-            f" {', '.join(self.calls)}{f', and {more} more' if more else ''}; pass --allow-calls to make the calls"
+            f"operator {uid!r} calls a service, and the recording has no answers. Pending requests:"
+            f" {', '.join(self.calls)}{f', and {more} more' if more else ''}. Pass --allow-calls to make the calls"
         )
 
 

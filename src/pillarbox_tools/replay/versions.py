@@ -90,8 +90,8 @@ def recorded_modules(recording: Recording) -> Iterator[None]:
         if finder.missing is not None:
             raise ConfigurationError(
                 f"{recording.folder} has no source of the module {finder.missing}, which the recorded program imports:"
-                " the programs cannot be compared, because both would use the module that is here; record the task"
-                " again by a script that imports the module when it starts"
+                " the programs cannot be compared, because both would use the installed module; record the task again"
+                " with a script that imports the module at its start"
             )
 
 
@@ -116,8 +116,8 @@ def check_installed(recording: Recording, vertex: Vertex) -> None:
                 then, now = versions.get(package), versions_here().get(package)
                 if then != now:
                     raise ConfigurationError(
-                        f"the recorded program has functions of the module {name}, of {package} {then}, and {package}"
-                        f" {now} is installed here: the two programs cannot be compared, because both would use it"
+                        f"the recorded program has functions of the module {name} of {package} {then}, and {package}"
+                        f" {now} is installed here: the programs cannot be compared, because both would use it"
                     )
 
 

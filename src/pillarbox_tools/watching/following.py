@@ -33,8 +33,8 @@ def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> Wa
     started = find(query)
     if started is None:
         raise ProgramError(
-            f"{method} takes a query with a program of pillarbox, as start() returned it, and query {query.id} is"
-            f" none, or another process has started it{otherwise}"
+            f"{method} takes a query with a program of pillarbox, as start() returned it. Query {query.id} has no"
+            f" such program, or another process has started it{otherwise}"
         )
     return watched(started)
 

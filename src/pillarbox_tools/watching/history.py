@@ -74,7 +74,9 @@ class HistoryWriter:
             self._version = version
         except Exception as error:  # the query does not need its history
             is_quiet = self._warned or is_end
-            (_log.debug if is_quiet else _log.warning)("history in %s: %s", self._folder, describe(error))
+            (_log.debug if is_quiet else _log.warning)(
+                "the history in %s cannot be written: %s", self._folder, describe(error)
+            )
             self._warned = True
 
     def _write(self, text: str) -> None:
@@ -142,7 +144,7 @@ def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
         try:
             snapshot = read(Snapshot, document)
         except (TypeError, ValueError, StopIteration) as error:  # incomplete JSON
-            _log.debug("history in %s: %s", folder_of(checkpoint), describe(error))
+            _log.debug("the history in %s cannot be read: %s", folder_of(checkpoint), describe(error))
             continue
         previous = newest.get(snapshot.run.id)
         if previous is None or previous.at < snapshot.at:

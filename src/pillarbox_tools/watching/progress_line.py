@@ -52,7 +52,7 @@ class ProgressLine:
         try:
             self._write(line_of(self._snapshot(), is_batch=self._is_batch) or "")
         except Exception as error:  # the query does not need the line
-            _log.debug("the progress of the query is not shown: %s", describe(error))
+            _log.debug("the progress line cannot be shown: %s", describe(error))
 
     def _write(self, line: str) -> None:
         line = line[: shutil.get_terminal_size().columns - 1]
@@ -66,7 +66,7 @@ class ProgressLine:
         try:
             self._write("")
         except Exception as error:  # the terminal is gone
-            _log.debug("the progress of the query is not removed: %s", describe(error))
+            _log.debug("the progress line cannot be removed: %s", describe(error))
 
 
 @contextmanager

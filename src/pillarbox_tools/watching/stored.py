@@ -51,7 +51,7 @@ class CheckpointQuery(StoredQuery):
         try:
             self._known = stored_snapshot(self._spark, self._checkpoint)
         except Exception as error:  # the last snapshot is still useful
-            why = f"The checkpoint could not be read again, so this is older: {describe(error)}."
+            why = f"The checkpoint could not be read again, so the data is old: {describe(error)}."
             return replace(self._known, missing=[*self._known.missing, why])
         return self._known
 
@@ -79,9 +79,9 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
     described = notes.newest()
     run = Run(id="", began=0, status="unknown")
     missing = [
-        "There is no history: the query was not started with pillarbox.start(), or its driver died within a minute.",
-        *([] if described else ["There is no note of its program either."]),
-        f"The last epoch that was committed is {notes.last_committed}.",
+        "No history: the query was not started with pillarbox.start(), or its driver died within a minute.",
+        *([] if described else ["The checkpoint has no description of its program either."]),
+        f"The last committed epoch is {notes.last_committed}.",
     ]
     plan = None if described is None else plan_of_notes(described["programs"])
     return Snapshot(query_id, "", checkpoint, now_ms(), False, plan, run, missing=missing)
@@ -92,10 +92,10 @@ def _what_is_old(snapshot: Snapshot, now: int) -> list[str]:
         return []
     minutes = (now - last_report_at(snapshot)) / 60_000
     if now - last_report_at(snapshot) <= FRESH_MS:
-        return [f"The query runs in another process, whose driver wrote this {minutes:.1f} minutes ago."]
+        return [f"The query runs in another process; its driver wrote this data {minutes:.1f} minutes ago."]
     return [
-        f"The driver of the query wrote this {minutes:,.0f} minutes ago, and has not said that the query has ended: it"
-        " died, or it cannot write."
+        f"The query's driver wrote this data {minutes:,.0f} minutes ago, and has not reported the query's end: it died,"
+        " or it cannot write."
     ]
 
 

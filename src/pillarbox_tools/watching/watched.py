@@ -87,7 +87,7 @@ class WatchedQuery(QueryModel):
 
     def log_missing_progress(self, why: str) -> None:
         """Log that progress is missing: a warning the first time, then at debug level."""
-        (_log.debug if self._warned else _log.warning)("query %s: its progress is not known: %s", self.id, why)
+        (_log.debug if self._warned else _log.warning)("query %s: its progress cannot be read: %s", self.id, why)
         self._warned = True
 
     def end(self, failure: BaseException | None) -> None:
@@ -113,9 +113,7 @@ class WatchedQuery(QueryModel):
                 snapshot = super().snapshot()
                 self.follows(with_earlier(snapshot, read_history(self._spark, self._checkpoint)).earlier)
             except Exception as error:  # its Spark session has ended
-                self._unread = (
-                    f"The runs before this one are not known, as the history cannot be read: {describe(error)}."
-                )
+                self._unread = f"Earlier runs are unknown, because the history cannot be read: {describe(error)}."
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         if not self._checkpoint:

@@ -87,13 +87,13 @@ def test_without_a_history_the_notes_say_what_there_is(known: Known) -> None:
         ("count", "Count -> map-3", True),
     ]
     assert found.missing == [
-        "There is no history: the query was not started with pillarbox.start(), or its driver died within a minute.",
-        "The last epoch that was committed is 4.",
+        "No history: the query was not started with pillarbox.start(), or its driver died within a minute.",
+        "The last committed epoch is 4.",
     ]
     known.programs = None
     found = stored_snapshot(NO_SPARK, "/cp")
     assert found.plan is None
-    assert "There is no note of its program either." in found.missing
+    assert "The checkpoint has no description of its program either." in found.missing
 
 
 def test_of_a_query_that_has_ended_nothing_is_missing(known: Known) -> None:
@@ -107,13 +107,15 @@ def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     known.history = [written(ended=False)]
     known.now = START + 60_000
     shown = CheckpointQuery(NO_SPARK, "/cp")
-    assert shown.snapshot().missing == ["The query runs in another process, whose driver wrote this 1.0 minutes ago."]
+    assert shown.snapshot().missing == [
+        "The query runs in another process; its driver wrote this data 1.0 minutes ago."
+    ]
     before = shown.refresh()
     assert shown.refresh() == before, "nothing is new"
     known.now = START + 7_200_000
     assert shown.refresh() > before, "it is older than it was"
     assert shown.snapshot().missing == [
-        "The driver of the query wrote this 120 minutes ago, and has not said that the query has ended: it died, or it"
+        "The query's driver wrote this data 120 minutes ago, and has not reported the query's end: it died, or it"
         " cannot write."
     ]
     assert [each.name for each in conditions_of(shown.snapshot())] == ["driver gone"]
@@ -147,7 +149,7 @@ def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
         assert shown.refresh() == before + 1, "it is told once"
         assert shown.snapshot().epochs[-1].rows == 9
         assert shown.snapshot().missing == [
-            "The checkpoint could not be read again, so this is older: ConnectionError: the store is gone."
+            "The checkpoint could not be read again, so the data is old: ConnectionError: the store is gone."
         ]
     assert shown.refresh() == before + 2
     assert shown.snapshot().missing == []
@@ -201,7 +203,7 @@ def test_what_is_known_is_shown_also_when_spark_is_gone(running: WatchedQuery, m
     found = running.snapshot()
     assert found.epochs[-1].rows == 9
     assert found.missing == [
-        "The runs before this one are not known, as the history cannot be read: ConnectionError: Java is gone."
+        "Earlier runs are unknown, because the history cannot be read: ConnectionError: Java is gone."
     ]
 
 

@@ -148,7 +148,7 @@ def test_the_first_call_stops_it(tmp_path: Path, call: Any, says: str) -> None:
     assert str(found.unanswered).startswith("operator 'charges'")
     assert __file__ in str(found.unanswered)
     assert "pass --allow-calls" in str(found.unanswered)
-    assert found.differs == ["it stopped at calls of a service, so nothing can be compared"]
+    assert found.differs == ["it stopped at a service call, so nothing can be compared"]
     assert found.failure is None
     assert len(heard) == (2 if call in (connect, in_a_thread, with_a_fallback) else 0)  # those of the query
 

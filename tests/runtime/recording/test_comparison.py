@@ -342,5 +342,5 @@ def test_a_module_that_a_function_imports_later_is_asked_for(tmp_path, modules):
     modules.forget()
     (modules.folder / "later_of_test.py").unlink()
     found = replay(read_recording(task), diff=True)
-    assert found.differs == ["the task did not fail then, and has failed now"]
-    assert "a module is missing here: put its folder on PYTHONPATH" in found.reasons
+    assert found.differs == ["the task failed in the replay, but not in the epoch"]
+    assert "a module is missing: put its folder on PYTHONPATH" in found.reasons

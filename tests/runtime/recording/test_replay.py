@@ -138,8 +138,8 @@ def test_a_failure_that_depends_on_the_clock(tmp_path):
     assert found.failure is not None
     assert found.failure.number == noted.number
     found = replayed(task, clock=NOW)
-    assert found.differs == ["the task failed then, and has not failed now"]
-    assert found.reasons[-1] == "--clock lets the task's clock stand still"
+    assert found.differs == ["the task failed in the epoch, but not in the replay"]
+    assert found.reasons[-1] == "--clock stops the task's clock"
 
 
 def test_a_clock_that_is_not_known_stands_still_and_is_said(tmp_path):
@@ -150,7 +150,7 @@ def test_a_clock_that_is_not_known_stands_still_and_is_said(tmp_path):
     assert read_recording(task).facts.clock is None
     found = replayed(task)
     assert found.state
-    assert any("what the task's clock showed in the epoch is not known" in reason for reason in found.reasons)
+    assert any("the readings of the task's clock are unknown" in reason for reason in found.reasons)
 
 
 def _escaped(text: str | None) -> str:
@@ -207,9 +207,9 @@ def test_it_stops_at_calls_of_services(tmp_path):
     (task,) = [each for each in tasks if read_recording(each).facts.level]
     found = replayed(task)
     assert (found.records, found.failure) == (2, None)
-    assert "operator 'ask' calls a service, and the recording has none of its answers" in str(found.unanswered)
-    assert "it would ask about ('a', 1), ('b', 1); pass --allow-calls" in str(found.unanswered)
-    assert found.differs == ["it stopped at calls of a service, so nothing can be compared"]
+    assert "operator 'ask' calls a service, and the recording has no answers" in str(found.unanswered)
+    assert "Pending requests: ('a', 1), ('b', 1). Pass --allow-calls" in str(found.unanswered)
+    assert found.differs == ["it stopped at a service call, so nothing can be compared"]
     assert replayed(task, allow_calls=True).is_same
 
 

@@ -130,7 +130,7 @@ def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tm
 
     with pytest.raises(ProgramError, match=r"no operator with the uid 'sene'; it has .*'seen'"):
         record(epoch=2, uid="sene", subtask=0)
-    with pytest.raises(ProgramError, match="say which subtask of 'seen'"):
+    with pytest.raises(ProgramError, match="select the subtask of 'seen'"):
         record(epoch=2, uid="seen")
     with pytest.raises(pillarbox.CheckpointMismatchError, match=r"offsets of epoch 9 do not exist|there is no 8 yet"):
         record(epoch=9, uid="seen", subtask=0)
@@ -148,7 +148,7 @@ def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tm
     lines = spark.readStream.format("socket").option("host", "localhost").option("port", 9).load()
     stream = StreamExecutionEnvironment.get_execution_environment(spark).from_dataframe(lines)
     socket = stream.map(lambda row: row).uid("x").to_dataframe("value STRING").writeStream.format("noop")
-    with pytest.raises(ConfigurationError, match="reads a socket, which does not give the same rows again"):
+    with pytest.raises(ConfigurationError, match="reads a socket, which cannot repeat its rows"):
         pillarbox.record(socket, str(tmp_path / "none"), checkpointLocation=checkpoint, epoch=0, uid="x", subtask=0)
     # A file that is gone is one error, which names it.
     gone = min(Path(inbox.folder).glob("*.json"))
