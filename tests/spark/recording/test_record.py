@@ -82,7 +82,7 @@ def test_the_task_that_failed(spark: SparkSession, ran: tuple[Inbox, str], tmp_p
     # It stops where it is told to; the number is the one that the failure names.
     code, told = replayed(Path(folder), "--at", str(failure["number"]))
     assert (code, told["stopped"], told["failure"]) == (0, True, None)
-    with pytest.raises(ConfigurationError, match="exists: give a folder that does not"):
+    with pytest.raises(ConfigurationError, match="exists: pass a folder that does not exist"):
         pillarbox.record(program(spark, inbox), folder, checkpointLocation=checkpoint)
 
 
