@@ -245,16 +245,16 @@ def test_programs_in_batch_mode_are_simulated():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"faults": ["earthquake"]}, "no fault 'earthquake'; there are move, fail"),
+        ({"faults": ["earthquake"]}, "unknown fault 'earthquake': choose from move, fail"),
         ({"inputs": {"payments": []}}, "sources are cards, but inputs has payments"),
         ({"inputs": {}}, "inputs has none"),
-        ({"key_by": {"payments": "card"}}, "key_by names 'payments', but there are only cards"),
-        ({"ordered_by": {"late": "card"}}, "ordered_by names 'late', but there are only output"),
-        ({"key_by": 7}, "key_by is a column's name or a function, not 7"),
-        ({"parallelism": 0}, "parallelism is from 1 to 16, not 0"),
-        ({"parallelism": []}, "parallelism is from 1 to 16"),
-        ({"parallelism": True}, "parallelism is from 1 to 16, not True"),
-        ({"parallelism": ["2"]}, "parallelism is from 1 to 16"),
+        ({"key_by": {"payments": "card"}}, "key_by has 'payments', but the names are cards"),
+        ({"ordered_by": {"late": "card"}}, "ordered_by has 'late', but the names are output"),
+        ({"key_by": 7}, "key_by must be a column's name or a function, not 7"),
+        ({"parallelism": 0}, "parallelism must be from 1 to 16, not 0"),
+        ({"parallelism": []}, "parallelism must be from 1 to 16"),
+        ({"parallelism": True}, "parallelism must be from 1 to 16, not True"),
+        ({"parallelism": ["2"]}, "parallelism must be from 1 to 16"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, says):

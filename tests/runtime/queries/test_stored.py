@@ -122,7 +122,9 @@ def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     # A heartbeat shows that it lives, although no epoch has ended for two hours; it is heard of, and has no input.
     known.heartbeat = Heartbeat(known.now - 30_000, "r", "elsewhere", 7, 0, reported=known.now - 30_000)
     shown.refresh()
-    assert shown.snapshot().missing == ["The query runs in another process; its driver wrote this data 0.5 minutes ago."]
+    assert shown.snapshot().missing == [
+        "The query runs in another process; its driver wrote this data 0.5 minutes ago."
+    ]
     assert [each.name for each in conditions_of(shown.snapshot())] == ["silent source"]
     stages = [Stage(7, 4, 0, 4, 0, 0), Stage(8, 2, 1, 1, 0, 1, ["host-3"])]
     known.heartbeat = Heartbeat(known.now, "r", "elsewhere", 7, 0, 2, known.now - 600_000, stages=stages)
