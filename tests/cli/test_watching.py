@@ -150,7 +150,7 @@ def test_the_memory_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "stored_snapshot", lambda spark, checkpoint: query.snapshot())
     result = called("memory", "/checkpoints/counts")
     assert result.exit_code == 0
-    for said in ("executor on one, process 7", "2 x 20 MiB", "homes, measured", "60 MiB", "no limit is known"):
+    for said in ("executor on one, process 7", "2 x 20 MiB", "homes, measured", "60 MiB", "no known limit"):
         assert said in result.stdout
     lines = result.stdout.splitlines()
     assert lines[-2:] == ["1 executor: 1.7 GiB with their heaps", "spark.executor.memoryOverhead=1000m"]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -288,49 +289,34 @@ def key(console: Console, history: dict[str, Any]) -> None:
     """Print the state and timers of a key."""
     where = "" if history["subtask"] is None else f", subtask {history['subtask']}"
     console.print(_text(f"{history['key']}{where}, epoch {history['epoch']}", "bold"))
-    for message in history["messages"]:
-        console.print(_text(message), soft_wrap=True)
+    _lines(console, history["messages"])
     if history["state"]:
-        epochs = [str(epoch) for epoch in history["epochs"][:-1]]
-        _print(
-            console,
-            [
-                {
-                    "state": state["name"],
-                    "value": state["value"],
-                    "changed in": Right(_cell(state["changed"])),
-                }
-                for state in history["state"]
-            ],
-        )
-        if epochs:
-            console.print(_text(f"compared with epochs {', '.join(epochs)}"))
+        columns = ("state", "value", "changed in")
+        cells = ((state["name"], state["value"], Right(_cell(state["changed"]))) for state in history["state"])
+        _print(console, [dict(zip(columns, row)) for row in cells])
+        if epochs := history["epochs"][:-1]:
+            console.print(_text(f"compared with epochs {', '.join(map(str, epochs))}"))
     if history["timers"]:
-        timers = history["timers"]
-        _print(
-            console,
-            [{"timer": timer["domain"], "at": time(timer["at"]), "waits for": timer["waits"]} for timer in timers],
-        )
+        timers = ((timer["domain"], time(timer["at"]), timer["waits"]) for timer in history["timers"])
+        _print(console, [dict(zip(("timer", "at", "waits for"), row)) for row in timers])
     if history["calls"]:
-        calls = [(call["uid"], call["record"], time(call["asked"])) for call in history["calls"]]
-        _print(console, [dict(zip(("pending call of", "record", "asked"), call)) for call in calls])
+        calls = ((call["uid"], call["record"], time(call["asked"])) for call in history["calls"])
+        _print(console, [dict(zip(("pending call of", "record", "requested"), row)) for row in calls])
 
 
 def findings(console: Console, results: Sequence[Finding], *, every: bool) -> None:
     """Print the doctor's findings, and the number of rules by status."""
     for finding in results:
         if finding.status == "wrong":
-            console.print(_text(f"{finding.rule}: {finding.message}", "red"), soft_wrap=True)
+            _lines(console, [f"{finding.rule}: {finding.message}"], "red")
         elif every:
-            line = (
-                f"{finding.rule}: not known: {finding.message}"
-                if finding.status == "unknown"
-                else f"{finding.rule}: fine"
-            )
-            console.print(_text(line), soft_wrap=True)
-    counts = {status: sum(finding.status == status for finding in results) for status in ("wrong", "fine", "unknown")}
-    wrong, fine, unknown = counts.values()
-    console.print(f"{counted(len(results), 'rule')}: {wrong} wrong, {fine} fine, {unknown} without facts")
+            unknown_fact = f": {finding.message}" if finding.status == "unknown" else ""
+            _lines(console, [f"{finding.rule}: {finding.status}{unknown_fact}"])
+    counts = Counter(finding.status for finding in results)
+    console.print(
+        f"{counted(len(results), 'rule')}: {counts['wrong']} wrong, {counts['fine']} fine, {counts['unknown']} without"
+        " facts"
+    )
 
 
 def executor_memory(console: Console, report: dict[str, Any]) -> None:
@@ -340,48 +326,47 @@ def executor_memory(console: Console, report: dict[str, Any]) -> None:
     for executor in executors:
         process = "" if executor["executor"] is None else f", process {executor['executor']}"
         console.print(_text(f"executor on {executor['host']}{process}"))
-        limit = (
-            "no limit is known" if executor["limit"] is None else f"of {readable(executor['limit'])} for the container"
-        )
+        limit = executor["limit"]
         rows = [
             *((term["name"], term["bytes"], term["formula"]) for term in executor["terms"]),
-            ("by the formula", executor["computed"], "besides the heap"),
-            ("homes, measured", executor["home_bytes"], "instead of homes and state by the formula"),
-            ("workers, measured", executor["worker_bytes"], "those in which tasks run"),
-            ("needed", executor["needed"], f"and {readable(executor['heap'])} of heap"),
-            ("needed with heap", executor["needed"] + executor["heap"], limit),
+            ("sum of the formula", executor["computed"], "beyond the heap"),
+            ("homes, measured", executor["home_bytes"], "replaces homes and state of the formula"),
+            ("workers, measured", executor["worker_bytes"], "workers that run tasks"),
+            ("needed", executor["needed"], f"plus {readable(executor['heap'])} of heap"),
+            (
+                *("needed with heap", executor["needed"] + executor["heap"]),
+                "no known limit" if limit is None else f"of {readable(limit)} for the container",
+            ),
         ]
         measured = [row for row in rows if row[1] is not None]
         _print(console, [{"": name, "memory": Bytes(size), " ": note} for name, size, note in measured])
     total = sum(executor["needed"] + executor["heap"] for executor in executors)
     console.print(f"{counted(len(executors), 'executor')}: {readable(total)} with their heaps")
-    for name, value in report["settings"].items():
-        console.print(_text(f"{name}={value}"))
+    _lines(console, [f"{name}={value}" for name, value in report["settings"].items()])
 
 
 def replayed(console: Console, report: dict[str, Any], error: str | None) -> None:
     """Print the result of a replay."""
     _task_of_recording(console, report)
-    number = None if report["failure"] is None else report["failure"]["number"]
-    how = "stopped where it was asked to" if report["stopped"] else "ended"
-    how = how if report["unanswered"] is None else "stopped at a call"
-    how = how if error is None else "failed" if number is None else f"failed at record {number:,}"
-    console.print(f"{counted(report['records'], 'record')} in, {counted(report['sent'], 'record')} out; it {how}")
-    for message in filter(None, (error, report["unanswered"])):
-        console.print(_text(message, "red"), soft_wrap=True)
-    for difference in report["differs"]:
-        console.print(_text(difference, "red"), soft_wrap=True)
+    if error is not None:
+        number = None if report["failure"] is None else report["failure"]["number"]
+        end = "failed" if number is None else f"failed at record {number:,}"
+    elif report["unanswered"] is not None:
+        end = "stopped at a call"
+    else:
+        end = "stopped as requested" if report["stopped"] else "ended"
+    console.print(f"{counted(report['records'], 'record')} in, {counted(report['sent'], 'record')} out; it {end}")
+    _lines(console, [message for message in (error, report["unanswered"]) if message], "red")
+    _lines(console, report["differs"], "red")
     if report["state"] is not None:
-        console.print(f"{counted(len(report['state']), 'entry').replace('entrys', 'entries')} of state differ")
-        for difference in report["state"]:
-            line = f"  {difference['owner']}, {difference['state']}: {difference['then']} in the checkpoint"
-            line += f", {difference['now']} in the replay"
-            line += f"; {difference['part']}" if difference["part"] else ""
-            console.print(_text(line, "red"), soft_wrap=True)
+        count = len(report["state"])
+        console.print(f"{count:,} state {'entry differs' if count == 1 else 'entries differ'}")
+        for entry in report["state"]:
+            values = f"{entry['then']} in the checkpoint, {entry['now']} in the replay"
+            part = f"; {entry['part']}" if entry["part"] else ""
+            _lines(console, [f"  {entry['owner']}, {entry['state']}: {values}{part}"], "red")
     if report["reasons"]:
-        console.print("Possible reasons:")
-        for difference in report["reasons"]:
-            console.print(_text(f"  {difference}"), soft_wrap=True)
+        _lines(console, ["Possible reasons:", *(f"  {reason}" for reason in report["reasons"])])
 
 
 def compared(console: Console, report: dict[str, Any]) -> None:
@@ -391,37 +376,36 @@ def compared(console: Console, report: dict[str, Any]) -> None:
     console.print(
         f"{counted(report['records'], 'record')} in; {then} out of the recorded program, {now} out of the other"
     )
-    first = report["first"]
-    if report["unanswered"] is not None:
-        console.print(_text(report["unanswered"], "red"), soft_wrap=True)
+    first, call = report["first"], report["unanswered"]
+    if call is not None:
+        _lines(console, [call], "red")
     if first is None:
-        for line in report["only_end"]:
-            console.print(_text(line, "red"), soft_wrap=True)
-        same = "both did the same" if report["unanswered"] is None else "both did the same up to the call"
-        console.print("no record shows a difference" if report["only_end"] else same)
+        _lines(console, report["only_end"], "red")
+        same = "both programs agree" if call is None else "both programs agree up to the call"
+        console.print("all records agree" if report["only_end"] else same)
         return
     if report["keys"]:
-        console.print(f"{counted(report['keys'], 'key')} {'has' if report['keys'] == 1 else 'have'} another state")
+        console.print(f"{counted(report['keys'], 'key')} {'differs' if report['keys'] == 1 else 'differ'} in state")
     where = "before the first record" if first["record"] is None else f"at record {first['number']:,}"
     console.print(_text(f"The first difference is {where}", "bold"))
-    for name in ("key", "record"):
-        if first[name] is not None:
-            console.print(_text(f"{name}: {first[name]}"), soft_wrap=True)
-    _print_state(console, "state before", first["before"], "")
-    for program, step in (("recorded program", first["then"]), ("other program", first["now"])):
-        style = "" if program == "recorded program" else "red"
-        _print_state(console, f"state after, {program}", step["state"], style)
-        for line in step["output"]:
-            console.print(_text(f"output, {program}: {line}", style), soft_wrap=True)
-        if step["error"] is not None:
-            console.print(_text(f"error, {program}: {step['error']}", style), soft_wrap=True)
-    for line in first["parts"]:
-        console.print(_text(line, "red"), soft_wrap=True)
+    _lines(console, [f"{name}: {first[name]}" for name in ("key", "record") if first[name] is not None])
+    _lines(console, [f"state before: {_state(first['before'])}"])
+    for program, step, style in (("recorded program", first["then"], ""), ("other program", first["now"], "red")):
+        lines = [f"state after, {program}: {_state(step['state'])}"]
+        lines += [f"output, {program}: {record}" for record in step["output"]]
+        lines += [] if step["error"] is None else [f"error, {program}: {step['error']}"]
+        _lines(console, lines, style)
+    _lines(console, first["parts"], "red")
 
 
-def _print_state(console: Console, title: str, state: dict[str, str], style: str) -> None:
-    shown = ", ".join(f"{name} = {value}" for name, value in state.items()) or "none"
-    console.print(_text(f"{title}: {shown}", style), soft_wrap=True)
+def _lines(console: Console, lines: Iterable[str], style: str = "") -> None:
+    """Print lines of text, which the terminal wraps."""
+    for line in lines:
+        console.print(_text(line, style), soft_wrap=True)
+
+
+def _state(state: dict[str, str]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in state.items()) or "none"
 
 
 def _task_of_recording(console: Console, report: dict[str, Any]) -> None:

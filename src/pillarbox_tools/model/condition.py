@@ -102,9 +102,8 @@ def _crash_loop(snapshot: Snapshot, now: int) -> Condition | None:
     failure = next((run.failures[-1] for run in crashed if run.failures), None)
     error = "" if failure is None else f"; last error: {(failure.message or failure.error).splitlines()[0]}"
     started = sum(run.began > now - _LOOP for run in runs)
-    return Condition(
-        CRASH_LOOP, crashed[-1].began, f"Started {started} times in {duration(_LOOP)}, and failed {len(crashed)}{error}"
-    )
+    line = f"Started {started} times in {duration(_LOOP)}, and failed {len(crashed)}{error}"
+    return Condition(CRASH_LOOP, crashed[-1].began, line)
 
 
 def _end(run: Run) -> int:

@@ -56,11 +56,8 @@ def growth_of(snapshot: Snapshot) -> list[Growth]:
         return []
     growths = []
     for uid, size in moments[-1].state_bytes.items():
-        points = [
-            (moment.at, moment.state_bytes[uid])
-            for moment in moments
-            if uid in moment.state_bytes and moment.at >= since
-        ]
+        history = [moment for moment in moments if uid in moment.state_bytes and moment.at >= since]
+        points = [(moment.at, moment.state_bytes[uid]) for moment in history]
         growths.append(Growth(uid, size, moments[-1].keys.get(uid, 0), slope(points)))
     return growths
 

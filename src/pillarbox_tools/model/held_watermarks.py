@@ -86,9 +86,8 @@ def _held(
         None if times is None else times[1],
         {} if times is None else dict(times[2]),
     )
-    names = {key: vertex.name for key, vertex in vertices.items()}
-    message = _message(held, names.get((task.program, number), f"vertex {number}"), is_source=is_source)
-    return replace(held, message=message)
+    name = f"vertex {number}" if vertex is None else vertex.name
+    return replace(held, message=_message(held, name, is_source=is_source))
 
 
 def _message(held: HeldWatermark, name: str, *, is_source: bool) -> str:

@@ -122,9 +122,7 @@ def find_target(
     program, vertex = vertex_with(planned, uid, number)
     if key is not None:
         subtask = _subtask_of(spark, checkpoint, program, vertex.uid, key)
-    elif (
-        subtask is None and of_failure is not None and of_failure.uid in [operator.uid for operator in vertex.operators]
-    ):
+    elif subtask is None and of_failure is not None and of_failure.uid in {part.uid for part in vertex.operators}:
         subtask = of_failure.subtask
     if subtask is None:
         raise ProgramError(f"record(): select the subtask of {uid!r} to record: pass subtask=..., or key=...")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -141,26 +142,26 @@ def compare_programs(
         return rerun
 
     changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
-    recorded_side = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
-    another = _ComparedProgram(recording, changed, nullcontext, allow_calls=allow_calls)
-    then, now = recorded_side.full_run(), another.full_run()
-    trial = Comparison(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
-    trial.unanswered = then.unanswered or now.unanswered
+    first = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
+    second = _ComparedProgram(recording, changed, nullcontext, allow_calls=allow_calls)
+    then, now = first.full_run(), second.full_run()
+    comparison = Comparison(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
+    comparison.unanswered = then.unanswered or now.unanswered
     states = []
     if then.error is None and now.error is None and recording.facts.level:
         states = compare_logs(then.store, now.store, recording.facts.subtask)
-        trial.keys = len({state.owner for state in states})
+        comparison.keys = len({state.owner for state in states})
     if then.outputs == now.outputs and _tree(then.error) == _tree(now.error) and not states:
-        return trial
-    trial.first = _first(recorded_side, another)
-    if trial.first is None:
+        return comparison
+    comparison.first = _first_difference(first, second)
+    if comparison.first is None:
         gone, new = then.outputs - now.outputs, now.outputs - then.outputs
-        trial.only_end = [
+        comparison.only_end = [
             *(f"state {state.state} of {state.owner} is {state.now}, and was {state.then}" for state in states[:5]),
             *(f"it no longer sends {then.texts[key]}" for key in list(gone)[:5]),
             *(f"it sends {now.texts[key]}" for key in list(new)[:5]),
         ]
-    return trial
+    return comparison
 
 
 def _tree(error: _Event | None) -> Any:
@@ -176,31 +177,27 @@ def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Event]:
             yield _Event((output, stamp, tree_of(value)), text)
 
 
-def _first(then: _ComparedProgram, now: _ComparedProgram) -> FirstDifference | None:
-    steps: list[FirstDifference] = []
+def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> FirstDifference | None:
+    difference: FirstDifference | None = None
     with tempfile.TemporaryFile() as file:
-        then.step(lambda look: pickle.dump(look, file, pickle.HIGHEST_PROTOCOL))
+        recorded.step(lambda trace: pickle.dump(trace, file, pickle.HIGHEST_PROTOCOL))
         file.seek(0)
         number = 0
 
-        def compare(another: _StepTrace) -> bool:
-            nonlocal number
+        def compare(now: _StepTrace) -> bool:
+            nonlocal number, difference
             try:
-                recorded: _StepTrace = pickle.load(file)
+                then: _StepTrace = pickle.load(file)
             except EOFError:  # it ended with an error, which is in the previous step
                 return True
-            parts = recorded.parts_that_differ(another)
-            if parts or recorded.error != another.error:
-                steps.append(
-                    FirstDifference(
-                        number, recorded.record, recorded.key, recorded.before, recorded.step, another.step, parts
-                    )
-                )
+            parts = then.parts_that_differ(now)
+            if parts or then.error != now.error:
+                difference = FirstDifference(number, then.record, then.key, then.before, then.step, now.step, parts)
             number += 1
-            return bool(steps)
+            return difference is not None
 
-        now.step(compare)
-    return steps[0] if steps else None
+        other.step(compare)
+    return difference
 
 
 class _StepTrace(NamedTuple):
@@ -223,20 +220,16 @@ class _StepTrace(NamedTuple):
     def parts_that_differ(self, other: _StepTrace) -> list[str]:
         """Return messages about the differing parts of output and state. The order of the output does not matter."""
         parts = []
-        recorded, others = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
-        for number in range(max(len(recorded), len(others))):
-            value, another = (
-                outputs[number][2] if number < len(outputs) else MISSING for outputs in (recorded, others)
-            )
-            parts.append(("output", first_difference(value, another) or ("", value, another)))
+        trees = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
+        values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))
+        for then, now in values:
+            parts.append(("output", first_difference(then, now) or ("", then, now)))
         for name in self.states.keys() | other.states.keys():
-            (label, value), (named, another) = (look.states.get(name, ("", MISSING)) for look in (self, other))
-            difference = first_difference(value, another)
+            (label, then), (other_label, now) = (trace.states.get(name, ("", MISSING)) for trace in (self, other))
+            difference = first_difference(then, now)
             if difference is not None:
-                parts.append((f"state {label or named}", difference))
-        return [
-            difference_text(name, difference, "the recorded program", "the other") for name, difference in parts[:10]
-        ]
+                parts.append((f"state {label or other_label}", difference))
+        return [difference_text(name, part, "the recorded program", "the other") for name, part in parts[:10]]
 
 
 def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
@@ -330,7 +323,7 @@ class _ComparedProgram:
                 return
             if error is not None and steps:
                 with suppress(_EnoughError):
-                    steps[0].look(error)
+                    steps[0].report(error)
 
 
 class _StepRun:
@@ -347,9 +340,9 @@ class _StepRun:
     def run(self) -> None:
         for buffers in self._rerun.run(self._single_records()):
             self._sent += buffers
-        self.look()
+        self.report()
 
-    def look(self, error: _Event | None = None) -> None:
+    def report(self, error: _Event | None = None) -> None:
         """Report the results since the last call.
 
         Raises:
@@ -365,10 +358,10 @@ class _StepRun:
         )
         trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
         key = shorten(self._key[0], _SHOWN) if self._key else None
-        look = _StepTrace(
+        trace = _StepTrace(
             self._record, key, self._before, step, [output.tree for output in outputs], trees, _tree(error)
         )
-        if self._take(look) is True:
+        if self._take(trace) is True:
             raise _EnoughError
 
     def _single_records(self) -> Iterator[Any]:
@@ -409,7 +402,7 @@ class _StepRun:
         writer = self._rerun.task.writer
         writer.flush()
         self._sent += writer.take()
-        self.look()
+        self.report()
 
     def _states(self) -> Iterator[tuple[bytes, tuple[str, Any]]]:
         """Yield the states of the current record's key: (id, (display name, value))."""

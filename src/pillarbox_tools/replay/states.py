@@ -40,8 +40,8 @@ class _Entry(NamedTuple):
 
 def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) -> list[Difference]:
     """Return the differences between two logs of the same subtask, ordered by owner."""
-    recorded, other = _entries(then, subtask), _entries(now, subtask)
-    pairs = ((recorded.get(key), other.get(key)) for key in recorded.keys() | other.keys())
+    recorded, replayed = _entries(then, subtask), _entries(now, subtask)
+    pairs = ((recorded.get(key), replayed.get(key)) for key in recorded.keys() | replayed.keys())
     differences = [difference for pair in pairs if (difference := _difference(*pair)) is not None]
     return sorted(differences, key=lambda difference: (difference.owner, difference.state))
 
@@ -61,16 +61,16 @@ def _entries(store: MemoryChunkStore, subtask: int) -> dict[bytes, _Entry]:
     return entries
 
 
-def _difference(recorded: _Entry | None, other: _Entry | None) -> Difference | None:
-    entry = recorded or other
+def _difference(recorded: _Entry | None, replayed: _Entry | None) -> Difference | None:
+    entry = recorded or replayed
     assert entry is not None, "one of the logs has it"
-    then, now = (MISSING if side is None else tree_of(side.value) for side in (recorded, other))
+    then, now = (MISSING if side is None else tree_of(side.value) for side in (recorded, replayed))
     difference = first_difference(then, now)
     if difference is None:
         return None
-    where, before, another = difference
-    part = f"{where} was {shown(before)}, and is {shown(another)}" if where else ""
-    return Difference(entry.owner, entry.state, _shown(recorded), _shown(other), part)
+    path, before, after = difference
+    part = f"{path} was {shown(before)}, and is {shown(after)}" if path else ""
+    return Difference(entry.owner, entry.state, _shown(recorded), _shown(replayed), part)
 
 
 def _shown(entry: _Entry | None) -> str | None:

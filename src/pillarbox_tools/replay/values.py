@@ -140,30 +140,30 @@ def _plain(tree: Any) -> Any:
     return tuple(map(_plain, tree)) if type(tree) is tuple else tree
 
 
-def first_difference(left: Any, other: Any, path: str = "") -> ValueDifference | None:
+def first_difference(left: Any, right: Any, path: str = "") -> ValueDifference | None:
     """Return the innermost first part in which two trees differ, or None."""
-    if digest(left) == digest(other):
+    if digest(left) == digest(right):
         return None
-    if isinstance(left, Tree) and isinstance(other, Tree):
-        if left.kind == other.kind and len(left.parts) == len(other.parts):
-            parts = zip(left.labels, left.parts, other.parts)
-            for label, left_part, another in parts:
-                difference = first_difference(left_part, another, path + label)
+    if isinstance(left, Tree) and isinstance(right, Tree):
+        if left.kind == right.kind and len(left.parts) == len(right.parts):
+            parts = zip(left.labels, left.parts, right.parts)
+            for label, left_part, right_part in parts:
+                difference = first_difference(left_part, right_part, path + label)
                 if difference is not None:
                     return difference
-        elif _name(left) == _name(other):
-            had, has = dict(zip(left.labels, left.parts)), dict(zip(other.labels, other.parts))
-            for label in (*left.labels, *other.labels):
+        elif _name(left) == _name(right):
+            had, has = dict(zip(left.labels, left.parts)), dict(zip(right.labels, right.parts))
+            for label in (*left.labels, *right.labels):
                 difference = first_difference(had.get(label, MISSING), has.get(label, MISSING), path + label)
                 if difference is not None:
                     return difference
-    if type(left) is type(other) and isinstance(left, (str, bytes)):
-        begins = next((at for at, (left_item, another) in enumerate(zip(left, other)) if left_item != another), None)
-        begins = min(len(left), len(other)) if begins is None else begins
+    if type(left) is type(right) and isinstance(left, (str, bytes)):
+        shorter = min(len(left), len(right))
+        begins = next((index for index in range(shorter) if left[index] != right[index]), shorter)
         if begins > _SHOWN // 2:
             begins -= 20
-            return f"{path}[{begins}:]", left[begins:], other[begins:]
-    return path, left, other
+            return f"{path}[{begins}:]", left[begins:], right[begins:]
+    return path, left, right
 
 
 def _name(tree: Tree) -> Any:
@@ -184,7 +184,7 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def difference_text(name: str, difference: ValueDifference, left_name: str, other: str) -> str:
-    """Format a difference between two programs, ``left_name`` and ``other``."""
-    where, left, another = difference
-    return f"{name}{where} is {shown(left)} in {left_name}, and {shown(another)} in {other}"
+def difference_text(name: str, difference: ValueDifference, left_name: str, right_name: str) -> str:
+    """Format a difference between two programs."""
+    path, left, right = difference
+    return f"{name}{path} is {shown(left)} in {left_name}, and {shown(right)} in {right_name}"

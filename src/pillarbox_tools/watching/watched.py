@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import describe
@@ -127,22 +127,19 @@ def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) 
     Args:
         layouts: the layouts at run time, if they differ from the compiled ones.
     """
-    plans = [
-        plan for program, layout in zip_longest(programs, layouts) if (plan := _plan_with(program, layout)) is not None
-    ]
+    plans = [plan for plan in map(_plan_with, programs, chain(layouts, repeat(None))) if plan is not None]
     if not plans:
         return None
-    return Plan([edge for plan in plans for edge in plan.vertices], [edge for plan in plans for edge in plan.edges])
+    return Plan([vertex for plan in plans for vertex in plan.vertices], [edge for plan in plans for edge in plan.edges])
 
 
 def _plan_with(program: PlannedProgram, layout: Layout | None) -> Plan | None:
     facts = program.facts
     if facts.plan is None or layout is None:
         return facts.plan
-    subtasks = {
-        operator["number"]: operator["parallelism"] for operator in facts.description.with_layout(layout)["operators"]
-    }
-    vertices = [
-        replace(vertex, parallelism=subtasks.get(vertex.number, vertex.parallelism)) for vertex in facts.plan.vertices
-    ]
-    return replace(facts.plan, vertices=vertices)
+    operators = facts.description.with_layout(layout)["operators"]
+    levels = {operator["number"]: operator["parallelism"] for operator in operators}
+    plan = facts.plan
+    return replace(
+        plan, vertices=[replace(part, parallelism=levels.get(part.number, part.parallelism)) for part in plan.vertices]
+    )

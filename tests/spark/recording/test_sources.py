@@ -160,7 +160,7 @@ def test_the_command_compares_the_next_version(
     )
     arguments = ["replay", str(tmp_path / "c3"), "--program", str(script), str(tmp_path / "payments")]
     done = CliRunner().invoke(commands, [*arguments, "same"])
-    assert (done.exit_code, "both did the same" in done.output) == (0, True), done.output
+    assert (done.exit_code, "both programs agree" in done.output) == (0, True), done.output
     done = CliRunner().invoke(commands, [*arguments, "other"])
     assert done.exit_code == 1
     assert "The first difference is at record 1" in done.output

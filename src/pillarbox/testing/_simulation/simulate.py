@@ -143,8 +143,8 @@ def simulate(
     order = _keys(ordered_by, outputs, "ordered_by")
     programs.simulated = replace(program, order=order, batch=compiled.program.batch)
     logger = logging.getLogger("pillarbox")
-    level, said = logger.level, logger.isEnabledFor(logging.DEBUG)
-    if not said:  # restarts and lost workers are expected
+    level, is_verbose = logger.level, logger.isEnabledFor(logging.DEBUG)
+    if not is_verbose:  # restarts and lost workers are expected
         logger.setLevel(logging.ERROR)
     try:
         for seed in range(seeds) if isinstance(seeds, int) else seeds:
@@ -156,13 +156,13 @@ def simulate(
 
 
 def _keys(
-    given: Key | Mapping[str, Key] | None, names: Iterable[str], argument: str
+    keys: Key | Mapping[str, Key] | None, names: Iterable[str], argument: str
 ) -> dict[str, Callable[[Any], Any]]:
     """Return the key functions of sources or outputs, by name."""
     names = list(names)
-    if given is None:
+    if keys is None:
         return {}
-    by_name = given if isinstance(given, Mapping) else dict.fromkeys(names, given)
+    by_name = keys if isinstance(keys, Mapping) else dict.fromkeys(names, keys)
     for name, key in by_name.items():
         if name not in names:
             raise ProgramError(f"simulate(): {argument} has {name!r}, but the names are {', '.join(names)}")
@@ -239,7 +239,7 @@ class _Shrinker:
         while before != (self.faults, self.inputs) and self._runs > 0:
             before = self.faults, self.inputs
             for fault in self.faults:
-                self._try(faults=tuple(each for each in self.faults if each != fault))
+                self._try(faults=tuple(kind for kind in self.faults if kind != fault))
             for name in self.inputs:
                 self._leave_out(name)
 
