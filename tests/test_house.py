@@ -180,7 +180,7 @@ def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) ->
     """The modules of ours that a file imports; unless told otherwise, also in functions and for type checkers."""
     tree = parsed(path)
     tested = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    typing = {each for node in tested for each in statements(node)}
+    typing = {statement for node in tested for statement in statements(node)}
     for node in imported(path):
         if node in typing and not for_types:
             continue
@@ -211,8 +211,8 @@ def test_no_layer_knows_a_higher_one():
 
 
 def test_the_core_imports_the_tools_in_functions_alone():
-    found = {module for path in FILES for module in imports(path, in_functions=False) if path.is_relative_to(SOURCE)}
-    assert not any(module.startswith("pillarbox_tools") for module in found)
+    results = {module for path in FILES for module in imports(path, in_functions=False) if path.is_relative_to(SOURCE)}
+    assert not any(module.startswith("pillarbox_tools") for module in results)
 
 
 def test_the_tools_have_all_that_the_core_calls():
@@ -224,8 +224,8 @@ def test_the_tools_have_all_that_the_core_calls():
 def test_no_package_knows_a_higher_one(layer):
     height = {package: row for row, packages in enumerate(PACKAGES[layer]) for package in packages}
     inside = SOURCE / layer
-    found = {path.parent.relative_to(inside).as_posix().replace(".", "") for path in inside.rglob("*.py")}
-    assert found == set(height), "each package has its place"
+    results = {path.parent.relative_to(inside).as_posix().replace(".", "") for path in inside.rglob("*.py")}
+    assert results == set(height), "each package has its place"
     prefix = f"pillarbox.{layer.replace('/', '.')}"
     wrong = []
     for path in inside.rglob("*.py"):
@@ -293,8 +293,8 @@ _OF_SPARK = re.compile(
 
 def test_private_names_of_spark_are_in_one_folder():
     """What they are for, and what fails without them, is said there."""
-    found = {path.parent.relative_to(SRC).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
-    assert found == {"pillarbox/_runtime/spark/session"}
+    results = {path.parent.relative_to(SRC).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
+    assert results == {"pillarbox/_runtime/spark/session"}
 
 
 def test_examples_use_what_is_public():
@@ -400,7 +400,7 @@ _MODULES = [name_of(path) for path in FILES]
 @pytest.mark.long("imports everything again for each module")
 def test_every_module_can_be_the_first_that_is_imported():
     """A worker begins with whatever a pickle names first."""
-    assert all(name.rpartition(".")[0] in _MODULES[:place] for place, name in enumerate(_MODULES) if place)
+    assert all(name.rpartition(".")[0] in _MODULES[:index] for index, name in enumerate(_MODULES) if index)
     done = subprocess.run([sys.executable, "-c", _EACH_FIRST, *_MODULES], capture_output=True, text=True, check=True)
     assert done.stdout == ""
 
@@ -420,9 +420,9 @@ def asserts(function: Function, lines: list[str]) -> tuple[bool, set[str]]:
 
     One that is no test may also raise.
     """
-    wanted = ast.Assert if function.name.startswith("test_") else ast.Assert | ast.Raise
+    expected = ast.Assert if function.name.startswith("test_") else ast.Assert | ast.Raise
     names = set(re.findall(r"(\w+)\(", "\n".join(lines[function.lineno : function.end_lineno])))
-    does = any(isinstance(each, wanted) for each in statements(function))
+    does = any(isinstance(statement, expected) for statement in statements(function))
     return does or not names.isdisjoint(("raises", "fail", "assert_type")), names
 
 

@@ -141,8 +141,8 @@ def test_only_releases_and_latest_are_published(built, tmp_path, name):
 
 def test_the_workflow_keeps_what_was_published_before(built, tmp_path):
     workflow = (ROOT / ".github" / "workflows" / "docs.yml").read_text()
-    found = re.search(r"^ +run: \|\n((?: {10}.*\n)+)", workflow, re.MULTILINE)
-    assert found is not None
+    match = re.search(r"^ +run: \|\n((?: {10}.*\n)+)", workflow, re.MULTILINE)
+    assert match is not None
     remote, clone = tmp_path / "remote.git", tmp_path / "clone"
     for command in (["init", "--quiet", "--bare", remote], ["init", "--quiet", clone]):
         subprocess.run(["git", *command], check=True)
@@ -153,7 +153,7 @@ def test_the_workflow_keeps_what_was_published_before(built, tmp_path):
         shutil.rmtree(clone / "build", ignore_errors=True)
         shutil.copytree(built, clone / "build" / "site")
         environment = {**os.environ, "VERSION": version}
-        subprocess.run(["bash", "-e", "-c", textwrap.dedent(found[1])], cwd=clone, check=True, env=environment)
+        subprocess.run(["bash", "-e", "-c", textwrap.dedent(match[1])], cwd=clone, check=True, env=environment)
     show = ["git", "--git-dir", remote, "ls-tree", "-r", "--name-only", "site"]
     files = subprocess.run(show, check=True, capture_output=True, text=True).stdout.split()
     assert {"latest/state.html", "0.1.0/state.html", "versions.json", "index.html", ".nojekyll"} <= set(files)

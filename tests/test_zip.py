@@ -43,7 +43,7 @@ def test_it_has_the_whole_package_and_nothing_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "first.zip") as archive:
         names = set(archive.namelist())
     packages = {"pillarbox", "pillarbox_tools"}
-    modules = {path.relative_to(source).as_posix() for each in packages for path in (source / each).rglob("*.py")}
+    modules = {path.relative_to(source).as_posix() for package in packages for path in (source / package).rglob("*.py")}
     assert modules | {"pillarbox/py.typed"} <= names
     assert {name.partition("/")[0] for name in names} == packages
     assert not [name for name in names if "__pycache__" in name]

@@ -77,8 +77,8 @@ def test_settings_of_spark_and_the_outcome(no_spark, monkeypatch):
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"checkpoint": "cp", "parallelism": 4, "changed": True}
     assert no_spark == [("local[3]", {"spark.a": "b=c", "spark.d": ""}, False)]
-    said = called("rescale", "cp", "--parallelism", "4").stdout
-    assert "its parallelism is 4 now; start with set_parallelism(4)" in said
+    output = called("rescale", "cp", "--parallelism", "4").stdout
+    assert "its parallelism is 4 now; start with set_parallelism(4)" in output
     assert "its parallelism is 5 already" in called("rescale", "cp", "--parallelism", "5").stdout
 
 
@@ -148,8 +148,8 @@ def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
     ):
         result = called("state", "cp", "count", "--where", condition)
         assert result.exit_code == 2 and result.stdout == ""
-        said = f"Invalid value for --where: {condition!r}: AnalysisException: [A] {condition} is none{hint}"
-        assert said in result.stderr and "Filter" not in result.stderr
+        message = f"Invalid value for --where: {condition!r}: AnalysisException: [A] {condition} is none{hint}"
+        assert message in result.stderr and "Filter" not in result.stderr
 
 
 def test_a_shell_that_connects_elsewhere(monkeypatch):
@@ -165,8 +165,8 @@ def test_a_shell_that_connects_elsewhere(monkeypatch):
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
-    with session_module.session("local[1]", {"spark.a": "b"}, verbose=True) as found:
-        assert found is spark and not stopped
+    with session_module.session("local[1]", {"spark.a": "b"}, verbose=True) as result:
+        assert result is spark and not stopped
     assert stopped
 
 

@@ -44,14 +44,14 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Dashboards are closed at once, after a look at their list of queries, which is here then."""
-    found: list[Any] = []
+    results: list[Any] = []
 
     def look(opened: Any) -> None:
         with opened, urllib.request.urlopen(f"{opened.url}api/queries", timeout=30) as answer:
-            found.extend(json.load(answer))
+            results.extend(json.load(answer))
 
     monkeypatch.setattr(watching, "_serve", look)
-    return found
+    return results
 
 
 def snapshot() -> Any:
@@ -154,9 +154,9 @@ def test_the_memory_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
         assert said in result.stdout
     lines = result.stdout.splitlines()
     assert lines[-2:] == ["1 executor: 1.7 GiB with their heaps", "spark.executor.memoryOverhead=1000m"]
-    found = json.loads(called("memory", "/checkpoints/counts", "--json").stdout)
-    assert found["settings"] == {"spark.executor.memoryOverhead": "1000m"}
-    [executor] = found["executors"]
+    document = json.loads(called("memory", "/checkpoints/counts", "--json").stdout)
+    assert document["settings"] == {"spark.executor.memoryOverhead": "1000m"}
+    [executor] = document["executors"]
     assert (executor["host"], executor["executor"], executor["home_bytes"]) == ("one", 7, 60 << 20)
     assert sum(term["bytes"] for term in executor["terms"]) == executor["computed"]
 
@@ -198,7 +198,7 @@ def test_a_bundle_is_made_also_where_the_state_cannot_be_read(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("checkpoint")
 def test_a_bundle_says_whether_it_has_records(tmp_path: Path) -> None:
-    said = called("bundle", "/checkpoints/counts", str(tmp_path / "b.zip")).stdout
-    assert said.endswith("bytes, without keys and records\n")
-    said = called("bundle", "/checkpoints/counts", str(tmp_path / "b.zip"), "--with-records").stdout
-    assert said.endswith("bytes\n")
+    output = called("bundle", "/checkpoints/counts", str(tmp_path / "b.zip")).stdout
+    assert output.endswith("bytes, without keys and records\n")
+    output = called("bundle", "/checkpoints/counts", str(tmp_path / "b.zip"), "--with-records").stdout
+    assert output.endswith("bytes\n")

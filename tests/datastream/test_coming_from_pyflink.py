@@ -40,9 +40,9 @@ def cells() -> Iterator[str]:
 
 def claims() -> list[Claim]:
     """What the right column says of code, and the other code in it that calls something."""
-    found = [Claim(*groups) for cell in cells() for groups in SAYS.findall(cell)]
+    results = [Claim(*groups) for cell in cells() for groups in SAYS.findall(cell)]
     rest = [span for cell in cells() for span in re.findall(r"`(.+?)`(?!`)", SAYS.sub("", cell))]
-    return found + [Claim(span) for span in rest if "(" in span and "..." not in span and is_expression(span)]
+    return results + [Claim(span) for span in rest if "(" in span and "..." not in span and is_expression(span)]
 
 
 def is_expression(span: str) -> bool:
@@ -91,7 +91,7 @@ def test_the_code_in_the_tables_is_right(claim):
 
 
 def test_the_code_in_the_tables_that_takes_spark(spark: SparkSession):
-    found = [claim for claim in claims() if needs_spark(claim)]
-    assert len(found) >= 4
-    for claim in found:
+    results = [claim for claim in claims() if needs_spark(claim)]
+    assert len(results) >= 4
+    for claim in results:
         check(claim, StreamExecutionEnvironment(spark), spark=spark)

@@ -373,17 +373,17 @@ class Matches(KeyedBroadcastProcessFunction):
 
 
 def matches_of(rules: Iterable[Rule], items: Iterable[Item]) -> list[str]:
-    found = []
+    results = []
     waiting: dict[tuple[str, str], list[str]] = {}
     for item in items:
         for rule in rules:
             held = waiting.setdefault((rule.name, item.color), [])
             if item.shape == rule.second:
-                found += [f"{rule.name} ({item.color}): {shape} - {item.shape}" for shape in held]
+                results += [f"{rule.name} ({item.color}): {shape} - {item.shape}" for shape in held]
                 held.clear()
             if item.shape == rule.first:
                 held.append(item.shape)
-    return found
+    return results
 
 
 def test_patterns_of_shapes():
@@ -403,11 +403,11 @@ def test_patterns_of_shapes():
         harness.restore(harness.snapshot())
         harness.push_all("items", items[12:])
         harness.run_epoch()
-        found = harness.get_output()
+        outputs = harness.get_output()
     # Of the second rule, only what came behind it counts.
     expected = matches_of([one], items) + matches_of([two], items[12:])
-    assert sorted(found) == sorted(expected)
-    assert len(found) == 3 * 4
+    assert sorted(outputs) == sorted(expected)
+    assert len(outputs) == 3 * 4
 
 
 class Enabled(BroadcastProcessFunction):
@@ -515,7 +515,7 @@ class FraudDetectorOfAMinute(KeyedProcessFunction):
 
 AMOUNTS = [13.01, 25.0, 0.09, 510.0, 102.62, 91.5, 0.02, 30.01, 701.83, 31.92, 0.5, 0.7, 900.0]
 TRANSACTIONS = [Transaction(account, n, amount) for n, amount in enumerate(AMOUNTS) for account in (1, 2, 3)]
-FRAUDS = [place for place in range(1, len(AMOUNTS)) if AMOUNTS[place] > 500 and AMOUNTS[place - 1] < 1]
+FRAUDS = [index for index in range(1, len(AMOUNTS)) if AMOUNTS[index] > 500 and AMOUNTS[index - 1] < 1]
 
 
 @pytest.mark.parametrize(
@@ -523,9 +523,11 @@ FRAUDS = [place for place in range(1, len(AMOUNTS)) if AMOUNTS[place] > 500 and 
 )
 def test_fraud_detection(env, detector, alerts):
     transactions = env.from_collection(TRANSACTIONS).name("transactions")
-    found = transactions.key_by(lambda transaction: transaction.account).process(detector()).name("fraud-detector")
+    result = transactions.key_by(lambda transaction: transaction.account).process(detector()).name("fraud-detector")
     assert len(FRAUDS) == 2
-    assert sorted(found.execute_and_collect()) == sorted(Alert(account) for account in (1, 2, 3) for _ in range(alerts))
+    assert sorted(result.execute_and_collect()) == sorted(
+        Alert(account) for account in (1, 2, 3) for _ in range(alerts)
+    )
 
 
 def test_fraud_within_a_minute():

@@ -215,11 +215,11 @@ def tips_by_hour(fares: Iterable[Any]) -> dict[int, dict[int, float]]:
 
 
 def highest_tips(fares: Iterable[Any]) -> list[tuple[int, int, float]]:
-    found = []
+    results = []
     for end, drivers in sorted(tips_by_hour(fares).items()):
         driver = max(drivers, key=drivers.__getitem__)
-        found.append((end, driver, drivers[driver]))
-    return found
+        results.append((end, driver, drivers[driver]))
+    return results
 
 
 def hourly_tips(fares):

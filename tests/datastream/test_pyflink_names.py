@@ -83,10 +83,10 @@ def differs(owner: Any, method: str, wanted: list[str]) -> bool:
     """Whether a call with PyFlink's parameters is refused, or means another one."""
     given = parameters_of(owner, method)
     for name in wanted:
-        found = next(given, None)
-        if found is None:
+        match = next(given, None)
+        if match is None:
             return True
-        if found.kind is not inspect.Parameter.POSITIONAL_ONLY and found.name != name.lstrip("*"):
+        if match.kind is not inspect.Parameter.POSITIONAL_ONLY and match.name != name.lstrip("*"):
             return True
     return any(
         more.default is more.empty and more.kind in (more.POSITIONAL_ONLY, more.POSITIONAL_OR_KEYWORD) for more in given
@@ -94,13 +94,13 @@ def differs(owner: Any, method: str, wanted: list[str]) -> bool:
 
 
 def test_methods_have_the_parameters_of_pyflinks():
-    found = [
+    results = [
         f"{owner}.{method}"
         for owner, method, parameters in listed()
         if differs(reduce(getattr, owner.split("."), pillarbox), method, parameters.split(", ") if parameters else [])
     ]
     assert len(list(listed())) > 400
-    assert set(found) == OTHER_PARAMETERS.keys()
+    assert set(results) == OTHER_PARAMETERS.keys()
 
 
 @pytest.mark.parametrize("owner", NOT_HERE)

@@ -95,15 +95,15 @@ def _nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def warned(caplog: pytest.LogCaptureFixture) -> set[str]:
     """The rules that the log names."""
-    found = [re.search(r"a finding of pillarbox doctor: (\w+)", each) for each in caplog.messages]
-    return {each[1] for each in found if each is not None}
+    match = [re.search(r"a finding of pillarbox doctor: (\w+)", message) for message in caplog.messages]
+    return {each[1] for each in match if each is not None}
 
 
 def found_in(query: Any) -> dict[str, str]:
     """What the doctor finds in a query of this process that was stopped, by rule."""
     query.awaitTermination()  # now all of its epochs are known
     snapshot = watched_query(query, "the test").snapshot()
-    return {each.rule: each.message for each in wrong(Facts.of(snapshot))}
+    return {finding.rule: finding.message for finding in wrong(Facts.of(snapshot))}
 
 
 # -- a query that is well --
@@ -121,7 +121,9 @@ def test_a_query_that_is_well_is_left_alone(
     finally:
         query.stop()
     assert found_in(query) == {}
-    assert [each.getMessage() for each in caplog.records if each.name == "pillarbox" and each.levelname != "INFO"] == []
+    assert [
+        record.getMessage() for record in caplog.records if record.name == "pillarbox" and record.levelname != "INFO"
+    ] == []
     # The rules of the first epoch knew their facts: the tasks have told the versions of their processes.
     run = watched_query(query, "the test").snapshot().run
     [workers] = run.worker_versions
@@ -143,12 +145,12 @@ def test_a_query_that_starts(spark: SparkSession, tmp_path: Path, caplog: pytest
     payments = env.from_dataframe(Inbox(tmp_path / "payments").read(session))  # it is empty: no epoch runs
     writer = payments.key_by("card").process(Sick()).to_dataframe(OUTPUT).writeStream.format("noop")
     with setting_of_application(spark, "spark.python.worker.reuse", "false"):
-        for place, start in enumerate((pillarbox.start, lambda writer: writer.start())):  # also by the writer alone
-            query: Any = start(writer.option("checkpointLocation", str(tmp_path / f"checkpoint {place}")))
+        for index, start in enumerate((pillarbox.start, lambda writer: writer.start())):  # also by the writer alone
+            query: Any = start(writer.option("checkpointLocation", str(tmp_path / f"checkpoint {index}")))
             query.stop()
             query.awaitTermination()
             # A process tells a finding once.
-            assert warned(caplog) == (set() if place else broken_by(STARTED))
+            assert warned(caplog) == (set() if index else broken_by(STARTED))
             caplog.clear()
             writer = payments.key_by("card").process(Sick()).to_dataframe(OUTPUT).writeStream.format("noop")
 
@@ -271,19 +273,19 @@ def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCap
         query.processAllAvailable()
     finally:
         query.stop()
-    found = found_in(query)
-    assert set(found) == broken_by(SICK)
+    findings = found_in(query)
+    assert set(findings) == broken_by(SICK)
     # The first epoch has told of the memory of its workers, and the rest is for whoever asks.
     assert warned(caplog) == {"executor_memory"}
-    assert re.match(r"a worker process uses \d+% of its 64 MiB", found["executor_memory"])
-    assert re.match(r"key 'heavy' has \d+% \(plus or minus \d%\) of the records of 'count'", found["heavy_keys"])
+    assert re.match(r"a worker process uses \d+% of its 64 MiB", findings["executor_memory"])
+    assert re.match(r"key 'heavy' has \d+% \(plus or minus \d%\) of the records of 'count'", findings["heavy_keys"])
     held = r"event time of 'count' has not advanced in 1\d epochs with rows: the source of 'refunds.*' had no records"
-    assert re.match(held, found["stuck_watermark"])
-    assert re.match(r"the keys of 'count' have \d+ timers each, \d\d,\d{3} in all", found["piling_timers"])
-    assert re.match(r"Spark has repeated 3 tasks in 1\d epochs", found["repeated_tasks"])
-    assert re.match(r"60 of [\d,]+ records of 'minutes'", found["lost_records"])
-    assert re.match(r"60 of [\d,]+ records of 'count'", found["dead_letters"])
-    assert re.match(r"300 of [\d,]+ records of 'ask'", found["failing_calls"])
+    assert re.match(held, findings["stuck_watermark"])
+    assert re.match(r"the keys of 'count' have \d+ timers each, \d\d,\d{3} in all", findings["piling_timers"])
+    assert re.match(r"Spark has repeated 3 tasks in 1\d epochs", findings["repeated_tasks"])
+    assert re.match(r"60 of [\d,]+ records of 'minutes'", findings["lost_records"])
+    assert re.match(r"60 of [\d,]+ records of 'count'", findings["dead_letters"])
+    assert re.match(r"300 of [\d,]+ records of 'ask'", findings["failing_calls"])
     # A later process finds the same in the checkpoint.
     stored = wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint"))))
     assert {each.rule for each in stored} == broken_by(SICK)
@@ -298,6 +300,6 @@ def test_a_slow_sink(spark: SparkSession, tmp_path: Path) -> None:
         query.processAllAvailable()
     finally:
         query.stop()
-    found = found_in(query)
-    assert set(found) == broken_by(SLOW_SINK)
-    assert re.match(r"tasks of 'count' waited \d+\.\d s for their output to be taken", found["back_pressure"])
+    findings = found_in(query)
+    assert set(findings) == broken_by(SLOW_SINK)
+    assert re.match(r"tasks of 'count' waited \d+\.\d s for their output to be taken", findings["back_pressure"])

@@ -59,20 +59,20 @@ def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **
             ),
         ]
         made.progressed(progress(number, *(tasks if change is None else change(number)), **progress_values))
-    found = made.snapshot()
-    return replace(found, run=replace(found.run, settings=SETTINGS))
+    result = made.snapshot()
+    return replace(result, run=replace(result.run, settings=SETTINGS))
 
 
 def with_moments(*moments: dict[str, Any]) -> Snapshot:
     """A query whose history is given, a moment every five minutes."""
-    found = query()
+    result = query()
     every = [
         Moment(
             **{
-                "at": START + 300_000 * place,
+                "at": START + 300_000 * index,
                 "epochs": 1,
-                "first": place,
-                "last": place,
+                "first": index,
+                "last": index,
                 "rows": 1000,
                 "duration": 1000,
                 "longest": 1000,
@@ -80,9 +80,9 @@ def with_moments(*moments: dict[str, Any]) -> Snapshot:
                 **given,
             }
         )
-        for place, given in enumerate(moments)
+        for index, given in enumerate(moments)
     ]
-    return replace(found, run=replace(found.run, moments=every))
+    return replace(result, run=replace(result.run, moments=every))
 
 
 def facts(snapshot: Snapshot | None = None, **changed: Any) -> Facts:
@@ -94,7 +94,7 @@ def facts(snapshot: Snapshot | None = None, **changed: Any) -> Facts:
 
 
 def growing(size: Callable[[int], dict[str, Any]], count: int = 30) -> Snapshot:
-    return with_moments(*(size(place) for place in range(count)))
+    return with_moments(*(size(index) for index in range(count)))
 
 
 def heavy(number: int) -> list[Any]:
@@ -107,7 +107,7 @@ def heavy(number: int) -> list[Any]:
 
 
 def skewed(number: int) -> list[Any]:
-    small = [keyed(subtask=each, records_in=100, busy_ms=100, watermark=START + number) for each in range(1, 9)]
+    small = [keyed(subtask=index, records_in=100, busy_ms=100, watermark=START + number) for index in range(1, 9)]
     return [source(records_in=900), *small, keyed(records_in=600, busy_ms=5000, watermark=START + number)]
 
 
@@ -158,9 +158,9 @@ LAST = START + 12_000
 
 def running(settings: dict[str, str] = SETTINGS, **changed: Any) -> Snapshot:
     """A query that is looked at ten minutes after its newest epoch, or as is said."""
-    found = query()
-    run = replace(found.run, settings=settings)
-    return replace(found, **{"run": run, "at": LAST if settings is not SETTINGS else LAST + 600_000, **changed})
+    result = query()
+    run = replace(result.run, settings=settings)
+    return replace(result, **{"run": run, "at": LAST if settings is not SETTINGS else LAST + 600_000, **changed})
 
 
 def beat(**values: Any) -> Heartbeat:
@@ -322,11 +322,11 @@ BROKEN: list[tuple[str, Facts, str]] = [
 
 @pytest.mark.parametrize(("rule", "given", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
 def test_a_rule_says_what_is_wrong(rule: str, given: Facts, message: str) -> None:
-    found = {each.rule: each.message for each in wrong(given)}
-    assert rule in found
-    assert_matches(message, found[rule])
+    findings = {finding.rule: finding.message for finding in wrong(given)}
+    assert rule in findings
+    assert_matches(message, findings[rule])
     # The others find no more than what comes of the same.
-    assert len(found) <= 2, found
+    assert len(findings) <= 2, findings
 
 
 def assert_matches(pattern: str, text: str) -> None:
@@ -338,17 +338,17 @@ def test_each_rule_has_a_test() -> None:
 
 
 def test_a_healthy_query_is_left_alone() -> None:
-    found = examine(facts())
-    assert [each for each in found if each.status == "wrong"] == []
-    assert {each.rule for each in found if each.status == "unknown"} == {"memory_runs_out", "endless_state"}
+    findings = examine(facts())
+    assert [each for each in findings if each.status == "wrong"] == []
+    assert {each.rule for each in findings if each.status == "unknown"} == {"memory_runs_out", "endless_state"}
 
 
 def test_what_is_not_known_is_said() -> None:
-    found = {each.rule: each for each in examine(Facts())}
-    assert {each.status for each in found.values()} == {"unknown", "fine"}
-    assert found["java"].message == "the version of Java"
-    assert found["heavy_keys"].message == "the query: pass a checkpoint"
-    assert found["speculation"].status == "fine"
+    findings = {finding.rule: finding for finding in examine(Facts())}
+    assert {each.status for each in findings.values()} == {"unknown", "fine"}
+    assert findings["java"].message == "the version of Java"
+    assert findings["heavy_keys"].message == "the query: pass a checkpoint"
+    assert findings["speculation"].status == "fine"
 
 
 def test_homes_that_ended_once_are_left_alone() -> None:
@@ -383,9 +383,9 @@ def test_a_source_without_event_time_is_wrong_where_timers_wait(timers: int) -> 
         waits = keyed(records_in=9, watermark=MIN_TIMESTAMP, held_by=[0, -1], event_time_timers=timers, keys=9)
         return [times, waits]
 
-    found = [each.message for each in wrong(facts(query(change=untimed)))]
-    assert len(found) == bool(timers)
-    assert all("event time of 'count' has not begun in 12 epochs" in each for each in found)
+    findings = [finding.message for finding in wrong(facts(query(change=untimed)))]
+    assert len(findings) == bool(timers)
+    assert all("event time of 'count' has not begun in 12 epochs" in each for each in findings)
 
 
 def test_a_query_that_has_just_begun_is_left_alone() -> None:

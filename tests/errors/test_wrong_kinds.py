@@ -147,17 +147,17 @@ def places() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the name of each function and method, and what makes the callable."""
     for module in pillarbox, pillarbox.functions:
         for name in module.__all__:
-            found = getattr(module, name)
-            if inspect.isfunction(found) and name not in LEFT_OUT:
-                yield name, lambda found=found: found
-            if not inspect.isclass(found):
+            result = getattr(module, name)
+            if inspect.isfunction(result) and name not in LEFT_OUT:
+                yield name, lambda found=result: found
+            if not inspect.isclass(result):
                 continue
-            for method in dir(found):
-                static = inspect.getattr_static(found, method)
+            for method in dir(result):
+                static = inspect.getattr_static(result, method)
                 if method.startswith("_") or method in LEFT_OUT:
                     continue
                 if isinstance(static, (staticmethod, classmethod)):
-                    yield f"{name}.{method}", lambda found=found, method=method: getattr(found, method)
+                    yield f"{name}.{method}", lambda found=result, method=method: getattr(found, method)
                 elif inspect.isfunction(static) and name in OBJECTS:
                     make = OBJECTS[name]
                     yield f"{name}.{method}", lambda make=make, method=method: getattr(make(), method)
@@ -168,7 +168,7 @@ PLACES = dict(places())
 
 def calls(make: Callable[[], Any]) -> Iterator[tuple[str, Any, list[Any], dict[str, Any]]]:
     parameters = list(inspect.signature(make()).parameters.values())
-    needed = [each for each in parameters if each.default is each.empty]
+    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
     for wrong in parameters:
         for value in WRONG:
             given = [
@@ -192,9 +192,9 @@ def test_arguments_of_wrong_kinds_are_no_raw_errors(place):
     raw = []
     for name, value, given, named in calls(make):
         try:
-            found = make()(*given, **named)
-            if isinstance(found, DataStream) and not isinstance(found, KeyedStream):
-                found.execute_and_collect()  # what can only be refused when the program is run
+            result = make()(*given, **named)
+            if isinstance(result, DataStream) and not isinstance(result, KeyedStream):
+                result.execute_and_collect()  # what can only be refused when the program is run
         except PillarboxError as error:
             assert str(error), (name, value)
         except Exception as error:

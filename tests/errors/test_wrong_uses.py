@@ -92,8 +92,8 @@ def test_an_error_in_close_is_raised_where_nothing_else_failed() -> None:
 def test_an_error_in_close_is_told_beside_the_first_error(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "pillarbox"), pytest.raises(OperatorError, match="ZeroDivisionError") as caught:
         rows(StreamExecutionEnvironment()).map(_Closes(True)).name("op").execute_and_collect()
-    told = " ".join([caplog.text, *getattr(caught.value, "__notes__", ())])
-    assert "operator 'op' failed in close(): ConnectionError: the line is dead" in told
+    messages = " ".join([caplog.text, *getattr(caught.value, "__notes__", ())])
+    assert "operator 'op' failed in close(): ConnectionError: the line is dead" in messages
 
 
 def test_describe() -> None:
@@ -127,7 +127,7 @@ def test_causes() -> None:
             return caught
 
     def names(error: BaseException) -> list[str]:
-        return sorted(type(each).__name__ for each in causes_of(error))
+        return sorted(type(cause).__name__ for cause in causes_of(error))
 
     assert names(raised(OSError())) == ["MemoryError", "OSError"]
     assert names(raised(OSError(), raised(KeyError()))) == ["KeyError", "MemoryError", "OSError"]

@@ -252,7 +252,7 @@ WINDOW_BUILDS = [
     Build("process of another kind", lambda env: windows(env).process(ProcessesAll()), ("process() of WindowedStream takes a ProcessWindowFunction, not ProcessesAll, which is a ProcessAllWindowFunction",)),
     Build("apply to all of a keyed kind", lambda env: rows(env).window_all(TEN).apply(Applies()), ("apply() of AllWindowedStream takes an AllWindowFunction, not Applies, which is a WindowFunction",)),
     Build("process all of another kind", lambda env: rows(env).window_all(TEN).process(AppliesAll()), ("takes a ProcessAllWindowFunction, not AppliesAll, which is an AllWindowFunction",)),
-    Build("aggregate of a lambda", lambda env: windows(env).aggregate(lambda one, other: one), ("aggregate() got", "pass an AggregateFunction")),
+    Build("aggregate of a lambda", lambda env: windows(env).aggregate(lambda window, other: window), ("aggregate() got", "pass an AggregateFunction")),
     Build("aggregate with on_error", lambda env: windows(env).aggregate(Counts(), on_error=OutputTag("bad")), ("aggregate() has no on_error: say window(...).side_output_errors(tag) before it",)),
     Build("aggregate of a class", lambda env: windows(env).aggregate(Counts), ("aggregate() got", "pass an instance: Counts()")),
     Build("aggregate with a lambda", lambda env: windows(env).aggregate(Counts(), max), ("aggregate(window_function=...) of WindowedStream takes a WindowFunction",)),

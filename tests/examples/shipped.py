@@ -107,7 +107,7 @@ def dedupe_and_backfill(folder: Path) -> list[str]:
 def weather_alarms(folder: Path) -> list[str]:
     """An epoch has a month of weather and of thresholds; the slower one of both says how far event time is."""
     told = [(row["at"], float(row["mph"])) for row in rows(folder / "thresholds")]
-    found, done = [], datetime.min
+    results, done = [], datetime.min
     wind: dict[datetime, float] = {}
     for epoch, file in enumerate(sorted((folder / "weather").iterdir())):
         table = pq.ParquetFile(file).read()
@@ -124,8 +124,8 @@ def weather_alarms(folder: Path) -> list[str]:
                 alarms += sum(values) / len(values) > threshold
             end += timedelta(hours=1)
         done = until
-        found.append(f"epoch {epoch}: {hours} hours, {alarms} with an alarm")
-    return found
+        results.append(f"epoch {epoch}: {hours} hours, {alarms} with an alarm")
+    return results
 
 
 def score(folder: Path) -> list[str]:
@@ -137,12 +137,12 @@ def score(folder: Path) -> list[str]:
         return np.array([[*(float(row[name]) for name in features), 1.0] for row in payments])
 
     def fitted(payments: list[dict[str, Any]]) -> Any:
-        inputs, wanted = matrix(payments), np.array([float(row["fraud"]) for row in payments])
+        inputs, expected = matrix(payments), np.array([float(row["fraud"]) for row in payments])
         weights = np.zeros(4)
         for _ in range(30):
             chance = 1 / (1 + np.exp(-inputs @ weights))
             share = np.sqrt(chance * (1 - chance))
-            aim = share * (inputs @ weights) + (wanted - chance) / share
+            aim = share * (inputs @ weights) + (expected - chance) / share
             weights = np.linalg.lstsq(inputs * share[:, None], aim, rcond=None)[0]
         return weights
 

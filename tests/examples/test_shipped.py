@@ -37,8 +37,8 @@ def comparable(output: str) -> list[str]:
 
 def shown(folder: Path) -> str:
     """The output that a README shows: its last block."""
-    found: list[str] = re.findall(r"^```\n(.*?)^```", (folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    return found[-1]
+    matches: list[str] = re.findall(r"^```\n(.*?)^```", (folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    return matches[-1]
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -77,10 +77,10 @@ def test_an_example_prints_what_its_readme_shows(name: str, tmp_path: Path):
 
 @pytest.mark.parametrize("name", ORACLES)
 def test_a_readme_shows_what_plain_python_finds(name: str):
-    found = ORACLES[name](EXAMPLES[name])
-    assert found, "an oracle that finds nothing tests nothing"
+    expected = ORACLES[name](EXAMPLES[name])
+    assert expected, "an oracle that finds nothing tests nothing"
     lines = [" ".join(line.replace("|", " ").split()) for line in comparable(shown(EXAMPLES[name]))]
-    assert [line for line in found if line not in lines] == []
+    assert [line for line in expected if line not in lines] == []
 
 
 def test_no_example_starts_its_query_by_the_writers_own_method():

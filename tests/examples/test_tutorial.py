@@ -115,5 +115,5 @@ def test_the_job_of_step_7_is_killed_and_upgraded(folder: Path):
         (folder / name).write_text(source)
     (more,) = re.findall(r"<<'END'\n(.*?)END\n", page, re.DOTALL)
     (folder / "payments" / "2026-03-02-18.csv").write_text(more)
-    *_, found = re.findall(r"^```\n(\+--.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert found in run(folder, "job.py")
+    *_, matches = re.findall(r"^```\n(\+--.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert matches in run(folder, "job.py")

@@ -10,7 +10,7 @@ import pytest
 from pillarbox_tools.export.metric import METRICS
 from tests.export.expressions import ALERTS, FOLDER, Expression, of_alerts, of_board, panels, variables
 
-LABELS = {each.prometheus_name: {"query", *each.labels} for each in METRICS}
+LABELS = {metric.prometheus_name: {"query", *metric.labels} for metric in METRICS}
 # Prometheus adds these to what it scrapes.
 SCRAPED = {"job", "instance"}
 ALL = [*of_alerts(), *of_board()]
@@ -56,19 +56,19 @@ def test_a_rule_is_of_one_series_each(expression: Expression) -> None:
 
 
 def test_variables_of_the_board_are_there() -> None:
-    found = list(variables())
-    assert {label for _, label in found} == {"query", "operator"}
-    for metric, label in found:
+    results = list(variables())
+    assert {label for _, label in results} == {"query", "operator"}
+    for metric, label in results:
         assert label in LABELS[metric]
 
 
 def test_each_metric_is_on_the_board() -> None:
-    found = set.union(*(asked(each.text) for each in of_board()))
-    assert LABELS.keys() - found == NOT_ON_THE_BOARD
+    results = set.union(*(asked(panel.text) for panel in of_board()))
+    assert LABELS.keys() - results == NOT_ON_THE_BOARD
 
 
 def test_counters_are_asked_for_as_such() -> None:
-    counters = {each.prometheus_name for each in METRICS if each.kind == "counter"}
+    counters = {metric.prometheus_name for metric in METRICS if metric.kind == "counter"}
     for expression in ALL:
         inside = set(re.findall(r"\b(?:rate|increase)\((pillarbox_\w+)", expression.text))
         # A rule may also look whether a counter is new.
@@ -90,8 +90,8 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_what_rules_refer_to_is_there() -> None:
-    found = re.findall(r"docs/([\w/-]+\.md)(?:, '(.*?)')?", ALERTS.read_text())
-    assert found
-    for page, heading in found:
+    matches = re.findall(r"docs/([\w/-]+\.md)(?:, '(.*?)')?", ALERTS.read_text())
+    assert matches
+    for page, heading in matches:
         text = (FOLDER.parent / page).read_text()
         assert not heading or f"## {heading}\n" in text, heading

@@ -27,7 +27,7 @@ def read(reader: InMemoryMetricReader) -> dict[str, Any]:
         return {}
     [scope] = data.resource_metrics[0].scope_metrics
     assert (scope.scope.name, scope.scope.version) == ("pillarbox", pillarbox.__version__)
-    return {each.name: each for each in scope.metrics}
+    return {metric.name: metric for metric in scope.metrics}
 
 
 def test_a_provider_observes_a_query() -> None:
@@ -35,13 +35,13 @@ def test_a_provider_observes_a_query() -> None:
     metrics = QueryMetrics(query)
     observe(metrics, MeterProvider(metric_readers=[reader]))
     query.progressed(progress(1, source(records_in=5), keyed(busy_ms=250, state_bytes=9, gauges={"map-3.g": 2.5})))
-    found = read(reader)
-    busy = found["pillarbox.busy.time"]
+    document = read(reader)
+    busy = document["pillarbox.busy.time"]
     assert (busy.unit, type(busy.data), busy.data.is_monotonic) == ("s", Sum, True)
     points = {point.attributes["operator"]: point.value for point in busy.data.data_points}
     assert points == {"count": 0.25, "payments": 0}
-    assert (found["pillarbox.state.size"].unit, type(found["pillarbox.state.size"].data)) == ("By", Gauge)
-    [gauge] = found["pillarbox.user.gauge.max"].data.data_points
+    assert (document["pillarbox.state.size"].unit, type(document["pillarbox.state.size"].data)) == ("By", Gauge)
+    [gauge] = document["pillarbox.user.gauge.max"].data.data_points
     assert (gauge.value, gauge.attributes) == (2.5, {"query": "counts", "operator": "map-3", "name": "g"})
     query.progressed(progress(2, keyed(busy_ms=500)))
     points = {
@@ -62,13 +62,13 @@ def test_it_has_the_samples_of_prometheus() -> None:
         for metric, samples in exported.samples().items()
         for labels, value in samples.items()
     }
-    found = {
+    document = {
         (name, tuple(point.attributes.items())): point.value
         for name, metric in read(reader).items()
         for point in metric.data.data_points
     }
-    assert found == expected
-    assert {name for name, _ in found} < {each.otel_name for each in METRICS}
+    assert document == expected
+    assert {name for name, _ in document} < {metric.otel_name for metric in METRICS}
 
 
 def test_one_provider_observes_several_queries(caplog: pytest.LogCaptureFixture) -> None:

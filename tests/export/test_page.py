@@ -14,14 +14,14 @@ PAGE = (FOLDER.parent / "monitoring.md").read_text()
 def test_each_metric_is_listed() -> None:
     rows = re.findall(r"^\| `(pillarbox_\w+)` \|(.*)\| (.*) \|$", PAGE, re.MULTILINE)
     assert [(name, tuple(re.findall(r"`(\w+)`", labels)), text) for name, labels, text in rows] == [
-        (each.prometheus_name, each.labels, each.help) for each in METRICS
+        (metric.prometheus_name, metric.labels, metric.help) for metric in METRICS
     ]
 
 
 def test_each_alert_is_listed() -> None:
     rows = PAGE.partition("| alert |")[2].partition("\n\n")[0]
     assert re.findall(r"`(Pillarbox\w+)`", rows.replace("leave `PillarboxQueryGone`", "")) == [
-        each.place for each in of_alerts()
+        alert.place for alert in of_alerts()
     ]
 
 

@@ -59,16 +59,18 @@ def test_counters_are_sums_of_epochs_and_never_fall(epochs: list[tuple[int, list
     late = seen = odd = number_of_epochs = 0
     keys: dict[int, int] = {}
     for number, reports in epochs:
-        query.progressed(progress(number, *(keyed(**each, operators=[[each["records_in"], 0]]) for each in reports)))
+        query.progressed(
+            progress(number, *(keyed(**report, operators=[[report["records_in"], 0]]) for report in reports))
+        )
         if number > newest:  # one that comes again is left out
             newest, number_of_epochs = number, number_of_epochs + 1
             for metric, field in zip(expected, fields):
-                expected[metric] += sum(each[field] for each in reports)
+                expected[metric] += sum(report[field] for report in reports)
             expected[m.TASKS] += len(reports)
-            late += sum(each["counters"].get("count.late_records_dropped", 0) for each in reports)
-            seen += sum(each["counters"].get("map-3.seen", 0) for each in reports)
-            odd += sum(each["counters"].get("count.odd.name", 0) for each in reports)
-            keys |= {each["subtask"]: each["keys"] for each in reports}
+            late += sum(report["counters"].get("count.late_records_dropped", 0) for report in reports)
+            seen += sum(report["counters"].get("map-3.seen", 0) for report in reports)
+            odd += sum(report["counters"].get("count.odd.name", 0) for report in reports)
+            keys |= {report["subtask"]: report["keys"] for report in reports}
         after = metrics.values().counters
         assert all(after[place] >= count for place, count in before.items())
         before = after
@@ -107,7 +109,7 @@ def test_names_of_user_metrics_are_bounded(caplog: pytest.LogCaptureFixture) -> 
     metrics = QueryMetrics(query)
     with caplog.at_level(logging.WARNING, "pillarbox"):
         for number in range(5):
-            counters = {f"count.key-{number}-{place}": 1 for place in range(MOST_NAMES // 2)}
+            counters = {f"count.key-{number}-{index}": 1 for index in range(MOST_NAMES // 2)}
             query.progressed(progress(number, keyed(counters=counters, gauges={f"map-3.of-{number}": 1.0})))
     standing = metrics.values()
     assert len([place for place in standing.counters if place[0] is m.USER_COUNT]) <= MOST_NAMES
@@ -131,9 +133,9 @@ def test_a_counter_that_falls_adds_nothing() -> None:
 
 def _asking() -> Plan:
     """The plan, whose second operator calls a service."""
-    found = plan()
-    [first, second] = found.vertices
-    return replace(found, vertices=[first, replace(second, calls=["map-3"])])
+    result = plan()
+    [first, second] = result.vertices
+    return replace(result, vertices=[first, replace(second, calls=["map-3"])])
 
 
 def test_calls_of_a_service() -> None:
@@ -198,8 +200,8 @@ def test_sources_and_their_backlog() -> None:
     silent = {"description": "rate", "numInputRows": 2, "startOffset": None, "endOffset": "4", "latestOffset": None}
     query.progressed(progress(1, sources=[kafka, rate, silent]))
     labels = ["KafkaV2[Subscribe[payments]]", "rate", "rate 2"]
-    assert [value(metrics, m.SOURCE_BACKLOG, each) for each in labels] == [94, 2, None]
-    assert [value(metrics, m.SOURCE_ROWS, each) for each in labels] == [10, 1, 2]
+    assert [value(metrics, m.SOURCE_BACKLOG, label) for label in labels] == [94, 2, None]
+    assert [value(metrics, m.SOURCE_ROWS, label) for label in labels] == [10, 1, 2]
 
 
 def test_sparks_parts_the_commit_the_sink_and_workers() -> None:
@@ -222,8 +224,8 @@ def test_what_happened_to_homes() -> None:
     for number in (1, 2):
         restarted = keyed(home_restarts=2, home_cold_starts=1)
         query.progressed(progress(number, restarted, keyed(subtask=1, home_adoptions=1, fallback="no home")))
-    found = [value(metrics, each, *COUNT) for each in (m.HOME_RESTARTS, m.HOME_COLD_STARTS, m.HOME_ADOPTIONS)]
-    assert (found, value(metrics, m.FALLBACKS, *COUNT)) == ([4, 2, 2], 2)
+    results = [value(metrics, each, *COUNT) for each in (m.HOME_RESTARTS, m.HOME_COLD_STARTS, m.HOME_ADOPTIONS)]
+    assert (results, value(metrics, m.FALLBACKS, *COUNT)) == ([4, 2, 2], 2)
     assert value(metrics, m.HOME_RESTARTS, "payments") is None
 
 
@@ -282,12 +284,12 @@ def test_a_plan_that_is_not_known() -> None:
 
 
 def test_operators_of_one_name_are_told_apart() -> None:
-    found = plan()
-    [first, second] = found.vertices
+    result = plan()
+    [first, second] = result.vertices
     other = replace(second, program="pillarbox 2")
     twin = replace(first, number=2, operators=[PlanOperator("payments", "")])
     query = QueryModel(
-        *("q", "", ""), replace(found, vertices=[first, second, twin, other]), Run("r", START), clock=lambda: START
+        *("q", "", ""), replace(result, vertices=[first, second, twin, other]), Run("r", START), clock=lambda: START
     )
     metrics = QueryMetrics(query)
     infos = sorted(labels for metric, labels in metrics.values().gauges if metric is m.OPERATOR_INFO)

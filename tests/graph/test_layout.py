@@ -142,8 +142,8 @@ def test_notes_of_layouts():
 def test_another_scheme_of_codes_is_refused(codes, advice):
     with pytest.raises(CheckpointMismatchError) as caught:
         read_layouts(json.dumps({"codes": codes, "layouts": [[16, 16]], "number": 3}))
-    said = str(caught.value)
-    assert f"by scheme {codes} of codes, this version of pillarbox by scheme 2: {advice}" in said
+    message = str(caught.value)
+    assert f"by scheme {codes} of codes, this version of pillarbox by scheme 2: {advice}" in message
 
 
 def test_a_local_job_takes_the_key_groups_of_its_savepoint():

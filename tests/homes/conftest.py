@@ -33,15 +33,15 @@ class Executor:
     @property
     def processes(self) -> set[int]:
         """The starter and the homes that live: they have a process group of their own."""
-        found = set()
+        results = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 state, _, group, _ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if state != "Z" and int(group) in {each.pid for each in self.keeper._started}:
-                found.add(int(pid))
-        return found
+                results.add(int(pid))
+        return results
 
     @property
     def homes(self) -> set[int]:

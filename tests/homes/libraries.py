@@ -405,6 +405,6 @@ def play_worker(entry: Entry, folder: Path) -> str:
 def play_workers(folder: str, *names: str) -> None:
     """Print name, outcome and number of ``end`` files of each entry."""
     for name in names:
-        place = Path(tempfile.mkdtemp(dir=folder))
-        found = play_worker(BY_NAME[name], place)
-        print(json.dumps([name, found, len([*place.glob("of-*/end")])]), flush=True)
+        path = Path(tempfile.mkdtemp(dir=folder))
+        result = play_worker(BY_NAME[name], path)
+        print(json.dumps([name, result, len([*path.glob("of-*/end")])]), flush=True)

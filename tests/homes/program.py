@@ -54,15 +54,15 @@ class Ask:
 
 def processes(mark: str, part: bytes = b"") -> set[int]:
     """Return the processes of a run, with a part of their command line."""
-    found = set()
+    results = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
             marked = f"{MARK}={mark}".encode() in (path / "environ").read_bytes()
             if marked and part in (path / "cmdline").read_bytes():
-                found.add(int(path.name))
+                results.add(int(path.name))
         except OSError:
             pass  # it has ended
-    return found
+    return results
 
 
 def session(told: dict[str, Any], folder: Path) -> SparkSession:
@@ -110,12 +110,12 @@ def main(folder: Path, told: dict[str, Any]) -> None:
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
     query = pillarbox.start(writer.trigger(availableNow=True))
     query.awaitTermination()
-    found = [row for batch in out.values() for row in batch]
-    homes = {pid for *_, pid in found}
+    results = [row for batch in out.values() for row in batch]
+    homes = {pid for *_, pid in results}
     asked = Counter((folder / "asked").read_text().splitlines())
     said = {
-        "counted": sorted((key, state) for key, _, state, _ in found),
-        "in_fields": sum(field == state for _, field, state, _ in found),
+        "counted": sorted((key, state) for key, _, state, _ in results),
+        "in_fields": sum(field == state for _, field, state, _ in results),
         "asked": len(asked),
         "requests": asked.total(),
         "homes": len(homes),

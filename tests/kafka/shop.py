@@ -20,15 +20,15 @@ __all__ = ["Shop", "totals_of"]
 
 def totals_of(payments: Iterable[tuple[str, int]], begin: Iterable[tuple[str, int]] = ()) -> Counter[Any]:
     """Return the rows that come out for payments, behind those that were there before."""
-    found: Counter[Any] = Counter()
+    counts: Counter[Any] = Counter()
     before = list(begin)
     state: dict[str, tuple[int, int]] = {}
     for number, (card, amount) in enumerate(itertools.chain(before, payments)):
         n, total = state.get(card, (0, 0))
         state[card] = n + 1, total + amount
         if number >= len(before):
-            found[card, n + 1, total + amount, "n"] += 1
-    return found
+            counts[card, n + 1, total + amount, "n"] += 1
+    return counts
 
 
 class Shop:

@@ -199,10 +199,10 @@ def test_stopped_with_a_savepoint_and_drained_from_topic_to_topic(shop: Shop) ->
     assert (shop.folder / "drained" / "manifest").exists()
     read = shop.spark.read.format("kafka").option("kafka.bootstrap.servers", shop.servers)
     values = read.option("subscribe", shop.full("totals")).load().selectExpr("CAST(value AS STRING)").collect()
-    found = Counter(tuple(json.loads(row[0]).values()) for row in values)
+    counts = Counter(tuple(json.loads(row[0]).values()) for row in values)
     sums: Counter[str] = Counter()
     for card, amount in shop.paid["payments"]:
         sums[card] += amount
-    wanted = totals_of(shop.paid["payments"]) + Counter((card, 0, total, "end") for card, total in sums.items())
+    expected = totals_of(shop.paid["payments"]) + Counter((card, 0, total, "end") for card, total in sums.items())
     # If Spark is stopped in the middle of an epoch, the sink has its rows once more: it is no better than that.
-    assert found.keys() == wanted.keys() and set(wanted.values()) == {1}
+    assert counts.keys() == expected.keys() and set(expected.values()) == {1}

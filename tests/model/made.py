@@ -63,7 +63,7 @@ def progress(number: int, *reports: TaskReport, name: str = "pillarbox", **value
         "batchId": number,
         "timestamp": f"2023-11-14T22:13:{seconds}.000Z",
         "durationMs": {"latestOffset": 5, "addBatch": 900, "walCommit": 50, "triggerExecution": 1000},
-        "numInputRows": sum(each.records_in for each in reports if not each.level),
+        "numInputRows": sum(report.records_in for report in reports if not report.level),
         "sources": [{"description": "rate", "numInputRows": 10, "startOffset": "1", "endOffset": {"t": {"0": 5}}}],
         "stateOperators": [{"commitTimeMs": 7}, {"commitTimeMs": 8}],
         "sink": {"numOutputRows": -1},

@@ -63,9 +63,9 @@ def snapshot() -> Snapshot:
     }
     query.progressed(progress(1, *tasks, sources=[address]))
     query.failed(f"pillarbox.OperatorError: {MESSAGE}")
-    found = query.snapshot()
-    run = replace(found.run, failures=[*found.run.failures, _failure()])
-    return replace(found, run=run, earlier=[Run("before", START, status="failed", failures=[_failure()])])
+    result = query.snapshot()
+    run = replace(result.run, failures=[*result.run.failures, _failure()])
+    return replace(result, run=run, earlier=[Run("before", START, status="failed", failures=[_failure()])])
 
 
 def written(path: Path, *, with_records: bool) -> bytes:
@@ -78,16 +78,16 @@ def written(path: Path, *, with_records: bool) -> bytes:
 def test_there_are_no_keys_and_no_records_in_it(tmp_path: Path) -> None:
     content = written(tmp_path / "b.zip", with_records=False)
     assert [each for each in PLANTED if each.encode() in content] == []
-    found = read_bundle(tmp_path / "b.zip")
-    [_, failure] = found.run.failures
+    bundle = read_bundle(tmp_path / "b.zip")
+    [_, failure] = bundle.run.failures
     assert (failure.error, failure.cause, failure.uid, failure.number) == ("OperatorError", "ValueError", "count", 7)
     assert FRAME in failure.message
     # How heavy keys are is no secret.
-    [sample] = [task.key_sample for task in found.epochs[-1].tasks if task.key_sample]
+    [sample] = [task.key_sample for task in bundle.epochs[-1].tasks if task.key_sample]
     assert sample == [400, [["key 1", 200], ["key 2", 50]]]
-    [told] = found.epochs[-1].sources
+    [told] = bundle.epochs[-1].sources
     assert (told.description, told.rows, told.metrics, told.end) == ("PubSub", 9, {"behind": "7"}, None)
-    assert found.run.moments[-1].counters == found.epochs[-1].vertices[1].counters == {"count.dead_letters": 2}
+    assert bundle.run.moments[-1].counters == bundle.epochs[-1].vertices[1].counters == {"count.dead_letters": 2}
 
 
 def test_with_records_all_of_it_is_there(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_a_damaged_bundle_is_read_right_or_is_one_sentence(tmp_path: Path, data:
         written(path, with_records=True)
         (tmp_path / "whole").write_bytes(path.read_bytes())
     content = bytearray((tmp_path / "whole").read_bytes())
-    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3), "places"):
-        content[place] ^= data.draw(st.integers(1, 255), "bits")
+    for index in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3), "places"):
+        content[index] ^= data.draw(st.integers(1, 255), "bits")
     (tmp_path / "damaged.zip").write_bytes(content[: data.draw(st.integers(0, len(content)), "length")])
     try:
-        found = read_bundle(tmp_path / "damaged.zip")
+        bundle = read_bundle(tmp_path / "damaged.zip")
     except ConfigurationError as error:
         assert "\n" not in str(error)
     else:
-        assert replace(found, missing=[]) == replace(read_bundle(path), missing=[])
+        assert replace(bundle, missing=[]) == replace(read_bundle(path), missing=[])

@@ -92,19 +92,19 @@ def lagging(*lags: int) -> QueryModel:
 
 def test_event_time_that_catches_up_tells_the_share() -> None:
     query = lagging(36_000_000, 27_000_000)
-    found = catching_up(query.snapshot(), is_batch=False)
-    assert found is not None
-    assert found.is_behind
-    assert found.share == pytest.approx(0.25, abs=0.001)
+    result = catching_up(query.snapshot(), is_batch=False)
+    assert result is not None
+    assert result.is_behind
+    assert result.share == pytest.approx(0.25, abs=0.001)
     # A quarter in a minute: the rest takes three.
-    assert found.left_ms == pytest.approx(180_000, rel=0.01)
+    assert result.left_ms == pytest.approx(180_000, rel=0.01)
     assert line_of(query.snapshot(), is_batch=False) == ("2 epochs · 120 rows · 2 rows/s · 25% done · about 3 min left")
 
 
 def test_a_batch_is_not_done_when_event_time_is_now() -> None:
-    found = catching_up(lagging(36_000_000, 27_000_000).snapshot(), is_batch=True)
-    assert found is not None
-    assert (found.share, found.left_ms, found.is_behind) == (None, None, True)
+    result = catching_up(lagging(36_000_000, 27_000_000).snapshot(), is_batch=True)
+    assert result is not None
+    assert (result.share, result.left_ms, result.is_behind) == (None, None, True)
 
 
 @pytest.mark.parametrize("lags", [(36_000_000, 36_000_000), (900_000, 40_000), (50_000, 40_000)])

@@ -70,16 +70,16 @@ class Day:
     def found(self) -> set[str]:
         """What doctor, page and alerts say, if they say the same of the conditions."""
         snapshot = self.model.snapshot()
-        found = rules_of(snapshot)
+        result = rules_of(snapshot)
         gauges = self.ledger.values().gauges
         of_alerts = {name.replace(" ", "_") for name in CONDITIONS if gauges[m.CONDITION, (name,)]}
-        of_page = {each.name.replace(" ", "_") for each in conditions_of(snapshot)}
-        assert of_page == of_alerts == found & {name.replace(" ", "_") for name in CONDITIONS}
-        return found
+        of_page = {condition.name.replace(" ", "_") for condition in conditions_of(snapshot)}
+        assert of_page == of_alerts == result & {name.replace(" ", "_") for name in CONDITIONS}
+        return result
 
 
 def rules_of(snapshot: Snapshot) -> set[str]:
-    return {each.rule for each in wrong(Facts.of(snapshot))}
+    return {finding.rule for finding in wrong(Facts.of(snapshot))}
 
 
 Minute = Callable[[Day, int], None]
@@ -159,13 +159,13 @@ def looked_at() -> Iterator[int]:
 
 def told_by(fault: Minute, day: Day) -> dict[int, set[str]]:
     """What is said in each minute at which the query is looked at."""
-    minutes, found = set(looked_at()), {}
+    minutes, results = set(looked_at()), {}
     for minute in range(DAY):
         day.now = START + minute * MINUTE
         (fault if BEGINS <= minute < ENDS else healthy)(day, minute)
         if minute in minutes:
-            found[minute] = day.found()
-    return found
+            results[minute] = day.found()
+    return results
 
 
 @pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")

@@ -78,8 +78,8 @@ def folded(function: Any) -> Any:
 
     def expected(rows: list[Any]) -> list[Any]:
         results: dict[Any, Any] = {}
-        for each in rows:
-            results[each.key] = function(results[each.key], each) if each.key in results else each
+        for event in rows:
+            results[event.key] = function(results[event.key], event) if event.key in results else event
         return list(results.values())
 
     return expected
@@ -263,7 +263,7 @@ def not_seen(within: int) -> Any:
 
 
 def not_seen_rows(rows: list[Any]) -> list[Any]:
-    groups = oracles.by_key([(each.key, each.at, each) for each in rows])
+    groups = oracles.by_key([(row.key, row.at, row) for row in rows])
     return [passed[2] for key, values in groups.items() for passed in not_seen(10)(key, values)]
 
 

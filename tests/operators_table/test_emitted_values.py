@@ -68,8 +68,8 @@ class Careless:
             each.log.append(-1)
         self.received = list(values)
         self.box.key = values[0].key
-        self.box.n = sum(each.n for each in values)
-        self.box.log[:] = [each.n for each in values]
+        self.box.n = sum(value.n for value in values)
+        self.box.log[:] = [value.n for value in values]
         return self.box
 
 
@@ -394,8 +394,8 @@ def test_consumers_of_a_stream_have_records_of_their_own():
     spoilt = source.map(spoil).map(lambda cart: ("spoilt", cart.n))
     more = source.filter(emptied).map(lambda cart: ("more", len(cart.log)))
     kept = source.map(lambda cart: ("kept", cart.n, len(cart.log)))
-    found = spoilt.union(more, kept).execute_and_collect()
-    assert sorted(found) == sorted(
+    results = spoilt.union(more, kept).execute_and_collect()
+    assert sorted(results) == sorted(
         each for n in range(1, 9) for each in (("spoilt", n + 1), ("more", 0), ("kept", n, 1))
     )
 
@@ -403,8 +403,8 @@ def test_consumers_of_a_stream_have_records_of_their_own():
 def test_object_reuse_copies_nothing():
     """A function that breaks its promise changes what it has emitted."""
     env = StreamExecutionEnvironment().enable_object_reuse()
-    found = env.from_collection(carts()).map(Maps()).map(lambda cart: cart.n).execute_and_collect()
-    assert found == [8] * 8
+    results = env.from_collection(carts()).map(Maps()).map(lambda cart: cart.n).execute_and_collect()
+    assert results == [8] * 8
 
 
 def test_what_cannot_be_copied_is_refused_by_operator_type_and_remedy():

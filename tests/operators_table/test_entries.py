@@ -57,9 +57,9 @@ def all_operators() -> Iterator[type[StreamOperator]]:
             importlib.import_module(module.name)
     pending = [StreamOperator]
     while pending:
-        pending += (found := pending.pop()).__subclasses__()
-        if found is not StreamOperator and found.__module__.startswith("pillarbox."):
-            yield found
+        pending += (result := pending.pop()).__subclasses__()
+        if result is not StreamOperator and result.__module__.startswith("pillarbox."):
+            yield result
 
 
 def methods() -> Iterator[str]:
@@ -154,8 +154,8 @@ KEEPING = [entry for entry in OPERATORS if step_of(entry).factory.keeps_records]
 def test_records_are_kept_as_its_factory_says(entry):
     with ProgramTestHarness(program(entry)) as harness:
         push(harness, entry, *RECORDS)
-        found = Counter(harness.end_input()["output"])
-    assert found and found <= Counter(each.value for _, each in RECORDS)
+        outputs = Counter(harness.end_input()["output"])
+    assert outputs and outputs <= Counter(each.value for _, each in RECORDS)
 
 
 @of_entries_with("late")
@@ -172,14 +172,14 @@ def test_late_records_fare_as_it_says(entry):
 @of_entries_with("batch")
 def test_batch_mode_ends_with_the_same_records(entry):
     """Or with what differs."""
-    by_time = sorted(RECORDS, key=lambda each: each[1].value.at)
+    by_time = sorted(RECORDS, key=lambda record: record[1].value.at)
     no_watermarks = WatermarkStrategy.for_bounded_out_of_orderness(10**6).with_timestamp_assigner("at")
-    found = []
+    results = []
     for batch in (False, True):
         with ProgramTestHarness(program(entry, no_watermarks), batch=batch) as harness:
             push(harness, entry, *by_time)
-            found.append(Counter(map(repr, harness.end_input()["output"])))
-    streaming, in_batch = found
+            results.append(Counter(map(repr, harness.end_input()["output"])))
+    streaming, in_batch = results
     if entry.batch.same:
         assert in_batch == streaming
         return
@@ -212,4 +212,4 @@ def test_a_change_is_refused_or_resumes_as_it_says(entry, change, tmp_path):
         begun = Begun(make(entry.build), tmp_path, left=[each.value for each in change.begun])
         assert begun.compared(make(change.build)).refused == []
         more = ([each.value for each in epoch] for epoch in change.more)
-        assert [tuple(each) for each in begun.resumes(make(change.build), *more)] == list(change.gives)
+        assert [tuple(resume) for resume in begun.resumes(make(change.build), *more)] == list(change.gives)

@@ -81,7 +81,7 @@ def input_of(entry: Entry, step: Any) -> list[Any]:
         script = [each[1] if isinstance(each, tuple) else each for each in SCRIPT]
     if not issubclass(entry.operator, ColumnarOperator):
         return script
-    before = next(each for each in ancestors(step) if each.name == "window.partials")
+    before = next(ancestor for ancestor in ancestors(step) if ancestor.name == "window.partials")
     with harness_of(before) as harness:
         for each in script:
             if isinstance(each, Watermark):
@@ -95,9 +95,9 @@ def input_of(entry: Entry, step: Any) -> list[Any]:
 
 
 def ancestors(step: Any) -> Iterator[Any]:
-    for each in step.inputs:
-        yield each
-        yield from ancestors(each)
+    for input_ in step.inputs:
+        yield input_
+        yield from ancestors(input_)
 
 
 @pytest.mark.slow("all epochs of each operator, cut everywhere")

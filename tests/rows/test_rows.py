@@ -395,9 +395,9 @@ def test_timestamps_to_the_microsecond(values):
 def test_timestamps_ms(values, kind, expected):
     width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
     column = pa.array([99, *values], width).cast(kind)[1:]
-    found = timestamps_ms(column, timezone.utc)
-    assert found.dtype == np.int64
-    assert found.tolist() == expected
+    result = timestamps_ms(column, timezone.utc)
+    assert result.dtype == np.int64
+    assert result.tolist() == expected
 
 
 def test_timestamps_ms_of_date64_and_of_nothing():

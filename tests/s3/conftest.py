@@ -25,7 +25,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, gateway: Gateway, workers_python: str) -> Iterator[SparkSession]:
     """The one Spark session of these tests."""
-    with only_session(lambda: session(tmp_path_factory.mktemp("spark"), gateway.endpoint)) as found:
+    with only_session(lambda: session(tmp_path_factory.mktemp("spark"), gateway.endpoint)) as result:
         # Spark gives a Python of its driver ten seconds to start, which is little on a busy machine.
-        found.sparkContext.pythonExec = workers_python
-        yield found
+        result.sparkContext.pythonExec = workers_python
+        yield result

@@ -60,10 +60,10 @@ class Prometheus:
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
     """Wait until something holds; return what it returns."""
     deadline = time.monotonic() + _PATIENCE
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"{what} did not come"
         time.sleep(0.2)
-    return found
+    return result
 
 
 def quick(rules: str) -> str:

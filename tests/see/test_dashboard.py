@@ -30,9 +30,9 @@ pytestmark = [
 @pytest.fixture
 def opened() -> Iterator[list[Dashboard]]:
     """Dashboards that a test opens; they are closed, and queries stopped, after it."""
-    found: list[Dashboard] = []
-    yield found
-    for each in found:
+    results: list[Dashboard] = []
+    yield results
+    for each in results:
         each.close()
 
 
@@ -132,7 +132,7 @@ def test_programs_of_a_query_are_below_each_other(
 ) -> None:
     inboxes = [Inbox(tmp_path / "one"), Inbox(tmp_path / "two")]
     for number, inbox in enumerate(inboxes):
-        inbox.put(*((f"c{place}", 1, place) for place in range(10 + number)))
+        inbox.put(*((f"c{index}", 1, index) for index in range(10 + number)))
     one, other = (counts(spark, inbox).to_dataframe("card STRING, seen LONG") for inbox in inboxes)
     writer = one.unionAll(other).writeStream.format("noop").queryName("both")
     query = pillarbox.start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
@@ -146,12 +146,12 @@ def test_programs_of_a_query_are_below_each_other(
             assert shown.locator("#plan g.output").count() == 2
             boxes = [each.bounding_box() for each in shown.locator("#plan g.vertex rect.box").all()]
             assert all(
-                one is other
-                or one["y"] + one["height"] <= other["y"]
-                or other["y"] + other["height"] <= one["y"]
-                or one["x"] + one["width"] <= other["x"]
-                or other["x"] + other["width"] <= one["x"]
-                for one in boxes
+                box is other
+                or box["y"] + box["height"] <= other["y"]
+                or other["y"] + other["height"] <= box["y"]
+                or box["x"] + box["width"] <= other["x"]
+                or other["x"] + other["width"] <= box["x"]
+                for box in boxes
                 for other in boxes
             ), "no box lies on another"
             assert not overflows(shown)
@@ -162,8 +162,8 @@ def test_programs_of_a_query_are_below_each_other(
 def _shares(shown: Any) -> dict[int, float]:
     """The share of the epoch of each level, as the plan says it."""
     texts = shown.locator("#plan svg > text").all_text_contents()
-    found = [re.match(r"level (\d+).*?([\d.]+)% of the epoch", each) for each in texts]
-    return {int(each[1]): float(each[2]) for each in found if each is not None}
+    results = [re.match(r"level (\d+).*?([\d.]+)% of the epoch", text) for text in texts]
+    return {int(each[1]): float(each[2]) for each in results if each is not None}
 
 
 def test_a_slow_sink_shows_as_back_pressure(

@@ -343,7 +343,7 @@ def test_tables_can_be_read_on_a_phone(chromium: Any, opened: Dashboard) -> None
     with page(chromium, opened.url, PHONE) as shown:
         cells = shown.evaluate(_CELLS)
         assert len(cells) > 20
-        assert all(each["left"] >= 0 and each["right"] <= PHONE[0] and each["height"] < 300 for each in cells)
+        assert all(cell["left"] >= 0 and cell["right"] <= PHONE[0] and cell["height"] < 300 for cell in cells)
         assert shown.evaluate(_BROKEN) == []
         assert not overflows(shown)
         # Each cell has its heading, which is not only drawn: the roles of the table stay.
@@ -362,9 +362,9 @@ def test_long_words_make_no_page_wider_than_the_window(chromium: Any) -> None:
 
     class Long(Live):
         def snapshot(self) -> Snapshot:
-            found = super().snapshot()
-            failures = [replace(each, cause=word, host=word) for each in found.run.failures]
-            return replace(found, name=word, run=replace(found.run, failures=failures))
+            result = super().snapshot()
+            failures = [replace(failure, cause=word, host=word) for failure in result.run.failures]
+            return replace(result, name=word, run=replace(result.run, failures=failures))
 
     query = Long()
     query.model.failed(f"{word}: {word}")

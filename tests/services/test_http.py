@@ -120,9 +120,9 @@ def test_async_map_asks_again_after_a_500(spark, service):
     service.control(errors=0.3)
     retry = AsyncRetryStrategy.fixed_delay(20, 20, None, aiohttp.ClientResponseError)
     square = Square(service.url)
-    found = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=retry, timeout="5 minutes")
-    assert found.columns == ["id", "part", "square"]
-    assert sorted((row.id, row.square) for row in found.collect()) == SQUARES
+    results = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=retry, timeout="5 minutes")
+    assert results.columns == ["id", "part", "square"]
+    assert sorted((row.id, row.square) for row in results.collect()) == SQUARES
     outcomes = service.stats()["outcomes"]
     assert outcomes["200"] == ROWS
     assert outcomes["500"] > ROWS / 10
@@ -145,7 +145,7 @@ def test_async_map_on_a_stream_with_a_cache_and_metrics(spark, service, tmp_path
     (tmp_path / "workers").mkdir()
     service.control(errors=0.2, latency=5)
     digits = numbers(spark).withColumn("digit", F.when(F.col("id") % 10 < 9, F.col("id") % 10))
-    found = PF.async_map(
+    results = PF.async_map(
         as_stream(spark, digits, tmp_path / "in", 4),
         Noted(service.url, tmp_path / "workers"),
         "square LONG",
@@ -154,7 +154,7 @@ def test_async_map_on_a_stream_with_a_cache_and_metrics(spark, service, tmp_path
         cache=AsyncCache(ttl="1 hour"),
         timeout="5 minutes",
     )
-    rows, query = run(found, tmp_path / "checkpoint")
+    rows, query = run(results, tmp_path / "checkpoint")
     right = [(n, (n % 10) ** 2 if n % 10 < 9 else None) for n in range(ROWS)]
     assert sorted((row.id, row.square) for row in rows) == right
     stats = service.stats()
@@ -216,8 +216,8 @@ def test_a_hanging_request_is_made_again(spark, service):
     """Each attempt has a patience of its own, from the HTTP client; the operator's timeout is for all of them."""
     service.control(hangs=0.1)
     square = Square(service.url, patience=1)
-    found = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=8, timeout="1 minute")
-    assert sorted((row.id, row.square) for row in found.collect()) == SQUARES
+    results = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=8, timeout="1 minute")
+    assert sorted((row.id, row.square) for row in results.collect()) == SQUARES
     assert service.stats()["outcomes"]["hung"] > 0
 
 

@@ -34,11 +34,11 @@ def wrong_in(case: Case, said: Said) -> list[str]:
     expected = {case.rule} if isinstance(case, Fault) else set()
     allowed = expected | set(case.also if isinstance(case, Fault) else ())
     problems = []
-    for place, found in (("page", said.page), ("doctor", said.doctor)):
-        problems += [f"{place}: no finding of {rule}" for rule in expected - found.keys()]
-        problems += [f"{place}: {rule}: {found[rule]}" for rule in sorted(found.keys() - allowed)]
-        if isinstance(case, Fault) and not re.search(case.remedy, found.get(case.rule, ""), re.DOTALL):
-            problems.append(f"{place}: not the remedy: {found.get(case.rule)}")
+    for place, result in (("page", said.page), ("doctor", said.doctor)):
+        problems += [f"{place}: no finding of {rule}" for rule in expected - result.keys()]
+        problems += [f"{place}: {rule}: {result[rule]}" for rule in sorted(result.keys() - allowed)]
+        if isinstance(case, Fault) and not re.search(case.remedy, result.get(case.rule, ""), re.DOTALL):
+            problems.append(f"{place}: not the remedy: {result.get(case.rule)}")
     if not isinstance(case, Fault) and said.conditions:
         problems.append(f"page: {said.conditions}")
     return problems
@@ -86,8 +86,8 @@ def main() -> None:
             problems = wrong_in(case, said)
             texts[name] = text_of(said, room.doctors_words())
             print(f"{'FAILED' if problems else 'ok':7}{name}", flush=True)
-            for each in problems:
-                print(f"       {each}", flush=True)
+            for problem in problems:
+                print(f"       {problem}", flush=True)
             failed.extend([name] * bool(problems))
 
         waiting: list[Case] = []

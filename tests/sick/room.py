@@ -97,7 +97,7 @@ class Room:
         said.page = {each["rule"]: each["message"] for each in view["findings"]}
         said.conditions, said.status = [each["line"] for each in view["conditions"]], view["status"]
         findings = examine(Facts.of(stored_snapshot(self.spark, self.checkpoint)))
-        said.doctor = {each.rule: each.message for each in findings if each.status == "wrong"}
+        said.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
         return said
 
     def look_until(self, rule: str) -> Said:

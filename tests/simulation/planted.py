@@ -110,8 +110,8 @@ def _attempts_in_vain_are_kept(patch: pytest.MonkeyPatch) -> None:
     before = StateLog.sync
 
     def sync(log: StateLog, store: Any) -> Sync:
-        found = before(log, store)
-        return Sync.IN_STEP if found is Sync.OUT_OF_STEP else found
+        result = before(log, store)
+        return Sync.IN_STEP if result is Sync.OUT_OF_STEP else result
 
     patch.setattr(StateLog, "sync", sync)
 

@@ -59,8 +59,8 @@ class Begun:
             records: those of an epoch by source.
         """
         with ProgramTestHarness(program(make), snapshot=self._snapshot) as harness:
-            found = [each for rows in epochs for each in self._run(harness, {"left": rows})]
-            return found + self._run(harness, records) + harness.end_input()["output"]
+            results = [each for rows in epochs for each in self._run(harness, {"left": rows})]
+            return results + self._run(harness, records) + harness.end_input()["output"]
 
     def refuses(self, make: Made, words: str) -> None:
         """Check that a program is refused wherever it could begin, with these words, and that their advice helps."""

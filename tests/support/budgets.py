@@ -72,22 +72,22 @@ class Budgets:
 
     def complaints(self) -> list[str]:
         """Return what is over its budget, or has become much slower than it was."""
-        found = []
+        results = []
         recorded = self._table.get("tests", {})
         taken = [each._replace(seconds=each.seconds * self._scale) for each in self.taken]
         for each in sorted(taken, key=lambda one: one.seconds / one.budget, reverse=True):
             before = recorded.get(each.test)
             if before is not None and each.seconds > _SLOWER * max(before, each.budget):
-                found.append(f"{each.test} took {each.seconds:.2f} s, and {before:.2f} when recorded")
+                results.append(f"{each.test} took {each.seconds:.2f} s, and {before:.2f} when recorded")
             elif before is None and each.seconds > each.budget and not each.slow:
-                found.append(
+                results.append(
                     f"{each.test} took {each.seconds:.2f} s of {each.budget:g}: make it faster, or mark it as slow"
                     " with the reason"
                 )
         together = sum(each.seconds for each in taken if each.slow and each.budget == UNIT)
         if together > SLOW_UNIT_TESTS and not LONG:  # the minute is for what runs in make test
-            found.append(f"unit tests that are marked as slow took {together:.0f} s of {SLOW_UNIT_TESTS:g} together")
-        return found
+            results.append(f"unit tests that are marked as slow took {together:.0f} s of {SLOW_UNIT_TESTS:g} together")
+        return results
 
     def record(self) -> None:
         """Write a new table: the tests that need a good part of their budget, or more."""

@@ -104,19 +104,19 @@ def outputs(page: Path) -> list[str]:
 def programs() -> dict[str, list[str]]:
     """Return the code blocks of each page that has some, by its path."""
     pages = [page for page in PAGES if page not in STEPS]
-    return {page.relative_to(HOME).as_posix(): found for page in pages if (found := blocks(page))}
+    return {page.relative_to(HOME).as_posix(): result for page in pages if (result := blocks(page))}
 
 
 def shown_errors() -> dict[tuple[str, int], str]:
     """Return the errors that pages show, by the page and the number of its program before."""
-    found = {}
+    results = {}
     for page in PAGES:
         programs_so_far = 0
         for language, text in _BLOCK.findall(page.read_text()):
             programs_so_far += language == "python"
             if not language and _ERROR.search(text):
-                found[page.relative_to(HOME).as_posix(), programs_so_far - 1] = text
-    return found
+                results[page.relative_to(HOME).as_posix(), programs_so_far - 1] = text
+    return results
 
 
 def without_carets(text: str) -> str:
@@ -135,10 +135,10 @@ def fragments() -> dict[str, list[str]]:
     Raises:
         KeyError: it is not known of what type a name is that a fragment takes for granted.
     """
-    found = {page.relative_to(HOME).as_posix(): blocks(page, "py") for page in PAGES}
+    results = {page.relative_to(HOME).as_posix(): blocks(page, "py") for page in PAGES}
     return {
         path: [_as_function(f"fragment_{number}", source) for number, source in enumerate(sources)]
-        for path, sources in found.items()
+        for path, sources in results.items()
         if sources
     }
 

@@ -166,8 +166,8 @@ class _Server:
 
 def _become(files: list[int], arguments: list[str], environment: dict[str, str], folder: str) -> str:
     """Make this process the one that was asked for; return the module that it is to run."""
-    for place, file in enumerate(files):
-        os.dup2(file, place)
+    for index, file in enumerate(files):
+        os.dup2(file, index)
         os.close(file)
     os.environ.clear()
     os.environ.update(environment)

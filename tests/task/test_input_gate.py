@@ -178,11 +178,11 @@ WATERMARKS = st.lists(st.tuples(st.integers(0, 2), st.integers(-5, 5).map(Waterm
 def test_watermarks_of_known_channels_are_the_valves(epochs):
     run = Known()
     valve = StatusWatermarkValve([channel_code(KNOWN, n) for n in range(3)])
-    for said in epochs:
+    for epoch in epochs:
         expected = Sink()
-        for subtask, element in said:
+        for subtask, element in epoch:
             valve.input_watermark(channel_code(KNOWN, subtask), element.timestamp, expected)
-        assert run(said) == expected.got
+        assert run(epoch) == expected.got
         run = run.again()
 
 
@@ -193,7 +193,7 @@ SAID = st.lists(st.integers(-5, 5).map(Watermark) | st.booleans().map(WatermarkS
 def test_event_time_does_not_depend_on_which_channel_comes_first(epochs, data):
     one, other = Known(), Known()
     for channels in epochs:
-        left = [list(said) for said in channels]
+        left = [list(channel) for channel in channels]
         mixed = []
         while any(left):
             subtask = data.draw(st.sampled_from([n for n in range(3) if left[n]]))

@@ -310,9 +310,9 @@ def test_no_error_of_closing_is_lost(caplog):
     task.restore()
     with pytest.raises(ValueError, match="a") as raised:
         task.close()
-    told = " ".join([*getattr(raised.value, "__notes__", ()), caplog.text])
+    messages = " ".join([*getattr(raised.value, "__notes__", ()), caplog.text])
     # As a note, or in the log, where Python 3.10 has no notes.
-    assert all(f"ValueError('{name}')" in told or f"ValueError: {name}" in told for name in "bc")
+    assert all(f"ValueError('{name}')" in messages or f"ValueError: {name}" in messages for name in "bc")
     task = source_task(node(Noting, "a", [], close=ValueError("not told to whoever cancels")))
     task.restore()
     task.cancel()

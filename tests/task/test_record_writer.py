@@ -315,7 +315,7 @@ def test_buffers_of_columns_are_of_a_good_size(monkeypatch, texts):
     writer.flush()
     sent = elements_of(writer.take())
     for target, records in sent.items():
-        sizes = [each.batch.nbytes for each in records[:-1]]
+        sizes = [record.batch.nbytes for record in records[:-1]]
         share = records[-1].batch.nbytes / len(records[-1]) * 250 + 2_000
         assert len(sizes) >= 5 and all(10_000 <= size < 10_000 + share for size in sizes), target
 

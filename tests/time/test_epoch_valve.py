@@ -55,11 +55,11 @@ def test_what_a_channel_says_before_it_becomes_idle_counts_for_nothing_then():
 
 
 def test_the_greatest_watermark_of_a_channel_that_catches_up_counts():
-    for said in permutations([("b", 4), ("b", 12), ("b", 7), ("a", 15)]):
+    for permutation in permutations([("b", 4), ("b", 12), ("b", 7), ("a", 15)]):
         valve = Valve()
         valve.epoch(("a", 10), ("b", 3))
         valve.epoch(("b", "idle"))
-        assert valve.epoch(("b", "active"), *said) == ([], [12])
+        assert valve.epoch(("b", "active"), *permutation) == ([], [12])
 
 
 def test_what_an_epoch_that_fails_has_said_and_was_not_counted_is_gone():

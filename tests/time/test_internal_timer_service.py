@@ -390,7 +390,7 @@ def test_a_timer_may_be_numpys_int(timers):
 BAD = ["soon", 2.5, math.nan, datetime.datetime(2026, 1, 1), 2**70, True, np.int64(5), {6, "x"}, {7, None}]
 
 
-@pytest.mark.parametrize("bad", BAD, ids=[f"{type(each).__name__} {place}" for place, each in enumerate(BAD)])
+@pytest.mark.parametrize("bad", BAD, ids=[f"{type(each).__name__} {index}" for index, each in enumerate(BAD)])
 def test_a_timer_of_a_checkpoint_is_an_int_of_64_bits(timers, bad):
     """As each is that is registered: another one is not what was written."""
     with pytest.raises(CheckpointMismatchError, match="operator 'op': the checkpoint holds a timer of key 'bad' at"):
@@ -416,7 +416,7 @@ def test_a_start_looks_for_timers_only_where_some_row_has_one():
     timers.call("register_event", "b", 6)
     assert without(log) == ["timers/processing"]
     timers, log = task()
-    looked = [each.name for each in timers.backend.timers if each.queue.size]
+    looked = [timer.name for timer in timers.backend.timers if timer.queue.size]
     assert looked == ["timers/event"]
     # What was loaded is not put in order for that.
     assert without(log) == ["timers/processing"]

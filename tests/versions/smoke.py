@@ -84,12 +84,12 @@ def run(home: Path) -> dict[str, Any]:
         .map(lambda order: (*order, *MORE))
         .to_dataframe("order_id STRING, at LONG, " + TYPES)
     )
-    found: list[Any] = []
+    results: list[Any] = []
 
     def take(rows: Any, epoch: int) -> None:
         for row in rows.collect():
             assert tuple(row[2:]) == MORE, row
-            found.append(list(row[:2]))
+            results.append(list(row[:2]))
 
     query = (
         unpaid.writeStream.foreachBatch(take)
@@ -105,7 +105,7 @@ def run(home: Path) -> dict[str, Any]:
     return {
         "spark": sys.modules["pyspark"].__version__,
         "batch": batch,
-        "streaming": sorted(found),
+        "streaming": sorted(results),
         "epochs": epochs,
         "keys": keys,
         "levels": levels,

@@ -95,5 +95,5 @@ def test_py_files_alone_where_python_has_only_what_spark_needs(tmp_path):
     }
     command = [str(spark_home / "bin" / "spark-submit"), "--master", "local-cluster[1,2,1024]", "--py-files", shipped]
     command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    found = answer([*command, str(SMOKE), str(home)], env, tmp_path)
-    assert found == {"spark": pyspark.__version__, **FIRST}
+    expected = answer([*command, str(SMOKE), str(home)], env, tmp_path)
+    assert expected == {"spark": pyspark.__version__, **FIRST}

@@ -171,12 +171,12 @@ class Running(threading.Thread):
             rows = [self._random.randrange(12) for _ in range(self._random.randrange(1, 8))]
             out = self._epoch(rows)
             self._longest = max(self._longest, time.monotonic() - self.began)
-            wanted = []
+            expected = []
             for row in rows:
                 self._counted[row] += 1
-                wanted.append((row, self._counted[row]))
-            if sorted(out) != sorted(wanted):
-                self.wrong.append(f"{self.label}, epoch {self.epochs}: {sorted(out)} instead of {sorted(wanted)}")
+                expected.append((row, self._counted[row]))
+            if sorted(out) != sorted(expected):
+                self.wrong.append(f"{self.label}, epoch {self.epochs}: {sorted(out)} instead of {sorted(expected)}")
             self.epochs += 1
             time.sleep(0.01)
 
@@ -225,10 +225,10 @@ class Faults:
             self._cluster.begin_again()
             return 0.0
         how, _, what = kind.partition(" ")
-        found = sorted(pid for pid, each in members(self._cluster.pid).items() if each == what)
-        if not found:
+        results = sorted(pid for pid, each in members(self._cluster.pid).items() if each == what)
+        if not results:
             return None
-        pid = self._random.choice(found)
+        pid = self._random.choice(results)
         with suppress(ProcessLookupError):
             if how == "kill":
                 os.killpg(pid, signal.SIGKILL) if what == "daemon" else os.kill(pid, signal.SIGKILL)
@@ -242,11 +242,11 @@ class Faults:
         """Let a starter's or a home's socket vanish."""
         name = sockets.executor_name(self._cluster.pid)
         folder = Path(sockets._address(""))
-        found = sorted(path for path in folder.iterdir() if path.name.startswith(name) and "," not in path.name)
-        if not found:
+        results = sorted(path for path in folder.iterdir() if path.name.startswith(name) and "," not in path.name)
+        if not results:
             return None
         with suppress(FileNotFoundError):
-            self._random.choice(found).unlink()
+            self._random.choice(results).unlink()
         return 0.0
 
 
@@ -262,7 +262,7 @@ def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
     inflicted = Faults(cluster, queries, rng, stop)
     while sum(happened.values()) < faults and not any(query.wrong for query in queries):
         epochs = [query.epochs for query in queries]
-        wait_for_epochs(cluster, queries, [each + 3 for each in epochs])
+        wait_for_epochs(cluster, queries, [epoch + 3 for epoch in epochs])
         for query in queries:
             query.longest()
         kind = rng.choice(KINDS)
@@ -273,7 +273,7 @@ def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
         happened[kind] += 1
         print(f"{sum(happened.values()):4} {kind:14}", end="", flush=True)
         epochs = [query.epochs for query in queries]
-        wait_for_epochs(cluster, queries, [each + 1 for each in epochs])
+        wait_for_epochs(cluster, queries, [epoch + 1 for epoch in epochs])
         took = max(query.longest() for query in queries)
         # A starter that hangs is replaced, however long it would have hung.
         allowed = LATE_OF_STARTER if kind.endswith("starter") else lasted + LATE
@@ -294,7 +294,7 @@ def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
         "epochs": sum(query.epochs for query in queries),
         "failures": dict(sum((query.failures for query in queries), Counter())),
         "worst_seconds": {kind: round(each, 1) for kind, each in sorted(worst.items())},
-        "wrong": [each for query in queries for each in query.wrong],
+        "wrong": [finding for query in queries for finding in query.wrong],
         "late": late,
         "left": left_behind(cluster),
     }
@@ -315,9 +315,9 @@ def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
     """Return the processes and files that are left when the executors have ended."""
     deadline = time.monotonic() + within
     while True:
-        left = [f"{kind} {pid}" for each in cluster.executors for pid, kind in members(each).items()]
+        left = [f"{kind} {pid}" for executor in cluster.executors for pid, kind in members(executor).items()]
         left = [each for each in left if not each.startswith(("worker", "daemon"))]  # Spark ends these
-        names = tuple(f"{each}-" for each in cluster.executors)
+        names = tuple(f"{executor}-" for executor in cluster.executors)
         left += [name for name in os.listdir(sockets._address("")) if name.startswith(names) and is_in_use(name)]
         if not left or time.monotonic() > deadline:
             return left

@@ -148,16 +148,16 @@ def _close_all_but(*kept: int) -> None:
 
 def members(executor: int) -> dict[int, str]:
     """Return the living processes of an executor's session, with what each is."""
-    found = {}
+    results = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             fields = status(int(path.name))
             state, parent, group, session = fields[0], *map(int, fields[1:4])
             if session == executor and state not in "ZX":
-                found[int(path.name)] = parent, group
-    daemons = {pid for pid, (parent, group) in found.items() if parent == executor and group == pid}
+                results[int(path.name)] = parent, group
+    daemons = {pid for pid, (parent, group) in results.items() if parent == executor and group == pid}
     kinds = {}
-    for pid, (_, group) in found.items():
+    for pid, (_, group) in results.items():
         if pid == executor:
             kinds[pid] = "executor"
         elif pid in daemons:

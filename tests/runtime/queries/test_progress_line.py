@@ -1,4 +1,4 @@
-"""The progress line of a query in a terminal that is none, without Spark."""
+"""The progress line of a query in a simulated terminal, without Spark."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CLEAR = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal.
+    """A stream that claims to be a terminal.
 
     Attributes:
-        written: set when something is written.
+        written: set after each write.
     """
 
     def __init__(self) -> None:

@@ -102,12 +102,12 @@ def both_in_turn(env, lefts, rights):
 
 def in_turn(inputs: Inputs) -> dict[str, Any]:
     numbered = [(n, 0, key) for key, _, n in inputs["lefts"]] + [(n, 1, key) for key, _, n in inputs["rights"]]
-    found: list[Any] = []
+    results: list[Any] = []
     for key, group in by_key(sorted(numbered), lambda each: each[2]).items():
         seen = tuple((stream, n) for n, stream, _ in group)
-        found += [(key, seen[:end], -(2**63)) for end in range(1, len(seen) + 1)]
-        found += [(key, clock, seen, 2**63 - 1) for clock in ("event time", "processing time")]
-    return {"output": found}
+        results += [(key, seen[:end], -(2**63)) for end in range(1, len(seen) + 1)]
+        results += [(key, clock, seen, 2**63 - 1) for clock in ("event time", "processing time")]
+    return {"output": results}
 
 
 def _by_number(stream: Any, further: int) -> Any:

@@ -218,7 +218,7 @@ class Versions(KeyedBroadcastProcessFunction):
         latest.put(at, number)
         rules.put(at, number)
         # Those that are not in force any more at any time to come.
-        over = sorted(each for each in rules if each <= ctx.current_watermark())[:-1]
+        over = sorted(rule for rule in rules if rule <= ctx.current_watermark())[:-1]
         for each in over:
             rules.remove(each)
         ctx.apply_to_keyed_state(MapStateDescriptor("known"), lambda key, known: known.put(number, at))

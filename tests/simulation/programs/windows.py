@@ -98,7 +98,7 @@ def late_panes(env, events):
 def cumulating(env, events):
     timed = events.assign_timestamps_and_watermarks(bounded(100))
     windows = timed.key_by(first).window(CumulativeEventTimeWindows.of(400, 50))
-    return windows.reduce(lambda one, other: (one[0], max(one[1], other[1]), one[2] + other[2]))
+    return windows.reduce(lambda window, other: (window[0], max(window[1], other[1]), window[2] + other[2]))
 
 
 def late_folded_sessions(env, events):
