@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs of Flink's documentation with services that are asked, with partitioning, and with batch execution."""
+"""Programs of Flink's documentation with service calls, partitioning, and batch execution."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def env() -> StreamExecutionEnvironment:
 
 
 class DatabaseRequest(AsyncFunction):
-    """Asks for records; the answer for the first one comes when all others are there."""
+    """Requests records; the first answer arrives after all others."""
 
     def __init__(self, requests: int) -> None:
         self.requests = requests
@@ -260,7 +260,7 @@ def test_methods_of_javas_streams_say_what_to_do_instead(env, name, instead):
     assert not hasattr(stream, name)
     with pytest.raises(ProgramError, match=rf"{name}\(\) is a method of Flink's .*{instead}") as caught:
         getattr(stream.key_by(lambda n: n), name)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as it comes from a worker
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as received from a worker
 
 
 # -- parameters of Java's: a collector, a context, a size --

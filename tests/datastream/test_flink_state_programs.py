@@ -43,7 +43,7 @@ MINUTE = 60_000
 
 @pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
 def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
-    """What is no rolling result comes out alike in both modes."""
+    """Results that are not rolling are the same in both modes."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     return env.set_runtime_mode(request.param)
 
@@ -289,7 +289,7 @@ def test_time_to_live(config, seen):
 
 
 class BufferingSink(FlatMapFunction, CheckpointedFunction):
-    """Hands on records in batches of a number; those that wait are in the checkpoint."""
+    """Emits records in batches; waiting records are in the checkpoint."""
 
     def __init__(self, threshold: int) -> None:
         self.threshold = threshold
@@ -348,7 +348,7 @@ RULES = MapStateDescriptor("RulesBroadcastState", Types.STRING(), Types.PICKLED_
 
 
 class Matches(KeyedBroadcastProcessFunction):
-    """Emits pairs of items of the same colour where a rule's first shape is followed by its second."""
+    """Emits pairs of items of the same colour if a rule's first shape is followed by its second."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         descriptor = MapStateDescriptor("items", Types.STRING(), Types.LIST(Types.PICKLED_BYTE_ARRAY()))
@@ -404,14 +404,14 @@ def test_patterns_of_shapes():
         harness.push_all("items", items[12:])
         harness.run_epoch()
         outputs = harness.get_output()
-    # Of the second rule, only what came behind it counts.
+    # For the second rule, only later items count.
     expected = matches_of([one], items) + matches_of([two], items[12:])
     assert sorted(outputs) == sorted(expected)
     assert len(outputs) == 3 * 4
 
 
 class Enabled(BroadcastProcessFunction):
-    """Lets through what is switched on; without key."""
+    """Passes enabled records; without key."""
 
     def process_element(self, value: str, ctx: BroadcastProcessFunction.ReadOnlyContext) -> Iterable[str]:
         if ctx.get_broadcast_state(RULES).contains(value):
@@ -489,7 +489,7 @@ class FraudDetector(KeyedProcessFunction):
 
 
 class FraudDetectorOfAMinute(KeyedProcessFunction):
-    """The same, if it comes within a minute of processing time."""
+    """The same, within a minute of processing time."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.flag = runtime_context.get_state(ValueStateDescriptor("flag", Types.BOOLEAN()))

@@ -70,7 +70,7 @@ IN_ORDER = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner
 
 @pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
 def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
-    """Windows and joins come out alike in both modes."""
+    """Windows and joins give the same results in both modes."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     return env.set_runtime_mode(request.param)
 
@@ -299,7 +299,7 @@ def test_continuous_firings(env):
     readings = [Reading("hi", at, 1) for at in (1, 2, 3, 4, 5, 8, 9, 15)]
     windows = by_sensor(env, readings).window(TumblingEventTimeWindows.of(Time.milliseconds(10)))
     fired = windows.trigger(ContinuousEventTimeTrigger.of(Time.milliseconds(5))).apply(Sum()).execute_and_collect()
-    # All of the input is there before event time goes on.
+    # All input arrives before event time advances.
     assert fired == [("hi", 0, 7), ("hi", 0, 7), ("hi", 10, 1)]
 
 
@@ -427,7 +427,7 @@ def test_sliding_window_join(env):
 
 
 def test_session_window_join(env):
-    # Three sessions, the last of which has only oranges.
+    # Three sessions, the last one with only oranges.
     windows = EventTimeSessionWindows.with_gap(Duration.of_millis(1))
     results = joined(env, windows, [1, 2, 5, 8, 9], [0, 4, 5])
     assert results == ["1,0", "2,0", "5,4", "5,5"]
@@ -531,7 +531,7 @@ def test_a_punctuated_generator():
     with windows_by(Punctuated) as harness:
         harness.push("readings", Reading("a", 9_000, 1), Reading("a", 30_000, 2))
         assert harness.run_epoch()["output"] == []
-        # Event time goes on when the epoch ends: what comes behind the marker in the same one is not late.
+        # Event time advances at the epoch's end: records after the marker in the same epoch are not late.
         harness.push("readings", Reading("a", 9_500, 4), Reading("b", 9_999, -1), Reading("a", 9_500, 8))
         assert sorted(harness.run_epoch()["output"]) == [("a", 0, 13), ("b", 0, -1)]
         harness.push("readings", Reading("a", 9_500, 16))

@@ -15,7 +15,7 @@ import pillarbox
 
 METHODS = Path(__file__).parents[1] / "data" / "pyflink_methods.txt"
 
-# Where a parameter has another name, and why.
+# Parameters with another name, and the reason.
 OTHER_PARAMETERS = {
     "AllWindowedStream.allowed_lateness": "any duration, and not milliseconds alone",
     "DataStream.broadcast": "any number of descriptors, each like the others",
@@ -43,8 +43,8 @@ NOT_HERE = {
         " is_unaligned_checkpoints_enabled is_force_unaligned_checkpoints close"
     ),
 }
-# All classes of pyflink.datastream and pyflink.common, and those of connectors and of the Table API that programs of
-# the DataStream API import as well.
+# All classes of pyflink.datastream and pyflink.common, and classes of connectors and of the Table API that programs of
+# the DataStream API also import.
 CLASSES = """
     AggregateFunction AsyncDataStream AsyncFunction BroadcastConnectedStream BroadcastProcessFunction BroadcastStream
     CheckpointConfig CheckpointStorage CheckpointingMode CoFlatMapFunction CoMapFunction CoProcessFunction
@@ -133,7 +133,7 @@ def test_a_name_that_nobody_knows_is_no_attribute():
 
 
 def test_methods_of_contexts_and_windows_take_their_arguments_by_name():
-    """Users call these; those that they define are called by position."""
+    """Users call these; methods that users define are called by position."""
     by_position = [
         f"{owner}.{method}"
         for owner, method, _ in listed()

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs as they are written for PyFlink: what they ask of names, types and parameters is there."""
+"""Programs written for PyFlink: the names, types and parameters that they use exist."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_tuples_get_the_names_of_declared_columns(env):
     assert mapped.map(lambda pair: pair.n + pair[1]).execute_and_collect() == [2, 4, 6]
     late_ones = mapped.get_side_output(late).map(lambda pair: pair.card).execute_and_collect()
     assert late_ones == ["late 1", "late 2", "late 3"]
-    # What is no tuple of that many values stays as it is.
+    # A value that is not a tuple of that length is unchanged.
     others = env.from_collection([(1, 2, 3), [1, 2], {"a": 1}, (4, 5)]).map(lambda each: each, "a INT, b INT")
     assert [type(result).__name__ for result in others.execute_and_collect()] == ["tuple", "list", "dict", "Row"]
 
@@ -125,7 +125,7 @@ def test_reduce_keeps_the_type_of_its_records(env):
 
 
 def test_what_reduce_has_folded_is_a_record_of_the_declared_type(env):
-    """Also where it comes back to the function, or reaches a window function, before it leaves the operator."""
+    """Also when it is passed to the function again, or to a window function, before it leaves the operator."""
 
     def add(a: Row, b: Row) -> Row:
         return Row(a.card, a.amount + b.amount)

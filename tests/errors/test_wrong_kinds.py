@@ -87,7 +87,7 @@ def windows(method: str) -> Any:
     return pair(lambda one, other: getattr(one, method)(other).where("key").equal_to("key").window(TEN))
 
 
-# What methods are called on, by the name of the class; functions and static methods need nothing.
+# The objects of method calls, by class name; functions and static methods need none.
 OBJECTS: dict[str, Callable[[], Any]] = {
     "StreamExecutionEnvironment": StreamExecutionEnvironment,
     "DataStream": rows,
@@ -139,12 +139,12 @@ RIGHT: dict[str, Any] = {
     **dict.fromkeys(["timestamp", "offset", "start", "lower_bound", "max_out_of_orderness"], 0),
     **dict.fromkeys(["upper_bound", "max_parallelism", "lateness"], 100),
 }
-# They would run a program, or start Spark where an argument is right.
+# They would run a program, or start Spark if an argument is valid.
 LEFT_OUT = {"execute", "execute_and_collect", "print", "local_session"}
 
 
 def places() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the name of each function and method, and what makes the callable."""
+    """Yield the name of each function and method, and a function that creates the callable."""
     for module in pillarbox, pillarbox.functions:
         for name in module.__all__:
             result = getattr(module, name)
@@ -194,7 +194,7 @@ def test_arguments_of_wrong_kinds_are_no_raw_errors(place):
         try:
             result = make()(*given, **named)
             if isinstance(result, DataStream) and not isinstance(result, KeyedStream):
-                result.execute_and_collect()  # what can only be refused when the program is run
+                result.execute_and_collect()  # errors that only a run can find
         except PillarboxError as error:
             assert str(error), (name, value)
         except Exception as error:
@@ -217,7 +217,7 @@ class _Frame:
 
 
 NO_DIRECTORY = [None, 5, "", b"x", [], object()]
-# Functions that take a session, and what else they take: each call has one wrong argument.
+# Functions with a session and other arguments: each call has one wrong argument.
 WRONG_PLACES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda wrong: pillarbox.read_state(_Session(), wrong, "uid"), r"read_state\(\): the checkpoint is a directory"),
     (lambda wrong: pillarbox.savepoint(_Session(), wrong, "to"), r"savepoint\(\): the checkpoint is a directory"),

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # As in wrong_uses.py, which has the form of the table.
-"""Wrong uses of windows: how each is made, when it is refused, and which words its error has to say."""
+"""Wrong uses of windows: their programs, the time of their errors, and the expected words."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AppliesAll(AllWindowFunction):
 
 
 class Processes(ProcessWindowFunction):
-    """Returns what a function makes of the elements."""
+    """Returns a function's result for the elements."""
 
     def __init__(self, does: Any = lambda context, elements: [len(elements)]) -> None:
         self.does = does
@@ -116,7 +116,7 @@ class ForgetsLater(Counts):
 
 
 class Own(WindowAssigner):
-    """Windows as a function of the record says."""
+    """Windows from a function of the record."""
 
     def __init__(self, does: Any, trigger: Any = None, kind: Any = TimeWindow) -> None:
         self.does = does
@@ -146,7 +146,7 @@ class Bare(NamedTuple):
 
 
 class Fires(Trigger):
-    """Answers as a function of the record says; at the window's end, as another one does."""
+    """Answers with a function of the record; at the window's end, with another one."""
 
     def __init__(self, does: Any, at_end: Any = None) -> None:
         self.does = does
@@ -164,7 +164,7 @@ class Fires(Trigger):
 
 
 class SaysSo(Fires):
-    """Says that it can merge, and does not define how."""
+    """Claims that it can merge, without a definition."""
 
     def can_merge(self) -> bool:
         return True

@@ -1,7 +1,7 @@
-"""A program whose functions say where they live and what they count, on any master: ``program.py FOLDER JSON``.
+"""A program whose functions emit their process and counts, on any master: ``program.py FOLDER JSON``.
 
-The JSON object has ``master``, ``homes`` (a mode), and, where an executor is to be killed in the middle, ``kills``. The
-last line of the output is one JSON object.
+The JSON object has ``master``, ``homes`` (a mode), and ``kills`` if an executor is to be killed. The last line of the
+output is one JSON object.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 
 EPOCHS, KEYS, PARTITIONS = 6, 60, 8
-#: The environment variable by which all processes of one run are found.
+#: The environment variable that identifies all processes of one run.
 MARK = "PILLARBOX_TESTS_RUN"
 SECONDS = 2.0
 
@@ -40,7 +40,7 @@ class Count(KeyedProcessFunction):
 
 
 class Ask:
-    """A request that takes longer than an epoch, of which a file keeps account."""
+    """A request that takes longer than an epoch, counted in a file."""
 
     def __init__(self, asked: str) -> None:
         self.asked = asked

@@ -1,4 +1,4 @@
-"""What libraries do to a process, in workers and in homes. Spark is made of dictionaries."""
+"""Effects of libraries on a process, in workers and in homes. Spark is simulated by dictionaries."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_functions_live_in_homes_wherever_spark_runs_their_tasks(
         return
     assert result["alive"] == [], "functions are closed, and their processes end, with the query"
     if master == CLUSTER:
-        # Spark may move a partition: then its task is created again, and asks again about what was under way.
+        # Spark may move a partition: then its task is created again, and repeats pending requests.
         assert result["homes"] <= 2 * PARTITIONS
         return
     assert result["homes"] == PARTITIONS

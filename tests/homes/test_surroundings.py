@@ -1,4 +1,4 @@
-"""The surroundings of functions in homes: the worker's, and what functions change. Spark is made of dictionaries."""
+"""Surroundings of functions in homes: the worker's, and changes by functions. Spark is simulated by dictionaries."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def added(one: Any, other: Any) -> Any:
 
 
 def folded(function: Any) -> Any:
-    """Return what a fold gives in batch mode: the result of each key."""
+    """Return a fold's results in batch mode: one per key."""
 
     def expected(rows: list[Any]) -> list[Any]:
         results: dict[Any, Any] = {}
@@ -232,7 +232,7 @@ def name_of(event: Any) -> tuple[int, int]:
 
 
 class FreshModel(Model):
-    """What is remembered of names."""
+    """The remembered names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ class FreshModel(Model):
 
 
 def not_seen(within: int) -> Any:
-    """Return what batch mode lets pass of a key's records by time."""
+    """Return the records of a key that batch mode passes, by time."""
 
     def expected(key: Any, values: list[Any]) -> list[Any]:
         passed: list[Any] = []

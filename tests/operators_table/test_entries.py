@@ -1,4 +1,4 @@
-"""What the entries of the table say is so, and none is missing."""
+"""The table's entries are right and complete."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ def test_the_page_is_up_to_date():
 
 
 def of_entries_with(name: str) -> pytest.MarkDecorator:
-    """Return what runs a test for each entry that has a field: one that lacks it fails one test, that above."""
+    """Return a decorator that runs a test for each entry with a field; the test above finds missing fields."""
     return pytest.mark.parametrize("entry", [entry for entry in OPERATORS if not entry.lacks(name)], ids=str)
 
 
 def program(entry: Entry, strategy: WatermarkStrategy = AT) -> Callable[..., Any]:
-    """Return what builds the program of an entry, on streams whose columns are declared."""
+    """Return a function that builds an entry's program, on streams with declared columns."""
 
     def build(env: Any, left: Any, right: Any) -> Any:
         timed = (each.assign_timestamps_and_watermarks(strategy) for each in (left, right)[: entry.inputs])
@@ -171,7 +171,7 @@ def test_late_records_fare_as_it_says(entry):
 
 @of_entries_with("batch")
 def test_batch_mode_ends_with_the_same_records(entry):
-    """Or with what differs."""
+    """Or with the entry's difference."""
     by_time = sorted(RECORDS, key=lambda record: record[1].value.at)
     no_watermarks = WatermarkStrategy.for_bounded_out_of_orderness(10**6).with_timestamp_assigner("at")
     results = []

@@ -28,7 +28,7 @@ from tests.operators_table.entry import ROW, Entry, record
 from tests.operators_table.table import OPERATORS
 
 # Windows of several keys that end together fire in any order, and so do timers of one time: they have none after a
-# restart. Some records are late, equal, out of order, or of the far future.
+# restart. Some records are late, equal, out of order, or in the far future.
 SCRIPT: list[tuple[int, StreamRecord] | Watermark] = [
     (0, record("a", 1, 0)),
     (0, record("b", 2, 3)),
@@ -75,7 +75,7 @@ def harness_of(step: Any, operator: type[StreamOperator] = StreamOperator, **opt
 
 
 def input_of(entry: Entry, step: Any) -> list[Any]:
-    """Return the script as the operator gets it: after another one where that is made together with it."""
+    """Return the script as the operator's input: after another operator, if they are created together."""
     script: list[Any] = list(SCRIPT)
     if entry.inputs == 1:
         script = [each[1] if isinstance(each, tuple) else each for each in SCRIPT]

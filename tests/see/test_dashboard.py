@@ -43,7 +43,7 @@ def show(query: Any, opened: list[Dashboard]) -> str:
 
 
 def wait_for(opened: Any, selector: str, text: str) -> str:
-    """Wait until an element has a text; return all that it says."""
+    """Wait until an element has a text, and return its whole text."""
     opened.wait_for_function(
         "([selector, text]) =>"
         " [...document.querySelectorAll(selector)].some((each) => each.textContent.includes(text))",
@@ -96,7 +96,7 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
                 seen.add(shown.evaluate("document.activeElement.getAttribute('class') || document.activeElement.id"))
             assert "key-text" in seen
             assert any("vertex" in each for each in seen)
-        # What a reader has unfolded, and where the keyboard is, stays when the page is drawn again.
+        # Open details and the focus survive a redraw.
         with page(chromium, url) as shown:
             shown.click("#plan summary")
             shown.focus("#plan g.vertex[data-uid=count]")
@@ -109,7 +109,7 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
         query.stop()
     with page(chromium, url) as shown:
         wait_for(shown, "#overview dd", "stopped")
-    # The list of queries shows what runs, as it runs.
+    # The list of queries shows running queries live.
     other = started(counts(spark, Inbox(tmp_path / "more")), tmp_path / "other", "more payments")
     try:
         with page(chromium, f"{opened[0].url}query/none") as shown:
@@ -160,7 +160,7 @@ def test_programs_of_a_query_are_below_each_other(
 
 
 def _shares(shown: Any) -> dict[int, float]:
-    """The share of the epoch of each level, as the plan says it."""
+    """Return each level's share of the epoch, from the plan."""
     texts = shown.locator("#plan svg > text").all_text_contents()
     results = [re.match(r"level (\d+).*?([\d.]+)% of the epoch", text) for text in texts]
     return {int(each[1]): float(each[2]) for each in results if each is not None}

@@ -1,7 +1,6 @@
-"""What programs of the simulation come to in batch mode, in plain Python: each key by itself, its records by time.
+"""Expected batch results of the simulation's programs, in plain Python: each key by itself, its records by time.
 
-An oracle gets the records of the sources, by name, and returns the records of the outputs; those of outputs whose
-records are compared in order come key by key.
+An oracle maps the sources' records, by name, to the outputs' records; ordered outputs are grouped by key.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Oracle = Callable[[Inputs], dict[str, Values]]
 
 
 def by_key(values: Values, key: Callable[[Any], Any] = first) -> dict[Any, list[Any]]:
-    """Return the records of each key as they came."""
+    """Return the records of each key in arrival order."""
     groups: defaultdict[Any, list[Any]] = defaultdict(list)
     for value in values:
         groups[key(value)].append(value)
@@ -29,7 +28,7 @@ def by_key(values: Values, key: Callable[[Any], Any] = first) -> dict[Any, list[
 
 
 def each_key(function: Callable[[Any, list[Any]], Values], key: Callable[[Any], Any] = first) -> Oracle:
-    """Return the oracle of a program with one source and one output: what a function says of each key's records."""
+    """Return the oracle of a program with one source and one output: a function's result for each key's records."""
 
     def oracle(inputs: Inputs) -> dict[str, Values]:
         (values,) = inputs.values()
@@ -57,7 +56,7 @@ def all_of_them(inputs: Inputs) -> list[Any]:
 
 
 def visits(key: Any, seen: list[Any]) -> Values:
-    # Each record moves the one timer of the key: it fires when all have come.
+    # Each record moves the key's only timer: it fires after all records.
     yield key, max(second(value) for value in seen) + 200, sorted(seen)
 
 
@@ -178,7 +177,7 @@ def extremes(inputs: Inputs) -> dict[str, Values]:
 
 
 def reminders(key: Any, values: list[Any]) -> Values:
-    # First all timers of event time, in which those of even numbers are deleted; then those of the clock.
+    # First all event-time timers, where timers of even numbers are deleted; then the clock's timers.
     yield from (("timer", key, at) for at in sorted(set(map(second, values))))
     yield from (("late", key, number) for number in sorted(map(third, values)) if number % 6 == 3)
 
@@ -215,7 +214,7 @@ Window = tuple[int, int]
 
 
 def aligned(size: int, slide: int, offset: int = 0) -> Callable[[list[Any]], dict[Window, list[Any]]]:
-    """Return what divides records into windows of one length."""
+    """Return a function that divides records into windows of one length."""
 
     def divided(values: list[Any]) -> dict[Window, list[Any]]:
         windows: defaultdict[Window, list[Any]] = defaultdict(list)

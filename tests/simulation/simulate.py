@@ -48,7 +48,7 @@ def simulate(name: str, seed: int) -> StepLog:
     """Run a program under a seed's schedule.
 
     Raises:
-        OutcomeMismatch: it came out other than without disturbances, or than plain Python says.
+        OutcomeMismatch: the outcome differs from the run without faults, or from plain Python.
     """
     run = run_of(name, seed)
     run.verify()

@@ -1,4 +1,4 @@
-"""Every program under many schedules comes out as it does undisturbed; and planted bugs are found that way."""
+"""Every program has the same outcome under many schedules as without faults; and planted bugs are found."""
 
 from __future__ import annotations
 

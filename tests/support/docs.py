@@ -37,7 +37,7 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ERROR = re.compile(r"^[\w.]*(?:Error|Exception): ", re.MULTILINE)
 _MODULE = re.compile(r"^`(\w+)\.py`[^`]*?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
-# What the programs take for granted.
+# The programs' preamble.
 PREAMBLE = """\
 from pyspark.sql import SparkSession
 
@@ -48,7 +48,7 @@ payments = spark.table("payments")
 env = StreamExecutionEnvironment.get_execution_environment(spark)
 """
 
-# What fragments take for granted, and of what type it is.
+# The fragments' preamble, with types.
 FRAGMENTS_PREAMBLE = """\
 from collections.abc import Callable
 from typing import Any
@@ -97,7 +97,7 @@ def blocks(page: Path, kind: str = "python") -> list[str]:
 
 
 def outputs(page: Path) -> list[str]:
-    """Return the code blocks of a page that are marked as no language: what programs print."""
+    """Return a page's code blocks without a language: programs' output."""
     return [text for language, text in _BLOCK.findall(page.read_text()) if not language]
 
 
@@ -130,10 +130,10 @@ def modules(step: Path) -> dict[str, str]:
 
 
 def fragments() -> dict[str, list[str]]:
-    """Return the fragments of each page that has some, by its path: each as a function.
+    """Return each page's fragments, by its path: each as a function.
 
     Raises:
-        KeyError: it is not known of what type a name is that a fragment takes for granted.
+        KeyError: the type of a name in a fragment is unknown.
     """
     results = {page.relative_to(HOME).as_posix(): blocks(page, "py") for page in PAGES}
     return {
@@ -165,7 +165,7 @@ def _as_function(name: str, source: str) -> str:
 
 
 def _taken(scope: symtable.SymbolTable) -> set[str]:
-    """Return the names that a scope, and those in it, take from the module."""
+    """Return the module names that a scope and its inner scopes use."""
     own = {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
     return own.union(*map(_taken, scope.get_children()))
 

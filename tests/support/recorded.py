@@ -91,7 +91,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
 
 
 def clock_of(job: LocalJob, number: int, subtask: int) -> str | None:
-    """What the clock of a task showed in its last epoch."""
+    """Return the readings of a task's clock in its last epoch."""
     return job._tasks[number, subtask].clock.log.to_text()
 
 
@@ -109,13 +109,13 @@ def replay_epochs(
     newest: int = 100,
     epochs: Iterable[int] | None = None,
 ) -> int:
-    """Record committed epochs of some tasks, and replay them; return how many there were.
+    """Record committed epochs of some tasks, and replay them; return their number.
 
-    A task that had nothing to do in an epoch has no recording of it.
+    A task without work in an epoch has no recording of it.
 
     Args:
         tasks: uid and subtask, or partition, of each.
-        epochs: their numbers; None: so many of the newest.
+        epochs: their numbers, or the number of newest epochs.
     """
     count = 0
     last = Checkpoint(writer._spark, checkpoint).last_committed

@@ -1,4 +1,4 @@
-"""The plugin that compares what tests take with their budgets."""
+"""The plugin that compares tests' times with their budgets."""
 
 from __future__ import annotations
 

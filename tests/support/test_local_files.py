@@ -1,4 +1,4 @@
-"""Spark's local files in tests: what the class in ``LocalFiles.java`` does is what Hadoop's own does."""
+"""Spark's local files in tests: the class in ``LocalFiles.java`` behaves like Hadoop's own."""
 
 from __future__ import annotations
 

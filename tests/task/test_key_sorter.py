@@ -47,7 +47,7 @@ FIRST = Keying(lambda value: value[0], "bill")
 
 
 def grouped(sorter: KeySorter) -> list[list[tuple[int, Any, int | None, Any]]]:
-    """What comes out for each key: input, record, time, and what it is said to be the key of."""
+    """Return each key's output: input, record, time, and the given key."""
     groups: list[list[tuple[int, Any, int | None, Any]]] = [[]]
     for run in sorter.runs():
         assert len(run.records) <= key_sorter._RUN_RECORDS
@@ -64,7 +64,7 @@ def grouped(sorter: KeySorter) -> list[list[tuple[int, Any, int | None, Any]]]:
 def check_groups(
     groups: list[list[tuple[int, Any, int | None, Any]]], arrived: list[tuple[Any, int, int | None]]
 ) -> None:
-    """Compare what came out with what arrived: key, input and time of each record, whose last field is its number."""
+    """Compare the output with the input: key, input and time of each record, whose last field is its number."""
     numbers: dict[Any, list[int]] = defaultdict(list)
     for number, (key, _, _) in enumerate(arrived):
         numbers[key].append(number)
@@ -167,7 +167,7 @@ def test_rows_with_keys_that_share_a_hash(runs, names, bits):
 
 
 def test_columns_stay_columns(monkeypatch):
-    """No row is made of what is written and merged: a record costs 100 bytes less, and no pickling."""
+    """Written and merged data is not converted to rows: a record needs 100 bytes less, and no pickling."""
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 2_000)
     sorter = KeySorter("bill")
     keying = Keying("key", "bill")

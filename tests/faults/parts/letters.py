@@ -41,7 +41,7 @@ def is_refused(event: Any) -> bool:
 
 
 def is_refused_timer(timestamp: int) -> bool:
-    return timestamp // MINUTE % 3 == 2  # a minute other than the one of the key's report
+    return timestamp // MINUTE % 3 == 2  # not the minute of the key report
 
 
 class Strict(Ledger):

@@ -1,11 +1,11 @@
 """Two queries in each of two sessions, under faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
 
 Each session has a daemon, whose workers run the epochs of its queries; a query has three state partitions, whose homes
-count records by key. Each epoch's results are compared with what its query has committed. A fault hits a starter, a
+count records by key. Each epoch's results are compared with the query's committed state. A fault hits a starter, a
 home, a worker (a relay), a daemon or the executor: it is killed, or stopped for some time; or sockets vanish, so that
 connections are refused; or Spark's state is slow.
 
-In the end all processes and all files have to be gone. The last line is one JSON object.
+Finally all processes and all files must have disappeared. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def work(told: Any) -> Any:
 
 
 class Cluster:
-    """The executor, its daemons and workers, which come again when they have ended."""
+    """The executor, its daemons and workers, which are restarted after they end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -154,7 +154,7 @@ class Running(threading.Thread):
         self.last = ""
         self.epochs = 0
         self.is_over = False
-        # When the present epoch began, and how long the longest took since somebody asked (seconds).
+        # The current epoch's start, and the longest duration since the last read (seconds).
         self.began = time.monotonic()
         self._longest = 0.0
 
@@ -206,13 +206,13 @@ class Running(threading.Thread):
 
 
 class Faults:
-    """What happens to the cluster."""
+    """Faults of the cluster."""
 
     def __init__(self, cluster: Cluster, queries: list[Running], rng: random.Random, stop: float) -> None:
         self._cluster, self._queries, self._random, self._stop = cluster, queries, rng, stop
 
     def happen(self, kind: str) -> float | None:
-        """Let a fault happen; return how long it lasted (seconds), or None where there was nothing to hit."""
+        """Cause a fault; return its duration (seconds), or None without a target."""
         if kind == "refuse":
             return self._refuse()
         if kind == "slow":
@@ -305,7 +305,7 @@ def wait_for_epochs(cluster: Cluster, queries: list[Running], wanted: list[int],
     while any(query.epochs < each for query, each in zip(queries, wanted)):
         if time.monotonic() > deadline:
             for pid in members(cluster.pid):
-                os.kill(pid, signal.SIGUSR1)  # where it is, for all threads
+                os.kill(pid, signal.SIGUSR1)  # log its stack, for all threads
             stuck = [f"{query.label}: {dict(query.failures)} {query.last}" for query in queries if query.is_stuck()]
             raise TimeoutError(f"no epoch has ended for {within} s: {stuck}")
         time.sleep(0.01)
@@ -325,7 +325,7 @@ def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
 
 
 def is_in_use(name: str) -> bool:
-    """Tell whether a file is more than a lock that nobody holds: the next starter removes these."""
+    """Return whether a file is more than an unheld lock, which the next starter removes."""
     name, is_lock, _ = name.partition(",lock")
     file = sockets.lock(name) if is_lock else None
     if file is None:

@@ -189,7 +189,7 @@ def test_a_breaker_opens_lets_one_through_and_closes(when):
     assert closed[:1] == (11.0,) if when == "hold" else isinstance(closed, Refused) and closed.is_open
     probe = budget.book([1] * 10, 11.0, 0)
     assert probe == Slots([11.0], probes=True)
-    # Others wait for its outcome; requests in flight have none.
+    # Others wait for its outcome; requests in flight have no outcome.
     budget.settle(Report(outcomes=(True, True, True)), 11.5)
     assert not isinstance(budget.book([1], 12.0, 0), Slots)
     budget.settle(Report(probe=False), 12.0)

@@ -149,7 +149,7 @@ def test_the_panes_of_sliding_windows_are_kept_a_few_times(monkeypatch, rare):
     with program(SlidingEventTimeWindows.of(size, 1), "card") as harness:
         for pane in range(4 * size):
             cards = range(each * pane, each * (pane + 1)) if rare else range(each)
-            # Sometimes an earlier pane gets records, and this one none.
+            # Sometimes an earlier pane gets records, but not this one.
             harness.push("events", *(event(card, pane) for card in cards if pane % 7))
             result += [(each.card, each.window_end, each.n) for each in harness.run_epoch()["output"]]
             assert made[-1].rows <= 2 * each * size + 10

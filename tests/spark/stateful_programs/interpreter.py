@@ -1,6 +1,6 @@
 """Random programs in the columns of rows, and processors that run them: on Spark and on pillarbox.
 
-Each key is a program of its own. A row has calls of states and timers, as JSON; their results are emitted. So one query
+Each key is a separate program. A row has calls of states and timers, as JSON; their results are emitted. So one query
 runs as many programs as it has keys.
 """
 
