@@ -1,4 +1,4 @@
-"""The examples in docstrings do what they say; those that name ``spark`` are run in a session, in one test."""
+"""The examples in docstrings are right; examples with ``spark`` run in a session, in one test."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ STREAMS = (
 
 
 def names(**more: Any) -> dict[str, Any]:
-    """What each example may use without an import: the public names, a new environment, and these."""
+    """Return the names that examples use without an import: the public names, a new environment, and these."""
     public = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
     return {
         **public,
-        "__name__": "__main__",  # so functions and classes are pickled as those of a program
+        "__name__": "__main__",  # so functions and classes are pickled like a program's
         "asyncio": asyncio,
         "env": StreamExecutionEnvironment(),
         "harness_for": harness_for,
@@ -95,7 +95,7 @@ def test_every_public_name_has_a_docstring():
 
 
 def test_every_method_of_a_public_class_has_a_docstring():
-    """Its own, or that of the interface."""
+    """Its own, or its interface's."""
     without = [
         f"{name}.{method}"
         for name in pillarbox.__all__

@@ -1,4 +1,4 @@
-"""The figures in README and docs are those of the benchmarks' results."""
+"""The figures in README and docs equal the benchmarks' results."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from benchmarks.report.results import RESULTS, RUNS, command, read_results
 from scripts import reference
 from tests.support.docs import HOME
 
-# What looks like a measured time or rate, and is a property of Linux or a setting.
+# Apparent measurements that are properties of Linux or settings.
 NOT_MEASURED = {
     "architecture.md": ["40 ms"],  # Linux acknowledges by TCP after that long
-    "async.md": ["400 ms", "200 ms"],  # pauses between attempts, as the options say
+    "async.md": ["400 ms", "200 ms"],  # pauses between attempts, from the options
     "performance.md": ["40 ms", "2 ms"],  # the same; and how long completions of requests wait for each other
 }
 MEASURED = re.compile(
@@ -44,7 +44,7 @@ def test_the_pages_and_charts_are_what_the_results_say(report):
 
 
 def test_every_block_has_a_place():
-    """Only what is between the marks is written, so a mark with a slip in it would leave old figures there."""
+    """Only text between marks is rewritten, so a misspelled mark would keep old figures."""
     results, marks = [], []
     for page in pages():
         text = page.read_text()

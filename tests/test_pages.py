@@ -1,4 +1,4 @@
-"""README and the pages of docs: what they link to is there, and their fragments of programs take known names."""
+"""README and the pages of docs: their links' targets exist, and their program fragments use known names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def links(page: Path) -> list[str]:
-    """What a page links to, but for other sites."""
+    """Return a page's links, without other sites."""
     text = re.sub(r"`[^`\n]+`", "", text_of(page))
     matches = LINK.findall(text) + re.findall(r"<img [^>]*src=\"([^\"]+)\"", text)
     return [link for link in matches if not re.match(r"[a-z]+:", link)]
@@ -53,7 +53,7 @@ def test_what_a_page_links_to_is_there(page):
 
 
 def test_links_are_found(tmp_path):
-    """Else the test above would find nothing wrong whatever the pages have."""
+    """Otherwise the test above would accept any page."""
     every = [link for page in PAGES for link in links(page)]
     assert len(every) > 100 and sum("#" in link for link in every) > 20
     (tmp_path / "page.md").write_text(
@@ -65,7 +65,7 @@ def test_links_are_found(tmp_path):
 
 
 def test_fragments_take_known_names():
-    """`make types` checks them as functions of those."""
+    """`make types` checks them as functions of these names."""
     result = fragments()
     assert sum(map(len, result.values())) > 5
     for sources in result.values():

@@ -1,5 +1,6 @@
-"""The site of ``docs/``: each public name is on one page of the API, links out of it lead to the repository, and what
-is published keeps all versions."""
+"""The site of ``docs/``: each public name is on one API page, external links lead to the repository, and the published
+site keeps all versions.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_members_of_a_base_that_is_on_a_page_are_there_alone(api_pages, tmp_path
         ("[a](https://spark.apache.org/x.md)", "[a](https://spark.apache.org/x.md)"),
         ("[a](../README.md#start)", "[a](HERE/README.md#start)"),
         ("[a](../tests/faults)", "[a](HERE/tests/faults)"),
-        ("[a](no-such-page.md)", "[a](no-such-page.md)"),  # Sphinx says so
+        ("[a](no-such-page.md)", "[a](no-such-page.md)"),  # reported by Sphinx
     ],
 )
 def test_links_to_files_that_are_no_page_lead_to_the_repository(api_pages, link, wanted):

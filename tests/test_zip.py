@@ -52,7 +52,7 @@ def test_it_has_the_whole_package_and_nothing_else(tmp_path: Path) -> None:
 def test_python_imports_it_from_the_archive_alone(tmp_path: Path) -> None:
     build(tmp_path / "pillarbox.zip")
     program = "import pillarbox, pillarbox.testing; print(pillarbox.__file__)"
-    # -S leaves out the environment, in which pillarbox is installed: its packages are named one by one.
+    # -S omits the environment, in which pillarbox is installed: its packages are listed one by one.
     path = [str(tmp_path / "pillarbox.zip"), *(entry for entry in sys.path if entry.endswith("site-packages"))]
     ran = subprocess.run(
         [sys.executable, "-S", "-c", program],

@@ -1,4 +1,4 @@
-"""The benchmark of batch DataFrames: what has to come out of a count, jobs whose results are wrong, and its block."""
+"""The benchmark of batch DataFrames: expected counts, wrong results, and its block."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from benchmarks.harness import findings
 from benchmarks.harness.findings import Findings, findings_in, read_findings
 from tests.benchmarks.test_cases import last_line
 
-# Those that have no streaming query of pillarbox in them, with the reason.
+# Benchmarks without a streaming query of pillarbox, with the reason.
 WITHOUT_QUERIES = {
     "batch": "its programs read batch DataFrames",
     "async": "its programs read batch DataFrames",

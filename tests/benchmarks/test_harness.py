@@ -1,4 +1,4 @@
-"""What all benchmarks share: turns, medians, rounding, checksums, rows, and sides in processes of their own."""
+"""Shared parts of all benchmarks: turns, medians, rounding, checksums, rows, and contenders in their own processes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_micro_batches_are_written_for_each_form(tmp_path):
 
 
 def counted(batches, number, late):
-    """The windows of a minute that must come out with a micro-batch, by a plain loop."""
+    """Return the expected minute windows of a micro-batch, by a plain loop."""
     results: dict[tuple[int, int], tuple[int, int]] = {}
     for index in range(number + 1):
         for key, ts, amount in zip(*(column.tolist() for column in batches.columns(index).values())):

@@ -1,4 +1,4 @@
-"""The limits and what is written by hand give the results that the cases expect."""
+"""The limits and the hand-written contenders give the cases' expected results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_stopwatch_tells_the_time_from_the_first_begin_to_the_last_end(tmp_pat
     "path", [*BENCHMARKS.glob("peers/*.py"), *BENCHMARKS.glob("cases/*/*.py")], ids=lambda p: p.stem
 )
 def test_what_a_side_is_made_of_has_no_name_that_the_process_takes_itself(path):
-    """`Side` hands on the arguments of a side's class, but would keep one that has the name of its own."""
+    """`Side` passes on a contender's arguments, but would keep one with the name of its own."""
     taken = {name for name, each in signature(Side).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
     classes = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)]
     methods = [each for class_ in classes for each in class_.body if isinstance(each, ast.FunctionDef)]

@@ -1,4 +1,4 @@
-"""The command line without Spark: how it is called, what it prints, how it fails."""
+"""The command line without Spark: usage, output, and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def called(*arguments: str):
 
 @pytest.fixture
 def no_spark(monkeypatch):
-    """Commands get a session that is none; how they asked for it."""
+    """Commands get a placeholder session; yields their requests for it."""
     asked = []
 
     @contextmanager
@@ -82,7 +82,7 @@ def test_settings_of_spark_and_the_outcome(no_spark, monkeypatch):
     assert "its parallelism is 5 already" in called("rescale", "cp", "--parallelism", "5").stdout
 
 
-# As Py4J tells it.
+# In Py4J's format.
 JAVAS = """An error occurred while calling o1618.getResult.
 : org.apache.spark.SparkException: Exception thrown in awaitResult:\x20
 \tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)
@@ -153,7 +153,7 @@ def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
 
 
 def test_a_shell_that_connects_elsewhere(monkeypatch):
-    """Spark refuses a master where SPARK_REMOTE is set, and a command has a session of its own."""
+    """Spark refuses a master if SPARK_REMOTE is set, and a command has its own session."""
     from pyspark.sql import SparkSession
 
     from pillarbox_tools.cli import session as session_module
@@ -371,7 +371,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
         raise CheckpointMismatchError(f"{directory} is no savepoint")
 
     monkeypatch.setattr(savepoint_module, "open_savepoint", not_seen)
-    result = called("savepoint", "cp", "/sp", "--stop")  # the driver has said that it is there
+    result = called("savepoint", "cp", "/sp", "--stop")  # the driver has reported it
     assert result.exit_code == 0
     assert result.stdout == "/sp: the driver has written the savepoint, on its own file system\n"
     assert json.loads(called("savepoint", "cp", "/sp", "--stop", "--json").stdout)["epoch"] is None

@@ -1,4 +1,4 @@
-"""The commands that show a query, without Spark: the dashboard of a bundle, and what a bundle is made of."""
+"""The commands that show a query, without Spark: the dashboard of a bundle, and the content of bundles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def called(*arguments: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Commands get a session that is none; the masters of those that they asked for."""
+    """Commands get a placeholder session; yields the requested masters."""
     asked: list[str] = []
 
     @contextmanager

@@ -259,7 +259,7 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
         ("pillarbox 2", 0): 0,
         ("pillarbox 2", 1): pytest.approx(0.2),
     }
-    # Their operators have one uid, under which their state is added up.
+    # Their operators share a uid, so their state is added up.
     assert [(each.uid, each.keys, each.bytes) for each in view.growth] == [("count", 5, 500)]
     assert view.keyed == ["count"]
     counts = {vertex.program: vertex.run.operators[0][0] for vertex in view.plan.vertices if vertex.run is not None}

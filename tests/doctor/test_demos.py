@@ -24,7 +24,7 @@ DEMOS = {
     "delays/demo.py": (["--months", "1", "--batches", "6"], ["checkpoint"]),
     "enrichment/demo.py": (["--days", "2", "--batches", "2", "--dead-seconds", "0.5"], ["checkpoint"]),
 }
-# What none of them can tell: they run for less than an hour, without a limit of memory.
+# Rules without facts here: the demos run for less than an hour, without a memory limit.
 UNKNOWN = {"executor_memory", "container_memory", "memory_runs_out", "endless_state"}
 
 

@@ -1,4 +1,4 @@
-"""Each rule of the doctor: facts that break it, and the sentence that it says; and none where all is well."""
+"""Each rule of the doctor: facts that break it, and its message; no message for a healthy query."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ LAST = START + 12_000
 
 
 def running(settings: dict[str, str] = SETTINGS, **changed: Any) -> Snapshot:
-    """A query that is looked at ten minutes after its newest epoch, or as is said."""
+    """Return a query's snapshot ten minutes after its newest epoch, or as given."""
     result = query()
     run = replace(result.run, settings=settings)
     return replace(result, **{"run": run, "at": LAST if settings is not SETTINGS else LAST + 600_000, **changed})
@@ -325,7 +325,7 @@ def test_a_rule_says_what_is_wrong(rule: str, given: Facts, message: str) -> Non
     findings = {finding.rule: finding.message for finding in wrong(given)}
     assert rule in findings
     assert_matches(message, findings[rule])
-    # The others find no more than what comes of the same.
+    # Other rules only find consequences of the same fault.
     assert len(findings) <= 2, findings
 
 
@@ -352,7 +352,7 @@ def test_what_is_not_known_is_said() -> None:
 
 
 def test_homes_that_ended_once_are_left_alone() -> None:
-    """An executor that is lost takes all of its homes with it; and what was an hour ago is over."""
+    """A lost executor takes all its homes with it; and an hour later, it is over."""
     assert wrong(facts(growing(lambda n: {"home_restarts": 16 * (n == 29)}))) == []
     assert wrong(facts(growing(lambda n: {"home_restarts": 1 * (n < 18)}))) == []
 

@@ -1,4 +1,4 @@
-"""What the doctor says of a query that starts: each finding once in a process, and nothing of one that is well."""
+"""The doctor's findings at a query's start: each finding once per process, and none for a healthy query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings so far; the next call returns those that are new."""
+    """Return the new warnings since the last call."""
     messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert {record.name for record in caplog.records} <= {"pillarbox"}
     caplog.clear()
@@ -91,7 +91,7 @@ def test_a_rule_that_fails_stops_no_query(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_rules_of_a_start_know_their_facts_then() -> None:
-    """A rule that a start cannot judge would never say anything there."""
+    """A rule without facts at the start would never find anything there."""
 
     def is_known(rule: Rule, given: Facts) -> bool:
         return examine(given, [rule])[0].status != "unknown"
@@ -111,7 +111,7 @@ def test_rules_of_a_start_know_their_facts_then() -> None:
 
 def test_the_parallelism_of_a_checkpoint_is_taken_where_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start makes no request to the store for the doctor."""
-    spark: Any = None  # whoever asked it would fail
+    spark: Any = None  # any access would fail
     checkpoint = Checkpoint(spark, "/checkpoints/counts")
     assert checkpoint.cached_parallelism is None
     monkeypatch.setitem(vars(checkpoint), "last_committed", 7)

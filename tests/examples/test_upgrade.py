@@ -1,4 +1,4 @@
-"""The second version of the flights program goes on with the state of the first: equal to the oracle, row for row."""
+"""The second version of the flights program continues the first one's state: equal to the oracle, row for row."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ BOARD = FOLDER / "grafana.json"
 
 
 class Expression(NamedTuple):
-    """An expression of PromQL, where it is, and the text that is shown with its result."""
+    """A PromQL expression, its place, and the text shown with its result."""
 
     place: str
     text: str
@@ -22,7 +22,7 @@ class Expression(NamedTuple):
 
 
 def of_alerts() -> list[Expression]:
-    """Those of the alert rules. (What reads YAML is no dependency of tests: promtool checks that it is YAML.)"""
+    """Return the alert rules' expressions. (A YAML parser is not a test dependency: promtool checks the YAML.)"""
     results = []
     for rule in ALERTS.read_text().split("- alert: ")[1:]:
         [(expression, rest)] = re.findall(r"\n        expr: (?:>-\n)?(.*?)\n        (?=\w)(.*)", rule, re.DOTALL)
@@ -31,7 +31,7 @@ def of_alerts() -> list[Expression]:
 
 
 def of_board() -> list[Expression]:
-    """Those of the board's panels."""
+    """Return the panels' expressions."""
     return [
         Expression(panel["title"], target["expr"], target["legendFormat"])
         for panel in panels()

@@ -1,4 +1,4 @@
-"""Which queries an exporter tells of, and under which names."""
+"""The exported queries and their labels."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_query_that_is_started_again_goes_on_with_its_counters() -> None:
 
 
 def test_series_of_runs_long_ago_are_forgotten() -> None:
-    """Where each run has other names, their number is bounded, and what the newest run has continues."""
+    """If each run has other labels, their number is bounded, and the newest run's continue."""
     exported, most = ExportedQueries(), 0
     for run in range(60):
         query, metrics = started(run=f"r{run}")
@@ -99,7 +99,7 @@ def test_queries_have_names_of_their_own() -> None:
     first.ended()
     exported.add(started("b", "counts", "r2")[1])
     assert exported.samples()[m.STARTS] == {("counts",): 1, ("counts b",): 2, ("c",): 1}
-    # A query that has ended lends its name to the next one of that name, which goes on with its counters.
+    # An ended query passes its label to the next query of that name, which continues its counters.
     exported.add(started("d", "counts")[1])
     assert exported.samples()[m.STARTS] == {("counts",): 2, ("counts b",): 2, ("c",): 1}
     other.ended()

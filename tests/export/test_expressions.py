@@ -11,10 +11,10 @@ from pillarbox_tools.export.metric import METRICS
 from tests.export.expressions import ALERTS, FOLDER, Expression, of_alerts, of_board, panels, variables
 
 LABELS = {metric.prometheus_name: {"query", *metric.labels} for metric in METRICS}
-# Prometheus adds these to what it scrapes.
+# Prometheus adds these labels.
 SCRAPED = {"job", "instance"}
 ALL = [*of_alerts(), *of_board()]
-# Known by their labels, or for those who look up one value.
+# Metrics used through their labels, or for single look-ups.
 NOT_ON_THE_BOARD = {
     "pillarbox_query_info",
     "pillarbox_operator_info",
@@ -42,13 +42,13 @@ def test_metrics_and_labels_are_there(expression: Expression) -> None:
         r"\{\{(\w+)\}\}", expression.shown
     )
     assert {*shown, *(label.strip() for each in grouped for label in each.split(","))} <= labels
-    # Whoever sees it knows which query it is about.
+    # The shown labels include the query.
     assert "query" in shown
 
 
 @pytest.mark.parametrize("expression", of_alerts(), ids=lambda each: each.place)
 def test_a_rule_is_of_one_series_each(expression: Expression) -> None:
-    """What a rule joins has the same labels: else it would match nothing, and never fire."""
+    """Joined series must have the same labels: otherwise the rule would never fire."""
     if " on (" in expression.text:
         return
     one, *others = (LABELS[metric] for metric in asked(expression.text))

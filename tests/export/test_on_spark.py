@@ -71,7 +71,7 @@ class Scraper:
         return results
 
     def until(self, holds: Callable[[Scraped], bool]) -> Scraped:
-        """Scrape until the driver has told what holds."""
+        """Scrape until a condition holds."""
         deadline = time.monotonic() + 60
         while not holds(samples := self.scrape()):
             assert time.monotonic() < deadline, {each: value for each, value in samples.items() if len(each[1]) == 1}
@@ -80,7 +80,7 @@ class Scraper:
 
 
 def served(spark: Any, folder: Path) -> tuple[Scraped, Scraped]:
-    """Run two queries at once, one of which ends and starts again; return what was scraped before and after that."""
+    """Run two queries at once, one of which ends and restarts; return the samples before and after."""
     put(spark, folder / "one", 70, 7)
     put(spark, folder / "other", 30, 3)
     one, other = start(spark, folder, "one"), start(spark, folder, "other")

@@ -1,4 +1,4 @@
-"""What a meter provider of OpenTelemetry observes of queries."""
+"""Observations of queries by an OpenTelemetry meter provider."""
 
 from __future__ import annotations
 

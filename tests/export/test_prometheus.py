@@ -1,4 +1,4 @@
-"""What a registry of prometheus-client makes of queries, and the server's errors."""
+"""Samples of queries in a prometheus-client registry, and the server's errors."""
 
 from __future__ import annotations
 

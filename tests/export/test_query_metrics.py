@@ -62,7 +62,7 @@ def test_counters_are_sums_of_epochs_and_never_fall(epochs: list[tuple[int, list
         query.progressed(
             progress(number, *(keyed(**report, operators=[[report["records_in"], 0]]) for report in reports))
         )
-        if number > newest:  # one that comes again is left out
+        if number > newest:  # a repeated report is ignored
             newest, number_of_epochs = number, number_of_epochs + 1
             for metric, field in zip(expected, fields):
                 expected[metric] += sum(report[field] for report in reports)
@@ -81,7 +81,7 @@ def test_counters_are_sums_of_epochs_and_never_fall(epochs: list[tuple[int, list
     assert (value(metrics, m.LATE, *COUNT) or 0) == late
     assert (value(metrics, m.USER_COUNT, "map-3", "seen") or 0) == seen
     assert (value(metrics, m.USER_COUNT, "count", "odd.name") or 0) == odd
-    # Of subtasks that did not run in the newest epochs, what they told last holds.
+    # Subtasks that did not run in the newest epochs count with their last report.
     assert (value(metrics, m.KEYS, *COUNT) or 0) == sum(keys.values())
 
 
@@ -118,7 +118,7 @@ def test_names_of_user_metrics_are_bounded(caplog: pytest.LogCaptureFixture) -> 
     assert standing.gauges[m.LEFT_OUT, ()] == MOST_NAMES
     [warning] = caplog.messages
     assert "'counts'" not in warning and "query counts: its functions have more than 200 metric names" in warning
-    # Those that were there before still count.
+    # Known names still count.
     query.progressed(progress(9, keyed(counters={"count.key-0-7": 4})))
     assert value(metrics, m.USER_COUNT, "count", "key-0-7") == 5
 

@@ -1,4 +1,4 @@
-"""What the dashboard tells of a query that reads Kafka: the record that holds event time, and how much is left."""
+"""The dashboard of a query that reads Kafka: the record that holds event time, and the backlog."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run
 
-#: The time at which the first epoch begins (epoch ms).
+#: Start of the first epoch (epoch ms).
 START = 1_700_000_000_000
 
 _EMPTY = TaskReport("source", "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number=0, started=START, operators=[[0, 0]])

@@ -1,4 +1,4 @@
-"""Bundles: what is in the file and what is not, and files that are none."""
+"""Bundles: included and omitted data, and invalid files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _failure() -> Failure:
 
 
 def snapshot() -> Snapshot:
-    """What is known of a query that has failed, in an earlier run as well."""
+    """Return the snapshot of a failed query with an earlier run."""
     query = model()
     sample = [400, [[repr(KEY), 200], [repr(RECORD), 50]]]
     counters = {f"count.seen {KEY}": 1, "count.dead_letters": 2}

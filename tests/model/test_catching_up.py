@@ -1,4 +1,4 @@
-"""How far a query is: what it says of a batch, of a stream that is behind, and of one that keeps up."""
+"""The progress of a query: of a batch, of a stream that is behind, and of a stream that keeps up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def kafka(end: Any, latest: Any) -> dict[str, Any]:
 
 
 def epochs(*numbers_of_rows: int, sources: list[dict[str, Any]] | None = None, **values: Any) -> QueryModel:
-    """A query of which epochs with so many rows have ended, a second each."""
+    """Return a query whose epochs with these numbers of rows took a second each."""
     query = model()
     for number, rows in enumerate(numbers_of_rows):
         more: dict[str, Any] = {} if sources is None else {"sources": sources}
@@ -54,7 +54,7 @@ def test_rows_that_are_left(end: Any, latest: Any, left: int | None) -> None:
 def test_a_batch_tells_how_much_is_done() -> None:
     query = epochs(300, 100, sources=[kafka({"t": {"0": 400}}, {"t": {"0": 1000}})])
     assert line_of(query.snapshot(), is_batch=True) == ("2 epochs · 400 rows · 200 rows/s · 40% done · about 3 s left")
-    # What is left of it is more than the next epoch will have, so it is the same of a stream.
+    # The backlog exceeds the next epoch's rows, so a stream has the same line.
     assert line_of(query.snapshot(), is_batch=False) is not None
 
 

@@ -1,7 +1,7 @@
 """Days of a query with a fault, minute by minute on a manual clock: 20 healthy hours, 2 with the fault, 2 healthy.
 
-The doctor, the conditions that the page shows, and the metric that alerts are made of must say the same, within five
-minutes of the fault's beginning and until at most five minutes after its end.
+The doctor, the page's conditions, and the metric for alerts must report the same, within five minutes of the fault's
+beginning and until at most five minutes after its end.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Day:
         self.model.beat(Heartbeat(self.now, "r", "one", 9, 0, epoch, since, self.now))
 
     def found(self) -> set[str]:
-        """What doctor, page and alerts say, if they say the same of the conditions."""
+        """Return the findings of doctor, page and alerts, which must agree on conditions."""
         snapshot = self.model.snapshot()
         result = rules_of(snapshot)
         gauges = self.ledger.values().gauges
@@ -150,7 +150,7 @@ def healthy(day: Day, minute: int) -> None:
 
 
 def looked_at() -> Iterator[int]:
-    """The minutes at which the query is looked at: each one around a change, else some."""
+    """Yield the minutes of checks: each one around a change, otherwise some."""
     yield from range(3)
     yield from range(60, DAY, 60)
     for change in (BEGINS, ENDS):
@@ -158,7 +158,7 @@ def looked_at() -> Iterator[int]:
 
 
 def told_by(fault: Minute, day: Day) -> dict[int, set[str]]:
-    """What is said in each minute at which the query is looked at."""
+    """Return the findings in each checked minute."""
     minutes, results = set(looked_at()), {}
     for minute in range(DAY):
         day.now = START + minute * MINUTE
@@ -182,7 +182,7 @@ def test_a_fault_is_said_while_it_lasts(rule: str) -> None:
 
 @pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")
 def test_epochs_that_take_too_long_are_said_while_they_do() -> None:
-    """Where the source does not tell its backlog, the interval of the trigger is what there is."""
+    """Without a known backlog, the trigger's interval is the criterion."""
 
     day = Day()
     day.tells_backlog = False

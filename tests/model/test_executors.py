@@ -25,7 +25,7 @@ SETTINGS = {
 
 
 def home(subtask: int, **values: Any) -> Any:
-    """The report of a task in a home of its own."""
+    """Return the report of a task in its own home."""
     told = {"host": "one", "executor": 7, "process": 100 + subtask, "private_bytes": 30 * MIB, **values}
     return keyed(subtask=subtask, **told)
 
@@ -119,7 +119,7 @@ def test_the_formula() -> None:
         "records": 3 * 1000,
     }
     assert executors.computed == sum(terms(executors).values())
-    # What is measured stands for homes and state.
+    # The measured size replaces homes and state.
     assert executors.needed == executors.computed - terms(executors)["homes"] - terms(executors)["state"] + 60 * MIB
     assert executors.overhead == 1200 * MIB
     assert (executors.heap, executors.limit, executors.name) == (2048 * MIB, (2048 + 2800) * MIB, "one, process 7")

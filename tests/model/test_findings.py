@@ -1,4 +1,4 @@
-"""What follows from a snapshot: why event time is where it is, skew, growth."""
+"""Conclusions from a snapshot: held watermarks, skew, growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a progress report to an epoch: what Spark says of it, and the sums and the parts of task reports."""
+"""Conversion of a progress report to an epoch: Spark's values, and sums and parts of task reports."""
 
 from __future__ import annotations
 

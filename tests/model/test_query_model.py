@@ -33,7 +33,7 @@ def test_a_report_that_comes_again_is_left_out() -> None:
 
 
 def test_that_there_was_nothing_to_do_is_no_epoch() -> None:
-    """Spark reports it with the number of the epoch that comes next."""
+    """Spark reports it with the number of the next epoch."""
     query = model()
     idle = {"latestOffset": 23, "triggerExecution": 37}
     query.progressed(progress(0, durationMs=idle))
@@ -72,7 +72,7 @@ def test_the_version_grows_with_each_change() -> None:
         seen.append(query.refresh())
     first, told, failed, ended, again = seen
     assert first < told < failed
-    # A query ends once, and an epoch is told once.
+    # A query ends once, and an epoch is counted once.
     assert failed == ended == again
 
 

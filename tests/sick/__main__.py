@@ -1,9 +1,9 @@
-"""Sick and healthy queries on a real local Spark: what page and doctor say of each.
+"""Faulty and healthy queries on a real local Spark: the reports of page and doctor.
 
 ``python -m tests.sick [NAME ...]`` starts a faulty query for each rule that a query on this machine can break, and ten
-healthy ones. It exits with 1 unless page and doctor name each fault with its remedy, and nothing else. ``--out DIR``
-writes what they say, a file for each query under a number, for a reader who does not know which is which;
-``answers.json`` has the names.
+healthy ones. It exits with 1 unless page and doctor report each fault with its remedy, and nothing else. ``--out DIR``
+writes the reports, a numbered file per query, for a reader who does not know the faults; ``answers.json`` has the
+names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def name_of(case: Case) -> str:
 
 
 def wrong_in(case: Case, said: Said) -> list[str]:
-    """Return what page and doctor should have said, and have not, or the reverse."""
+    """Return missing and unexpected reports of page and doctor."""
     expected = {case.rule} if isinstance(case, Fault) else set()
     allowed = expected | set(case.also if isinstance(case, Fault) else ())
     problems = []
@@ -58,7 +58,7 @@ def looked_at(case: Case, room: Room) -> Said:
 
 
 def text_of(said: Said, doctor: str) -> str:
-    """Return what a person sees, without the name of the query."""
+    """Return the visible text, without the query's name."""
     page = [f"Status: {said.status}", *said.conditions, *said.page.values()]
     return "The page says:\n" + "\n".join(page) + "\n\npillarbox doctor CHECKPOINT prints:\n" + doctor
 

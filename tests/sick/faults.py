@@ -22,9 +22,9 @@ class Fault:
 
     Attributes:
         rule: the rule that it breaks.
-        remedy: what its finding says of the fault and the remedy, as a pattern.
-        run: starts the query, and makes it sick.
-        is_live: whether it is looked at while it runs.
+        remedy: pattern of the finding's message, with the remedy.
+        run: starts the query, and causes the fault.
+        is_live: whether it is examined while it runs.
         also: rules that it breaks for the same reason.
     """
 
@@ -195,7 +195,7 @@ def copies(room: Room) -> None:
 
 
 FAULTS = (
-    # (Those that take minutes come first: they are looked at when all others were.)
+    # Faults that take minutes are started first, and examined last.
     Fault("driver_gone", r"Driver silent for \d.*start it again", killed, is_live=True),
     Fault("silent_source", r"No input for \d+ min.*check the source and its producers", silent, is_live=True),
     Fault("restarting_homes", r"homes were restarted in .*a function crashes or calls os\._exit", homes_die,

@@ -1,4 +1,4 @@
-"""``simulate()`` finds bugs of users' programs, makes them small, and passes what is right."""
+"""``simulate()`` finds bugs in users' programs, shrinks them, and accepts correct programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Count(KeyedProcessFunction):
 
 
 class CountInField(KeyedProcessFunction):
-    """Counts in a field: what it has counted goes with its worker."""
+    """Counts in a field: the count is lost with its worker."""
 
     def open(self, runtime_context):
         self.counts: Counter[str] = Counter()
@@ -62,7 +62,7 @@ class ForgetsAtRestart(KeyedProcessFunction):
 
 
 class InOrder(KeyedProcessFunction):
-    """Says of each record the one before it."""
+    """Emits each record with its predecessor."""
 
     def open(self, runtime_context):
         self.before = runtime_context.get_state(ValueStateDescriptor("before"))
@@ -73,7 +73,7 @@ class InOrder(KeyedProcessFunction):
 
 
 class Timeout(KeyedProcessFunction):
-    """Says which keys have been silent for a second, by the clock."""
+    """Emits keys that have been silent for a second, by the clock."""
 
     def open(self, runtime_context):
         self.until = runtime_context.get_state(ValueStateDescriptor("until"))

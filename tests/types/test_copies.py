@@ -1,4 +1,4 @@
-"""Copies: what copy.deepcopy makes, by one function for each class; and what needs no copy."""
+"""Copies equal copy.deepcopy's, by one function per class; some values need no copy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
 
 class Own:
-    """An object of the program's."""
+    """An object of the program."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -66,7 +66,7 @@ def nested(inner: Any) -> Any:
 
 
 def shape(value: Any, seen: dict[int, int]) -> Any:
-    """What a value is made of, and what in it is the same object."""
+    """Return a value's structure, with its shared objects."""
     if isinstance(value, (list, dict, tuple, collections.deque, Own)):
         if id(value) in seen:
             return seen[id(value)]
@@ -272,7 +272,7 @@ def test_a_new_object_that_nothing_else_refers_to_is_emitted_itself(make):
         return value
 
     results = []
-    for _ in range(200):  # also those whose time is measured
+    for _ in range(200):  # including measured copies
         result = call()
         result = emitted(result)
         results.append(result)

@@ -117,7 +117,7 @@ KINDS = [
 
 
 def values_of(declared: TypeInformation[Any]) -> st.SearchStrategy[Any]:
-    """Return values of which most fit a type, or nearly."""
+    """Return values that mostly fit a type, or nearly."""
     anything = st.sampled_from(LEAVES) | st.builds(Indexed)
     if declared.names:
         return st.one_of(st.none(), record_of(declared), record_of(declared), anything)
@@ -181,7 +181,7 @@ def outcome(run: Callable[[], Any]) -> tuple[str, Any]:
 
 
 def places(declared: TypeInformation[Any]) -> dict[str, Callable[[Any], Any]]:
-    """Return what becomes of a value in each place where it may be of a declared type."""
+    """Return a value's conversion in each place of a declared type."""
 
     def column(of: TypeInformation[Any], value: Any) -> Any:
         encoder = RowEncoder(resolve_schema(of), "op", "UTC", bare=not of.names)

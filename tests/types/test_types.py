@@ -484,7 +484,7 @@ def columns(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[DataType, li
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equality that tells 1 from 1.0 and a row from a tuple, but not 0.10 from 0.1."""
+    """Equality that distinguishes 1 from 1.0 and a row from a tuple, but not 0.10 from 0.1."""
     if type(left) is not type(right):
         return False
     if isinstance(left, (list, tuple)):
