@@ -1,4 +1,4 @@
-"""The house itself: which layer may know which, what is public, what an import loads, and that tests assert."""
+"""The project's structure: imports between layers, public names, the effects of imports, and assertions in tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOME = TESTS.parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Place = tuple[Path, str, int]  # of a function: its folder, file and line
 LONGEST = 500
-# From the lowest to the highest, as docs/architecture.md has them. Those of one layer may know each other.
+# From the lowest to the highest, as in docs/architecture.md. Packages of one layer may import each other.
 LAYERS = [
     ("mailbox", "_unpickle", "_generics", "_json"),
     ("_errors", "_tracebacks", "_copies", "_rows", "_elements", "_types"),
@@ -45,7 +45,7 @@ LAYERS = [
 ]
 # The tools are above all of them, and have layers of their own.
 TOOLS_LAYERS = [
-    ("model",),
+    ("model", "addresses"),
     ("doctor", "export"),
     ("watching", "recording"),
     ("replay",),
@@ -158,7 +158,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements in a module, a class or a function, those in other statements, too. Only they have such."""
+    """Yield the statements in a module, a class or a function, including nested ones."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
             yield child
@@ -171,10 +171,10 @@ def imported(path: Path) -> list[ast.Import | ast.ImportFrom]:
 
 
 def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) -> Iterator[str]:
-    """The modules of ours that a file imports; unless told otherwise, also in functions and for type checkers."""
+    """Return the project's modules that a file imports; by default also in functions and for type checkers."""
     tree = parsed(path)
     tested = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    typing = {each for node in tested for each in statements(node)}
+    typing = {statement for node in tested for statement in statements(node)}
     for node in imported(path):
         if node in typing and not for_types:
             continue
@@ -205,8 +205,8 @@ def test_no_layer_knows_a_higher_one():
 
 
 def test_the_core_imports_the_tools_in_functions_alone():
-    found = {module for path in FILES for module in imports(path, in_functions=False) if path.is_relative_to(SOURCE)}
-    assert not any(module.startswith("pillarbox_tools") for module in found)
+    results = {module for path in FILES for module in imports(path, in_functions=False) if path.is_relative_to(SOURCE)}
+    assert not any(module.startswith("pillarbox_tools") for module in results)
 
 
 def test_the_tools_have_all_that_the_core_calls():
@@ -218,8 +218,8 @@ def test_the_tools_have_all_that_the_core_calls():
 def test_no_package_knows_a_higher_one(layer):
     height = {package: row for row, packages in enumerate(PACKAGES[layer]) for package in packages}
     inside = SOURCE / layer
-    found = {path.parent.relative_to(inside).as_posix().replace(".", "") for path in inside.rglob("*.py")}
-    assert found == set(height), "each package has its place"
+    results = {path.parent.relative_to(inside).as_posix().replace(".", "") for path in inside.rglob("*.py")}
+    assert results == set(height), "each package has its place"
     prefix = f"pillarbox.{layer.replace('/', '.')}"
     wrong = []
     for path in inside.rglob("*.py"):
@@ -248,7 +248,7 @@ def test_no_folder_is_too_full():
 
 
 def test_packages_say_what_lives_there():
-    """In about five lines: what lives there, what it may import, where to start, and what its weak spot is."""
+    """In about five lines: content, permitted imports, starting point, and weak spot."""
     for layer, rows in PACKAGES.items():
         for package in {"", *(package for row in rows for package in row)}:
             said = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""
@@ -258,7 +258,7 @@ def test_packages_say_what_lives_there():
 
 
 def test_no_file_is_too_long():
-    """A file has one concept; where it takes more than this, there are several in it."""
+    """A file has one concept; a longer file has several."""
     lines = {path.relative_to(SRC): len(path.read_text().splitlines()) for path in FILES}
     assert {str(path): count for path, count in lines.items() if count > LONGEST} == {}
 
@@ -278,7 +278,7 @@ def test_the_public_names_of_the_other_modules(module):
     assert set(importlib.import_module(f"pillarbox.{module}").__all__) == PUBLIC_MODULES[module]
 
 
-# How PySpark calls its objects of Java's and the messages of Spark Connect, and settings that are none of its API.
+# PySpark's names for its Java objects and Spark Connect messages, and settings outside of its API.
 _OF_SPARK = re.compile(
     r"\._(?:jvm|jdf|jwrite|jsparkSession|jsq|jsc|df|gateway|write_stream|explain_string|streamingCheckpointManager)\b"
     r"|spark\.sql\.streaming\.internal|__globPaths__"
@@ -286,9 +286,9 @@ _OF_SPARK = re.compile(
 
 
 def test_private_names_of_spark_are_in_one_folder():
-    """What they are for, and what fails without them, is said there."""
-    found = {path.parent.relative_to(SRC).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
-    assert found == {"pillarbox/_runtime/spark/session"}
+    """Their purpose, and the effects of their absence, are documented there."""
+    results = {path.parent.relative_to(SRC).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
+    assert results == {"pillarbox/_runtime/spark/session"}
 
 
 def test_examples_use_what_is_public():
@@ -302,7 +302,7 @@ def test_examples_use_what_is_public():
 
 
 def test_what_is_not_public_has_a_private_name():
-    """A module is private if its name, or that of a package around it, begins with an underscore."""
+    """A module is private if its name, or a parent package's, begins with an underscore."""
     modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in FILES if path.is_relative_to(SOURCE)}
     public = {
         module.removesuffix("/__init__").replace("/", ".")
@@ -313,7 +313,7 @@ def test_what_is_not_public_has_a_private_name():
 
 
 def test_what_modules_share_has_no_underscore():
-    """So only public modules list their names: elsewhere ``__all__`` would say once more what each name says."""
+    """So only public modules need ``__all__``."""
     listing = {path.relative_to(SRC).as_posix() for path in FILES if "\n__all__" in path.read_text()}
     assert listing == {"pillarbox/_api.py"} | {
         f"pillarbox/{module}.py" if (SOURCE / f"{module}.py").exists() else f"pillarbox/{module}/__init__.py"
@@ -393,14 +393,14 @@ _MODULES = [name_of(path) for path in FILES]
 
 @pytest.mark.long("imports everything again for each module")
 def test_every_module_can_be_the_first_that_is_imported():
-    """A worker begins with whatever a pickle names first."""
-    assert all(name.rpartition(".")[0] in _MODULES[:place] for place, name in enumerate(_MODULES) if place)
+    """A worker begins with the first module that a pickle names."""
+    assert all(name.rpartition(".")[0] in _MODULES[:index] for index, name in enumerate(_MODULES) if index)
     done = subprocess.run([sys.executable, "-c", _EACH_FIRST, *_MODULES], capture_output=True, text=True, check=True)
     assert done.stdout == ""
 
 
 def test_commands_for_contributors_exist():
-    """What the pages for contributors tell them to run with `make`, and what CI runs."""
+    """`make` targets in the contributors' pages and in CI."""
     targets = set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.MULTILINE))
     targets |= {f"bench-{what}" for what in [*CASES, "list"]}
     text = "\n".join(page.read_text() for page in [*HOME.glob("*.md"), *HOME.glob(".github/**/*.*")])
@@ -410,20 +410,21 @@ def test_commands_for_contributors_exist():
 
 
 def asserts(function: Function, lines: list[str]) -> tuple[bool, set[str]]:
-    """Return whether a function asserts something by itself, and the last names of what it calls.
+    """Return whether a function contains an assertion, and the last names of its calls.
 
-    One that is no test may also raise.
+    Functions other than tests may also raise.
     """
-    wanted = ast.Assert if function.name.startswith("test_") else ast.Assert | ast.Raise
+    expected = ast.Assert if function.name.startswith("test_") else ast.Assert | ast.Raise
     names = set(re.findall(r"(\w+)\(", "\n".join(lines[function.lineno : function.end_lineno])))
-    does = any(isinstance(each, wanted) for each in statements(function))
+    does = any(isinstance(statement, expected) for statement in statements(function))
     return does or not names.isdisjoint(("raises", "fail", "assert_type")), names
 
 
 @pytest.mark.long("it parses all tests")
 def test_every_test_asserts_something():
-    """By itself; or by what it calls of its own file or of the folder's `conftest.py`, or else by what asserts under
-    its name wherever it is defined in the tests and in `pillarbox.testing`."""
+    """Itself; or by a call of its own file or of the folder's `conftest.py`; or by a call whose name has an assertion
+    wherever it is defined in the tests and in `pillarbox.testing`.
+    """
     named: defaultdict[str, list[Place]] = defaultdict(list)
     asserting: set[Place] = set()
     others: dict[Place, tuple[str, set[str]]] = {}

@@ -1,4 +1,4 @@
-"""The benchmark of batch DataFrames: what has to come out of a count, jobs whose results are wrong, and its block."""
+"""The benchmark of batch DataFrames: expected counts, wrong results, and its block."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_each_row_has_the_number_of_those_of_its_key_so_far(keys):
     for key in keys:
         seen[key] += 1
         expected.append((key, seen[key]))
-    found = [column.tolist() for column in counted(np.array(keys))]
-    assert sorted(zip(*found)) == sorted(expected)
+    results = [column.tolist() for column in counted(np.array(keys))]
+    assert sorted(zip(*results)) == sorted(expected)
 
 
 @pytest.mark.long("it runs a benchmark's jobs on Spark, and make bench-batch does")

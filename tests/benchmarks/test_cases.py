@@ -1,4 +1,4 @@
-"""The cheapest cases run, show their figures, and end with one JSON object; all cases have what a case must have."""
+"""The cheapest cases run, print their figures, and end with one JSON object; all cases are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How contests schedule their contenders, check results and compute figures. The sides say what they must."""
+"""Contests schedule their contenders, check results and compute figures. Contenders here are scripted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENDERS = {
 
 
 class Said:
-    """A side that says what a contender must emit; each micro-batch takes a number of milliseconds."""
+    """A scripted contender; each micro-batch takes a number of milliseconds."""
 
     def __init__(self, contest: Windows, name: str, kind: str) -> None:
         self.contest, self.name, self.kind = contest, name, kind

@@ -1,4 +1,4 @@
-"""The command line without Spark: how it is called, what it prints, how it fails."""
+"""The command line without Spark: usage, output, and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def called(*arguments: str):
 
 @pytest.fixture
 def no_spark(monkeypatch):
-    """Commands get a session that is none; how they asked for it."""
+    """Commands get a placeholder session; yields their requests for it."""
     asked = []
 
     @contextmanager
@@ -78,12 +78,12 @@ def test_settings_of_spark_and_the_outcome(no_spark, monkeypatch):
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"checkpoint": "cp", "parallelism": 4, "changed": True}
     assert no_spark == [("local[3]", {"spark.a": "b=c", "spark.d": ""}, False)]
-    said = called("rescale", "cp", "--parallelism", "4").stdout
-    assert "its parallelism is 4 now; start with set_parallelism(4)" in said
+    output = called("rescale", "cp", "--parallelism", "4").stdout
+    assert "its parallelism is 4 now; start with set_parallelism(4)" in output
     assert "its parallelism is 5 already" in called("rescale", "cp", "--parallelism", "5").stdout
 
 
-# As Py4J tells it.
+# In Py4J's format.
 JAVAS = """An error occurred while calling o1618.getResult.
 : org.apache.spark.SparkException: Exception thrown in awaitResult:\x20
 \tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)
@@ -145,16 +145,16 @@ def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
     monkeypatch.setattr(state_reader, "read_state", lambda *args: Rows())
     for condition, hint in (
         ("n >", ""),
-        ("seen > 1", "; seen is a VARIANT, so say of what type it is, as in seen::long"),
+        ("seen > 1", "; seen is a VARIANT, so cast it, as in seen::long"),
     ):
         result = called("state", "cp", "count", "--where", condition)
         assert result.exit_code == 2 and result.stdout == ""
-        said = f"Invalid value for --where: {condition!r}: AnalysisException: [A] {condition} is none{hint}"
-        assert said in result.stderr and "Filter" not in result.stderr
+        message = f"Invalid value for --where: {condition!r}: AnalysisException: [A] {condition} is none{hint}"
+        assert message in result.stderr and "Filter" not in result.stderr
 
 
 def test_a_shell_that_connects_elsewhere(monkeypatch):
-    """Spark refuses a master where SPARK_REMOTE is set, and a command has a session of its own."""
+    """Spark refuses a master if SPARK_REMOTE is set, and a command has its own session."""
     from pyspark.sql import SparkSession
 
     from pillarbox_tools.cli import session as session_module
@@ -166,8 +166,8 @@ def test_a_shell_that_connects_elsewhere(monkeypatch):
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
-    with session_module.session("local[1]", {"spark.a": "b"}, verbose=True) as found:
-        assert found is spark and not stopped
+    with session_module.session("local[1]", {"spark.a": "b"}, verbose=True) as result:
+        assert result is spark and not stopped
     assert stopped
 
 
@@ -372,13 +372,13 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
         raise CheckpointMismatchError(f"{directory} is no savepoint")
 
     monkeypatch.setattr(savepoint_module, "open_savepoint", not_seen)
-    result = called("savepoint", "cp", "/sp", "--stop")  # the driver has said that it is there
+    result = called("savepoint", "cp", "/sp", "--stop")  # the driver has reported it
     assert result.exit_code == 0
-    assert result.stdout == "/sp: the driver has written the savepoint, at a place that is not seen from here\n"
+    assert result.stdout == "/sp: the driver has written the savepoint, on its own file system\n"
     assert json.loads(called("savepoint", "cp", "/sp", "--stop", "--json").stdout)["epoch"] is None
     for arguments, words in (
         (["--drain"], "--drain needs --stop"),
-        (["--stop", "--epoch", "3"], "--epoch is not for --stop"),
+        (["--stop", "--epoch", "3"], "--epoch does not work with --stop"),
         (["--stop", "--timeout", "0"], "0.0 is not in the range x>0"),
     ):
         result = called("savepoint", "cp", "/sp", *arguments)

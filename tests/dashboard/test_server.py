@@ -41,7 +41,7 @@ def test_another_call_does_not_get_a_dashboard_that_it_has_not_asked_for(
             open_dashboard([query], host, port, token)
         assert "s3cret" not in str(caught.value)
         assert query.id not in opened._queries
-        # A call without a token takes the one that the dashboard has.
+        # A call without a token accepts the dashboard's.
         for same in ("s3cret", None):
             assert open_dashboard([], "127.0.0.1", 0, same) is opened
         assert open_dashboard([], None, None) is opened

@@ -151,8 +151,8 @@ class Visited(KeyedBroadcastProcessFunction):
 def test_broadcast_records_of_batch_mode_find_no_keys():
     env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     rules = env.from_collection(["rule"]).broadcast(RULES)
-    found = keyed(("a", 1), ("b", 2), env=env).connect(rules).process(Visited()).execute_and_collect()
-    assert list(found) == [[], "record", "record"]
+    results = keyed(("a", 1), ("b", 2), env=env).connect(rules).process(Visited()).execute_and_collect()
+    assert list(results) == [[], "record", "record"]
 
 
 def test_finished_requests_take_no_room_from_those_under_way():

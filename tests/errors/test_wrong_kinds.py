@@ -87,7 +87,7 @@ def windows(method: str) -> Any:
     return pair(lambda one, other: getattr(one, method)(other).where("key").equal_to("key").window(TEN))
 
 
-# What methods are called on, by the name of the class; functions and static methods need nothing.
+# The objects of method calls, by class name; functions and static methods need none.
 OBJECTS: dict[str, Callable[[], Any]] = {
     "StreamExecutionEnvironment": StreamExecutionEnvironment,
     "DataStream": rows,
@@ -139,25 +139,25 @@ RIGHT: dict[str, Any] = {
     **dict.fromkeys(["timestamp", "offset", "start", "lower_bound", "max_out_of_orderness"], 0),
     **dict.fromkeys(["upper_bound", "max_parallelism", "lateness"], 100),
 }
-# They would run a program, or start Spark where an argument is right.
+# They would run a program, or start Spark if an argument is valid.
 LEFT_OUT = {"execute", "execute_and_collect", "print", "local_session"}
 
 
 def places() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the name of each function and method, and what makes the callable."""
+    """Yield the name of each function and method, and a function that creates the callable."""
     for module in pillarbox, pillarbox.functions:
         for name in module.__all__:
-            found = getattr(module, name)
-            if inspect.isfunction(found) and name not in LEFT_OUT:
-                yield name, lambda found=found: found
-            if not inspect.isclass(found):
+            result = getattr(module, name)
+            if inspect.isfunction(result) and name not in LEFT_OUT:
+                yield name, lambda found=result: found
+            if not inspect.isclass(result):
                 continue
-            for method in dir(found):
-                static = inspect.getattr_static(found, method)
+            for method in dir(result):
+                static = inspect.getattr_static(result, method)
                 if method.startswith("_") or method in LEFT_OUT:
                     continue
                 if isinstance(static, (staticmethod, classmethod)):
-                    yield f"{name}.{method}", lambda found=found, method=method: getattr(found, method)
+                    yield f"{name}.{method}", lambda found=result, method=method: getattr(found, method)
                 elif inspect.isfunction(static) and name in OBJECTS:
                     make = OBJECTS[name]
                     yield f"{name}.{method}", lambda make=make, method=method: getattr(make(), method)
@@ -168,7 +168,7 @@ PLACES = dict(places())
 
 def calls(make: Callable[[], Any]) -> Iterator[tuple[str, Any, list[Any], dict[str, Any]]]:
     parameters = list(inspect.signature(make()).parameters.values())
-    needed = [each for each in parameters if each.default is each.empty]
+    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
     for wrong in parameters:
         for value in WRONG:
             given = [
@@ -192,9 +192,9 @@ def test_arguments_of_wrong_kinds_are_no_raw_errors(place):
     raw = []
     for name, value, given, named in calls(make):
         try:
-            found = make()(*given, **named)
-            if isinstance(found, DataStream) and not isinstance(found, KeyedStream):
-                found.execute_and_collect()  # what can only be refused when the program is run
+            result = make()(*given, **named)
+            if isinstance(result, DataStream) and not isinstance(result, KeyedStream):
+                result.execute_and_collect()  # errors that only a run can find
         except PillarboxError as error:
             assert str(error), (name, value)
         except Exception as error:
@@ -217,7 +217,7 @@ class _Frame:
 
 
 NO_DIRECTORY = [None, 5, "", b"x", [], object()]
-# Functions that take a session, and what else they take: each call has one wrong argument.
+# Functions with a session and other arguments: each call has one wrong argument.
 WRONG_PLACES: list[tuple[Callable[[Any], Any], str]] = [
     (
         lambda wrong: pillarbox.read_state(_Session(), wrong, "uid"),

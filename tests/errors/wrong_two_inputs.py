@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Wrong uses of what has two streams, of broadcast state, and of partitioners; the table is that of ``wrong_uses``."""
+"""Wrong uses of two streams, of broadcast state, and of partitioners; the table is ``wrong_uses``'s."""
 
 from __future__ import annotations
 

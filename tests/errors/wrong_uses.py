@@ -63,11 +63,11 @@ class Run(NamedTuple):
     Attributes:
         name: names the case.
         program: from a stream of five rows to the stream to run.
-        says: what the first lines have to say.
-        frame: the user's function that has to be among the frames; "": none of the user's code was running.
+        says: expected words of the first lines.
+        frame: the user's function expected among the frames; empty if no user code was running.
         kind: the error of the local runtime.
-        on: the other runtimes that it is tried on: batch, streaming, connect.
-        columns: what the output is declared on Spark.
+        on: the other runtimes that test it: batch, streaming, connect.
+        columns: the output's declared columns on Spark.
     """
 
     name: str
@@ -114,7 +114,7 @@ class _Listing(MapFunction, CheckpointedFunction):
 
 
 class Broken(BaseException):
-    """A BaseException of the user's."""
+    """A BaseException of a user."""
 
 
 class Mute(Exception):
@@ -354,7 +354,7 @@ class DeclaresTwice(Keyed):
 
 
 class Tags(Keyed):
-    """Emits to a side output what is no pair of a tag and a value."""
+    """Emits an invalid pair of a tag and a value to a side output."""
 
     def __init__(self, *results: Any) -> None:
         self.results = results
@@ -364,7 +364,7 @@ class Tags(Keyed):
 
 
 class UsedIn(Stateful):
-    """Changes a state where there is no record."""
+    """Changes a state without a current record."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -692,7 +692,7 @@ BUILDS = [
     *(Build(f"from_collection {value!r}", lambda env, value=value: env.from_collection(value), ("from_collection() takes a list", repr(value))) for value in (42, None, "text")),
     Build("nothing to execute", lambda env: (rows(env), env.execute()), ("no output", "execute_and_collect()")),
     Build("two of one uid", _same_uid, ("two operators have the uid 'one'", "map: exploding")),
-    # functions that are none
+    # invalid functions
     *(Build(f"{method} {value!r}", lambda env, method=method, value=value: getattr(rows(env), method)(value), (f"{method}() got", repr(value), "pass")) for method in ("map", "flat_map", "filter", "process") for value in (42, None, "x")),
     *(Build(f"{method} of a class", lambda env, method=method, kind=kind: getattr(rows(env), method)(kind), (f"{method}() got", f"an instance: {kind.__name__}()")) for method, kind in (("map", Maps), ("flat_map", FlatMaps), ("filter", Filters), ("process", Processes))),
     *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def, which", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
@@ -802,7 +802,7 @@ BUILDS = [
     Build("names and types", lambda env: Types.ROW_NAMED(["a", "b"], [Types.INT()]), ("2 field names, but 1 field types",)),
 ]
 
-# What takes Spark to be built: a session that parses, a DataFrame whose columns are known.
+# Programs that need Spark to build: a session that parses, a DataFrame with known columns.
 SPARK_BUILDS = [
     Build("columns that cannot be parsed", lambda s: s.map(exploding).to_dataframe("id LONGG"), ("'id LONGG' is no list of columns",)),
     Build("a column twice", lambda s: s.map(exploding).to_dataframe("id LONG, id DOUBLE"), ("2 columns have the name 'id'",)),

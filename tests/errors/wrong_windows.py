@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # As in wrong_uses.py, which has the form of the table.
-"""Wrong uses of windows: how each is made, when it is refused, and which words its error has to say."""
+"""Wrong uses of windows: their programs, the time of their errors, and the expected words."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AppliesAll(AllWindowFunction):
 
 
 class Processes(ProcessWindowFunction):
-    """Returns what a function makes of the elements."""
+    """Returns a function's result for the elements."""
 
     def __init__(self, does: Any = lambda context, elements: [len(elements)]) -> None:
         self.does = does
@@ -116,7 +116,7 @@ class ForgetsLater(Counts):
 
 
 class Own(WindowAssigner):
-    """Windows as a function of the record says."""
+    """Windows from a function of the record."""
 
     def __init__(self, does: Any, trigger: Any = None, kind: Any = TimeWindow) -> None:
         self.does = does
@@ -146,7 +146,7 @@ class Bare(NamedTuple):
 
 
 class Fires(Trigger):
-    """Answers as a function of the record says; at the window's end, as another one does."""
+    """Answers with a function of the record; at the window's end, with another one."""
 
     def __init__(self, does: Any, at_end: Any = None) -> None:
         self.does = does
@@ -164,7 +164,7 @@ class Fires(Trigger):
 
 
 class SaysSo(Fires):
-    """Says that it can merge, and does not define how."""
+    """Claims that it can merge, without a definition."""
 
     def can_merge(self) -> bool:
         return True
@@ -253,7 +253,7 @@ WINDOW_BUILDS = [
     Build("process of another kind", lambda env: windows(env).process(ProcessesAll()), ("process() of WindowedStream takes a ProcessWindowFunction, not ProcessesAll, which is a ProcessAllWindowFunction",)),
     Build("apply to all of a keyed kind", lambda env: rows(env).window_all(TEN).apply(Applies()), ("apply() of AllWindowedStream takes an AllWindowFunction, not Applies, which is a WindowFunction",)),
     Build("process all of another kind", lambda env: rows(env).window_all(TEN).process(AppliesAll()), ("takes a ProcessAllWindowFunction, not AppliesAll, which is an AllWindowFunction",)),
-    Build("aggregate of a lambda", lambda env: windows(env).aggregate(lambda one, other: one), ("aggregate() got", "pass an AggregateFunction")),
+    Build("aggregate of a lambda", lambda env: windows(env).aggregate(lambda window, other: window), ("aggregate() got", "pass an AggregateFunction")),
     Build("aggregate with on_error", lambda env: windows(env).aggregate(Counts(), on_error=OutputTag("bad")), ("aggregate() has no on_error: call window(...).side_output_errors(tag) before it",)),
     Build("aggregate of a class", lambda env: windows(env).aggregate(Counts), ("aggregate() got", "pass an instance: Counts()")),
     Build("aggregate with a lambda", lambda env: windows(env).aggregate(Counts(), max), ("aggregate(window_function=...) of WindowedStream takes a WindowFunction",)),

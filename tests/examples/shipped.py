@@ -1,4 +1,4 @@
-"""What the examples that come with the package must find, by plain Python: lines of their output."""
+"""Expected results of the shipped examples, in plain Python: lines of their output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def orders_and_payments(folder: Path) -> list[str]:
 
 
 def clicks(folder: Path) -> list[str]:
-    """A visitor's click belongs to the session of the click before if it comes within 30 minutes."""
+    """A visitor's click belongs to the previous click's session if it is within 30 minutes."""
     times = defaultdict(list)
     for click in sorted(rows(folder / "clicks.csv"), key=lambda click: click["at"]):
         times[click["visitor"]].append(click["at"])
@@ -70,7 +70,7 @@ def clicks(folder: Path) -> list[str]:
 
 
 def heartbeats(folder: Path) -> list[str]:
-    """Those that break, with the number of heartbeats before; the program has it in a table."""
+    """Devices that break, with the number of heartbeats before; the program has it in a table."""
     table = re.search(r"BREAKS_AFTER = \{(.*?)\}", (folder / "program.py").read_text())
     assert table is not None
     broken = re.findall(r"(\d+): (\d+)", table[1])
@@ -105,9 +105,9 @@ def dedupe_and_backfill(folder: Path) -> list[str]:
 
 
 def weather_alarms(folder: Path) -> list[str]:
-    """An epoch has a month of weather and of thresholds; the slower one of both says how far event time is."""
+    """An epoch has a month of weather and of thresholds; event time follows the slower one."""
     told = [(row["at"], float(row["mph"])) for row in rows(folder / "thresholds")]
-    found, done = [], datetime.min
+    results, done = [], datetime.min
     wind: dict[datetime, float] = {}
     for epoch, file in enumerate(sorted((folder / "weather").iterdir())):
         table = pq.ParquetFile(file).read()
@@ -124,8 +124,8 @@ def weather_alarms(folder: Path) -> list[str]:
                 alarms += sum(values) / len(values) > threshold
             end += timedelta(hours=1)
         done = until
-        found.append(f"epoch {epoch}: {hours} hours, {alarms} with an alarm")
-    return found
+        results.append(f"epoch {epoch}: {hours} hours, {alarms} with an alarm")
+    return results
 
 
 def score(folder: Path) -> list[str]:
@@ -137,12 +137,12 @@ def score(folder: Path) -> list[str]:
         return np.array([[*(float(row[name]) for name in features), 1.0] for row in payments])
 
     def fitted(payments: list[dict[str, Any]]) -> Any:
-        inputs, wanted = matrix(payments), np.array([float(row["fraud"]) for row in payments])
+        inputs, expected = matrix(payments), np.array([float(row["fraud"]) for row in payments])
         weights = np.zeros(4)
         for _ in range(30):
             chance = 1 / (1 + np.exp(-inputs @ weights))
             share = np.sqrt(chance * (1 - chance))
-            aim = share * (inputs @ weights) + (wanted - chance) / share
+            aim = share * (inputs @ weights) + (expected - chance) / share
             weights = np.linalg.lstsq(inputs * share[:, None], aim, rcond=None)[0]
         return weights
 
@@ -189,7 +189,7 @@ def support_chats(folder: Path) -> list[str]:
 
 
 def fraud(folder: Path) -> list[str]:
-    """A payment of more than 500 is by a thief if one of less than 1 with the same card came in the minute before."""
+    """A payment over 500 is fraud if the same card paid less than 1 within the minute before."""
     errors: list[str] = []
     by_card: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
     for row in rows(folder / "payments"):
@@ -207,7 +207,7 @@ def fraud(folder: Path) -> list[str]:
             elif amount > 500:
                 if any(at - each <= timedelta(minutes=1) for each in tries):
                     stolen.append((amount, card, at))
-                tries = []  # those of the last minute have led to an alert, and earlier ones cannot
+                tries = []  # tries of the last minute have led to an alert, and earlier ones cannot
     scored = [f"{card} {at} {amount} {round(amount / (amount + 200), 3)}" for amount, card, at in sorted(stolen)]
     return [*scored[:-6:-1], *sorted(errors)]
 

@@ -134,7 +134,7 @@ def test_a_strategy_without_timestamps_is_refused():
         lambda s: minutes(s.key_by("key").window(TumblingProcessingTimeWindows.of(5)).reduce(max)),
         lambda s: s.key_by("key").window(TumblingProcessingTimeWindows.of(5)).reduce(max),
         lambda s: s.key_by("key").count_window(1).reduce(max),
-        # Which of the two a record comes from is not known.
+        # The record's source is unknown.
         lambda s: minutes(
             s.assign_timestamps_and_watermarks(AT).key_by("key").connect(s.broadcast(RULES)).process(Untimed())
         ),

@@ -1,4 +1,4 @@
-"""The subtasks of a program: parallelism, max parallelism, and the layout of the checkpoint that it goes on with."""
+"""The subtasks of a program: parallelism, max parallelism, and the layout of its checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def one(record: Any) -> Any:
 
 
 def compiled(parallelism: int = 2, most: int | None = None, *, streaming: bool = True, report: int | None = None):
-    """A keyed count, and behind it an operator of a parallelism of its own."""
+    """Return a keyed count, followed by an operator with its own parallelism."""
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     if most is not None:
         env.set_max_parallelism(most)
@@ -57,7 +57,7 @@ def test_a_streaming_query_has_a_subtask_for_each_key_group():
     assert numbers(program) == [(0, 4, 4, 4), (4, 4, 4, 1)]
     assert str(program).startswith("Program 'test': parallelism 2, max parallelism 4\n")
     assert compiled(3, 5).layout == Layout(5, 5)
-    # What has no checkpoint that it goes on with needs no more than run at a time.
+    # Without a checkpoint, only as many subtasks as run at a time are needed.
     assert compiled(2, streaming=False).layout == Layout(2, 4)
     assert numbers(compiled(2, streaming=False)) == [(0, 2, 4, 2), (2, 2, 4, 1)]
     with pytest.raises(
@@ -144,8 +144,8 @@ def test_notes_of_layouts():
 def test_another_scheme_of_codes_is_refused(codes, advice):
     with pytest.raises(CheckpointMismatchError) as caught:
         read_layouts(json.dumps({"codes": codes, "layouts": [[16, 16]], "number": 3}))
-    said = str(caught.value)
-    assert f"codes of scheme {codes}, and this version of pillarbox uses scheme 2: {advice}" in said
+    message = str(caught.value)
+    assert f"codes of scheme {codes}, and this version of pillarbox uses scheme 2: {advice}" in message
 
 
 def test_a_local_job_takes_the_key_groups_of_its_savepoint():

@@ -1,4 +1,4 @@
-"""Parallelism and chaining of single operators: what becomes a vertex, and how records get there."""
+"""Parallelism and chaining of single operators: vertices, and partitioning of records."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_more_subtasks_than_key_groups():
 
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_rescale_deals_out_as_flink_does(senders, receivers):
-    """Each sender has neighbours of its own, each receiver at least one sender; shares differ by one at most."""
+    """Each sender has its own neighbours, each receiver at least one sender; shares differ by at most one."""
     reached: list[list[int]] = []
     for subtask in range(senders):
         selector = RescalePartitioner().selector(receivers, 128, senders)

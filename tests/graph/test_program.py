@@ -1,4 +1,4 @@
-"""From streams to vertices and levels: what is chained, what is shuffled, what a plan looks like."""
+"""From streams to vertices and levels: chains, shuffles, and plans."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_rebalance_makes_a_vertex_without_key():
 
 
 def test_a_vertex_is_keyed_where_its_head_has_keyed_state_or_timers():
-    """Not where it merely stands behind a shuffle."""
+    """Not merely because it is after a shuffle."""
     env = environment(3)
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
     source = env.from_collection([1]).assign_timestamps_and_watermarks(at)
@@ -260,7 +260,7 @@ def test_streams_that_meet_before_a_shuffle_share_one_edge():
 
 
 def test_an_operator_comes_behind_all_that_it_takes_from():
-    """P6: the order of a chain is that of opening, finishing and mail priorities."""
+    """P6: the order of a chain determines opening, finishing and mail priorities."""
     env = environment()
     source = env.from_collection([1])
     joined = source.union(source.map(key)).filter(key)
@@ -506,7 +506,7 @@ def test_the_plan_of_an_unfinished_program():
 
 
 def test_idleness_is_a_matter_of_the_clock_wherever_it_is_assigned():
-    """So Spark runs epochs without data for it, also behind a shuffle, where a subtask may be the only silent one."""
+    """So Spark runs epochs without data for it, also after a shuffle, where one subtask may be the only silent one."""
     for timeout in (None, "1 second"):
         for shuffled in (True, False):
             strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value)

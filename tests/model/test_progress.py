@@ -1,4 +1,4 @@
-"""From a progress report to an epoch: what Spark says of it, and the sums and the parts of task reports."""
+"""Conversion of a progress report to an epoch: Spark's values, and sums and parts of task reports."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_programs_of_a_query_are_told_apart() -> None:
         name: values for name, values in one["observedMetrics"].items() if values["tasks"]
     }
     one["observedMetrics"]["mine"] = {"rows": 5}
-    assert [(each.program, each.records_in) for each in epoch_of(one).vertices] == [
+    assert [(vertex.program, vertex.records_in) for vertex in epoch_of(one).vertices] == [
         ("pillarbox", 1),
         ("pillarbox 2", 2),
     ]
@@ -92,9 +92,9 @@ def test_fields_of_a_later_version_are_left_out() -> None:
     told = json.loads(json.dumps(asdict(query.snapshot())))
     told["later"] = 1
     told["epochs"][0]["later"] = {"a": 1}
-    found = read(Snapshot, told)
-    assert isinstance(found.epochs[0], EpochRun)
-    assert found.epochs[0].number == 1
+    document = read(Snapshot, told)
+    assert isinstance(document.epochs[0], EpochRun)
+    assert document.epochs[0].number == 1
     del told["id"]
     with pytest.raises(TypeError):
         read(Snapshot, told)

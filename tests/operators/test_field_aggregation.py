@@ -70,9 +70,9 @@ def test_each_kind_of_records_is_summed(kind):
 
 
 def check(kind: str, fields: list[tuple[str, int, str]], cut: int) -> None:
-    """Compare five programs with plain Python; the first records come in an epoch of their own."""
+    """Compare five programs with plain Python; the first records are in an epoch of their own."""
     make, field, key_of, amount_of = KINDS[kind]
-    records = [make(*each) for each in fields]
+    records = [make(*field_) for field_ in fields]
 
     def build(env, records):
         keyed = records.key_by(key_of)
@@ -83,7 +83,7 @@ def check(kind: str, fields: list[tuple[str, int, str]], cut: int) -> None:
         first = harness.run_epoch()
         harness.push("records", *records[cut:])
         second = harness.run_epoch()
-    assert [make(*each) for each in fields] == records  # as they were
+    assert [make(*field_) for field_ in fields] == records  # as they were
     for method, key in product(METHODS, "ab"):
         mine = [record for record in records if key_of(record) == key]
         got = [record for record in first[method] + second[method] if key_of(record) == key]
@@ -100,7 +100,7 @@ def check(kind: str, fields: list[tuple[str, int, str]], cut: int) -> None:
 
 
 def _best(method, seen, amount_of):
-    return (min if method == "min_by" else max)(seen, key=amount_of)  # the first of equal ones
+    return (min if method == "min_by" else max)(seen, key=amount_of)  # the first of equals
 
 
 def fields_of(record):

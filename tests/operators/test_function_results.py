@@ -1,4 +1,4 @@
-"""What functions give: copied where it may change, refused where it is no result."""
+"""Functions' results: copied if they may change, refused if invalid."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_object_that_is_given_again_and_again_is_copied(wrap, expected):
 
 
 class Tally(dict[str, int]):
-    """A dictionary of the program's own."""
+    """A dictionary class of the program."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Operators on keyed streams: timers, keys, keyed state, and what a record costs."""
+"""Operators on keyed streams: timers, keys, keyed state, and the cost per record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of the user's functions, in the tasks' reports."""
+"""Metrics of user functions in task reports."""
 
 from __future__ import annotations
 

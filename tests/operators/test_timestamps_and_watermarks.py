@@ -1,4 +1,4 @@
-"""Event time: timestamps, watermark generators, and what a user's generator may do wrong."""
+"""Event time: timestamps, watermark generators, and errors of user generators."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ SILENT = BOUNDED.with_timestamp_assigner(lambda value: value).with_idleness(100)
 
 
 def epochs(script, *, made_anew):
-    """Run epochs: the time that passes before each, and its records; return what comes out, and the wake-ups."""
+    """Run epochs, each with its advance of time and records; return the output and the wake-ups."""
     operator = stamping(SILENT)
     said, now, harness, snapshot = [], 1000, Harness(operator, processing_time=1000), None
     for (step, values), anew in zip(script, made_anew):

@@ -1,4 +1,4 @@
-"""What windows refuse, whichever operator they get: one clear error that says what it is about."""
+"""Invalid windows, on any operator: one clear error with the cause."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_function_that_returns_none_is_named(windows):
         stream.execute_and_collect()
 
 
-@pytest.mark.parametrize("windows", [each for each in WINDOWS if "sessions" in each])
+@pytest.mark.parametrize("windows", [window for window in WINDOWS if "sessions" in window])
 @pytest.mark.parametrize("time", [2**63 - 11, 2**63 - 10, 2**63 - 2])
 def test_a_session_that_would_end_behind_the_end_of_time_is_refused_with_its_record(windows, time):
     stream = WINDOWS[windows](keyed([time], lambda value: value)).reduce(max)
@@ -66,7 +66,7 @@ def test_a_session_that_would_end_behind_the_end_of_time_is_refused_with_its_rec
         stream.execute_and_collect()
 
 
-@pytest.mark.parametrize("windows", [each for each in WINDOWS if "sessions" in each])
+@pytest.mark.parametrize("windows", [window for window in WINDOWS if "sessions" in window])
 def test_results_of_count_windows_have_no_time_for_sessions(windows):
     stream = WINDOWS[windows](keyed([1], lambda value: 2**63 - 1)).reduce(max)
     with pytest.raises(ProgramError, match="as count windows"):

@@ -1,4 +1,4 @@
-"""Operators of two streams: connected ones, broadcast state, joins."""
+"""Operators of two streams: connected streams, broadcast state, joins."""
 
 from __future__ import annotations
 

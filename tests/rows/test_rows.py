@@ -213,7 +213,7 @@ def test_a_row_arrives_in_a_process_that_never_saw_its_class():
 
 
 def same(left: object, right: object) -> bool:
-    """Equality that tells 1 from 1.0 and True, and lets NaN be equal to NaN."""
+    """Equality that distinguishes 1 from 1.0 and True, with NaN equal to NaN."""
     return repr(left) == repr(right)
 
 
@@ -318,7 +318,7 @@ def test_every_timestamp_is_in_utc_itself():
 
 
 def test_what_null_slots_hold_does_not_matter():
-    """Under a null may lie anything, also what no date could be."""
+    """A null's slot may have any content, even an invalid date."""
     for kind in (pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.duration("us")):
         memory = pa.py_buffer(np.array([0, -(2**63), 2**63 - 1], np.int64))
         column = pa.Array.from_buffers(kind, 3, [pa.py_buffer(b"\x01"), memory])
@@ -395,9 +395,9 @@ def test_timestamps_to_the_microsecond(values):
 def test_timestamps_ms(values, kind, expected):
     width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
     column = pa.array([99, *values], width).cast(kind)[1:]
-    found = timestamps_ms(column, timezone.utc)
-    assert found.dtype == np.int64
-    assert found.tolist() == expected
+    result = timestamps_ms(column, timezone.utc)
+    assert result.dtype == np.int64
+    assert result.tolist() == expected
 
 
 def test_timestamps_ms_of_date64_and_of_nothing():
@@ -423,7 +423,7 @@ KINDS = [
     st.sampled_from(["UTC", "America/New_York", "Asia/Kolkata"]).map(ZoneInfo),
 )
 def test_a_column_has_the_timestamps_of_its_values(kind_and_values, zone):
-    """Rows that are columns, and those that a function has touched, have the same event time."""
+    """Columnar rows, and rows from functions, have the same event time."""
     kind, values = kind_and_values
     column = pa.array(values, kind)
     assert timestamps_ms(column, zone).tolist() == [to_timestamp(value, zone) for value in column_to_list(column)]
@@ -505,7 +505,7 @@ def test_how_to_make_another_row_is_said_where_one_is_to_be_changed():
 
 
 def test_classes_with_names_are_called_without_python():
-    """Rows are made by the hundred thousand: a call of their class is that of ``tuple``."""
+    """Rows are created by the hundred thousand: their class is called like ``tuple``."""
     calls: list[str] = []
     sys.setprofile(lambda frame, event, argument: calls.append(event))
     try:

@@ -32,7 +32,7 @@ def task(subtask: int, records: int, **values: Any) -> TaskReport:
 
 
 def progress(*tasks: TaskReport, name: str = "pillarbox") -> dict[str, Any]:
-    return {"observedMetrics": {observed_as(name): {"tasks": [text_of_report(one) for one in tasks]}}}
+    return {"observedMetrics": {observed_as(name): {"tasks": [text_of_report(task) for task in tasks]}}}
 
 
 def test_sums_the_busiest_task_and_what_is_lowest() -> None:
@@ -102,7 +102,7 @@ def test_records_that_are_broadcast_count_once() -> None:
     sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
     with LocalJob(env._compile("test", [sink])) as job:
         job.run()
-        (report,) = by_operator(each for each in job.reports if each.uid == "rules")
+        (report,) = by_operator(report for report in job.reports if report.uid == "rules")
     assert report.tasks == 4
     assert report.records_in == 103
 

@@ -1,4 +1,4 @@
-"""The enrichment example gives what joining the tables gives, row for row, whatever the service does."""
+"""The enrichment example equals a join of the tables, row for row, despite faults of the service."""
 
 from __future__ import annotations
 

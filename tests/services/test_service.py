@@ -1,4 +1,4 @@
-"""The service that these tests ask has the troubles that it is told to have."""
+"""The tests' service has the configured faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place to run a query in, and what the page and the doctor say of it."""
+"""A folder with a query, and the reports of page and doctor about it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PATIENCE = 600.0
 
 @dataclass
 class Said:
-    """What page and doctor say.
+    """The reports of page and doctor.
 
     Attributes:
-        page: the findings of the page by rule, ``conditions``: the lines on top of it, and ``status``.
+        page: the page's findings by rule, ``conditions``: its banner lines, and ``status``.
         doctor: the findings of ``pillarbox doctor CHECKPOINT`` by rule.
     """
 
@@ -85,7 +85,7 @@ class Room:
             self.query.awaitTermination()
 
     def look(self) -> Said:
-        """Return what page and doctor say now."""
+        """Return the current reports."""
         said = Said()
         if self.query is None:
             shown = CheckpointQuery(self.spark, self.checkpoint)
@@ -97,7 +97,7 @@ class Room:
         said.page = {each["rule"]: each["message"] for each in view["findings"]}
         said.conditions, said.status = [each["line"] for each in view["conditions"]], view["status"]
         findings = examine(Facts.of(stored_snapshot(self.spark, self.checkpoint)))
-        said.doctor = {each.rule: each.message for each in findings if each.status == "wrong"}
+        said.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
         return said
 
     def look_until(self, rule: str) -> Said:
@@ -110,7 +110,7 @@ class Room:
             time.sleep(1.0)
 
     def doctors_words(self) -> str:
-        """What the command prints."""
+        """Return the command's output."""
         console = show.output()
         with console.capture() as capture:
             show.findings(console, examine(Facts.of(stored_snapshot(self.spark, self.checkpoint))), every=False)

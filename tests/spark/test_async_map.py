@@ -1,4 +1,4 @@
-"""One call on a DataFrame: what functions may give, and what is refused before anything runs."""
+"""One call on a DataFrame: results of functions, and refusals before anything runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import pillarbox.functions as PF
 from pillarbox import AsyncCache, OutputTag, ProgramError
 
-# What the type checker would refuse as well.
+# Calls that the type checker would refuse as well.
 ANYHOW: Any = PF.async_map
 
 
@@ -110,7 +110,7 @@ async def a_word(number):
 
 @pytest.mark.usefixtures("one_attempt")
 def test_dicts_go_by_the_rules_of_to_dataframe(numbers):
-    """An unknown name is refused, a missing one is null where it may be."""
+    """An unknown name is refused; a missing one is null if allowed."""
     made = PF.async_map(numbers, only_half, "half DOUBLE, name STRING", columns="id")
     assert rows(made) == [(n, n % 2, n / 2, None) for n in range(6)]
     for function, output, words in (
@@ -144,10 +144,10 @@ def test_failures_are_a_column(numbers, batch_size):
     assert made.schema.simpleString() == (
         "struct<id:bigint,odd:int,half:double,name:string,why:struct<type:string,message:string,attempts:int>>"
     )
-    found = rows(made)
-    assert found[:3] == [(n, n % 2, n / 2, str(n), None) for n in range(3)]
-    assert [row[:4] for row in found[3:]] == [(n, n % 2, None, None) for n in (3, 4, 5)]
-    for row in found[3:]:
+    result = rows(made)
+    assert result[:3] == [(n, n % 2, n / 2, str(n), None) for n in range(3)]
+    assert [row[:4] for row in result[3:]] == [(n, n % 2, None, None) for n in (3, 4, 5)]
+    for row in result[3:]:
         assert (row[4].type, row[4].attempts) == ("ConnectionError", 2)
         assert row[4].message in (f"no {row[0]}", f"no {row[0] - 1}" if batch_size else "")
 
@@ -158,11 +158,11 @@ def test_timeouts_are_in_the_column_of_failures(numbers):
         return number
 
     made = PF.async_map(numbers, ask, "n LONG", columns="id", failures="why", timeout="200 ms")
-    found = {row.id: (row.n, row.why) for row in made.collect()}
+    rows = {row.id: (row.n, row.why) for row in made.collect()}
     late = (None, ("TimeoutError", "no answer within 200 ms", 1))
-    assert found[3] == late
+    assert rows[3] == late
     # On a busy machine others may be late, too.
-    assert all(what in ((number, None), late) for number, what in found.items())
+    assert all(what in ((number, None), late) for number, what in rows.items())
 
 
 def test_columns_are_told_apart_as_spark_does(numbers):

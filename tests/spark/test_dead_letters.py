@@ -27,7 +27,7 @@ RECORDS = 120
 
 
 class Counts(KeyedProcessFunction):
-    """Keeps a list, which it changes in place before it raises; measures and logs what it does."""
+    """Keeps a list, which it changes in place before it raises; measures and logs its work."""
 
     def __init__(self, logged: Path) -> None:
         self.logged = logged
@@ -110,8 +110,8 @@ def test_dead_letters_of_a_streaming_query(spark, tmp_path):
     assert any(task.gauges["counts.rows.rate.rate"] > 0 for task in mine)
     lines = [line for path in tmp_path.glob("*.log") for line in path.read_text().splitlines()]
     form = r"got (\d) \(operator 'process: Counts', subtask (\d), epoch (\d)\) process: Counts (\d) (\d)"
-    found = [re.fullmatch(form, line) for line in lines]
-    assert all(found), lines
-    parts = [tuple(map(int, each.groups())) for each in found if each is not None]
+    match = [re.fullmatch(form, line) for line in lines]
+    assert all(match), lines
+    parts = [tuple(map(int, each.groups())) for each in match if each is not None]
     assert sorted(number for number, *_ in parts) == [0, 1, 2]
     assert all((subtask, epoch) == (its, again) for _, subtask, epoch, its, again in parts)

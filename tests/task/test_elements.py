@@ -1,4 +1,4 @@
-"""Elements as buffers hold them: what goes in comes out."""
+"""Elements in buffers: decoding returns the encoded element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harnesses themselves: what they show is what a task does."""
+"""The harnesses behave like a task."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Mean(AggregateFunction):
 
 
 class Count(KeyedProcessFunction):
-    """Counts; "t<ms>" sets an event-time timer, "p<ms>" a processing-time timer, "late" goes to the side."""
+    """Counts; "t<ms>" sets an event-time timer, "p<ms>" a processing-time timer, "late" is emitted to the side."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -155,7 +155,7 @@ def test_end_of_input_fires_all_event_time_timers():
 
 
 def test_no_processing_time_timer_fires_behind_the_end_of_input():
-    """As in a task, where nothing comes behind the maximum watermark."""
+    """As in a task, where nothing follows the maximum watermark."""
     with keyed(processing_time=100) as harness:
         harness.push(("a", "p150"))
         harness.end_input(time_passes=100)

@@ -19,7 +19,7 @@ from pillarbox._time.watermark_generators import (
 
 
 class Recorder(WatermarkOutput):
-    """Notes what a generator says."""
+    """Notes a generator's output."""
 
     def __init__(self):
         self.said = []
@@ -280,7 +280,7 @@ class TestMonotoneOutput:
         assert watermarks == sorted(set(watermarks))
         assert max(watermarks, default=None) == max((w for w in said if isinstance(w, int)), default=None)
         assert statuses == (["idle", "active"] * len(said))[: len(statuses)]
-        # No watermark goes out while the stream is said to be idle.
+        # No watermark is emitted while the stream is idle.
         idle = False
         for word in sink.got:
             idle = word == "idle" if isinstance(word, str) else idle

@@ -1,4 +1,4 @@
-"""Each operator is in a program that chaos runs. A new one needs a part in the table, or a reason why it has none."""
+"""Each operator is in a program that chaos runs. A new operator needs a part in the table, or a reason against one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Shown:
 
 
 def operators_of(make: Callable[..., Any] | None) -> Iterator[type[StreamOperator]]:
-    """Yield the operator that is made, and the one that it guards."""
+    """Yield the created operator, and the operator that it guards."""
     if make is None:
         return
     if isinstance(make, Captured):
@@ -101,6 +101,6 @@ def test_every_operator_is_under_faults(programs):
     nodes = [node for program in programs for vertex in program.vertices for node in vertex.nodes]
     made = {operator for node in nodes for operator in operators_of(node.factory.make)}
     missing = set(all_operators()) - made - NOT_UNDER_FAULTS.keys()
-    missing -= {entry.operator for entry in OPERATORS if entry.lacks("chaos")}  # the table's own test says so
+    missing -= {entry.operator for entry in OPERATORS if entry.lacks("chaos")}  # tested by the table's own test
     assert not missing, f"chaos has no program with {missing}: enter a part in the table, or say why not"
     assert not made & NOT_UNDER_FAULTS.keys(), "there is a program with what is said to be in none"

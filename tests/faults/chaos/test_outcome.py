@@ -1,4 +1,4 @@
-"""What chaos counts: lost, doubled and silent rows, damage that was noticed, and clocks that were set."""
+"""Chaos counts lost, doubled and silent rows, noticed damage, and clock changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_wrong_rows_are_silent_only_after_damage_that_was_not_noticed():
         outcome.compare_batch(batch, RIGHT.output[batch][missing:], f"batch {batch}")
     assert (outcome.lost, outcome.doubled, outcome.silent) == (5, 0, 3)
     assert (early.wrong, late.wrong) == (1, 2)
-    assert [one.outcome() for one in outcome.damages] == ["SILENT: 1 rows", "SILENT: 2 rows"]
+    assert [damage.outcome() for damage in outcome.damages] == ["SILENT: 1 rows", "SILENT: 2 rows"]
     assert "SILENT: after cut: state/late" in said
 
 

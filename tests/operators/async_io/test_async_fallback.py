@@ -153,7 +153,7 @@ def test_a_fallback_of_another_kind_is_refused():
 
 
 class Sizes(AsyncBatchFunction):
-    """Tells for each record how many were in its batch."""
+    """Returns each record's batch size."""
 
     async def open(self, runtime_context):
         self.opened = runtime_context.get_task_name()

@@ -1,4 +1,4 @@
-"""Functions that raise what is no Exception, hang, or do not heed their cancellation: an error, but no hang."""
+"""Functions that raise a BaseException, hang, or ignore cancellation cause an error, but no hang."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def collect(function: Any, records: Any = range(3), **options: Any) -> list[Any]
     return list(env.from_collection(records).map_async(function, **options).execute_and_collect())
 
 
-# -- whatever a function raises --
+# -- raised errors --
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -216,7 +216,7 @@ def pass_time(h: Any, milliseconds: int) -> None:
     h.advance_processing_time(milliseconds)
 
 
-# -- what hangs --
+# -- hangs --
 
 
 class Stubborn:
@@ -239,7 +239,7 @@ STOP = threading.Event()
 
 @pytest.fixture(autouse=True)
 def stop(monkeypatch):
-    """What tests leave running ends with them; cancellation is to be heeded soon, but no loop is too slow."""
+    """Ends the tests' remaining work; cancellation must be quick, but no loop is too slow."""
     STOP.clear()
     monkeypatch.setattr(workers, "_HEED", 0.01)
     monkeypatch.setattr(workers, "_HEARS", 60.0)
@@ -419,7 +419,7 @@ def test_a_coroutine_that_blocks_the_loop_is_reported_once(monkeypatch, caplog):
     assert record.message.endswith(" (operator 'map_async: ask')")
 
 
-# -- what belongs to a request alone --
+# -- per request --
 
 
 SEEN: list[Any] = []
@@ -470,7 +470,7 @@ def test_cached_results_are_nobodys_to_change():
     assert SEEN == [1]
 
 
-# -- what is refused, and what is not --
+# -- refusals --
 
 
 def test_only_a_partial_is_looked_into():
@@ -574,7 +574,7 @@ def test_a_job_rate_limit_in_a_program():
 
 
 def test_what_heeds_no_cancellation_does_not_hang_the_process():
-    """As garbage, the coroutine would spin where it is collected; it is held for good, up to the process's end."""
+    """As garbage, the coroutine would spin in the collector; it is held until the process ends."""
     program = """
 import asyncio, gc, threading
 from pillarbox._operators.async_io.loop import event_loop

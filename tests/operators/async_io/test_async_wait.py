@@ -123,7 +123,7 @@ def test_no_more_than_capacity_at_a_time_and_all_of_it():
 
 
 def test_a_full_queue_holds_back_its_input():
-    """The records of a run wait outside: what is held is bounded by capacity."""
+    """The run's records wait outside: the capacity bounds the held records."""
     with harness(Service(), capacity=2) as h:
         service = h.operator.function
         worker = threading.Thread(target=_answer_all, args=(h.operator, service, 40))
@@ -140,7 +140,7 @@ def test_a_full_queue_holds_back_its_input():
 
 
 def _answer_all(operator: AsyncWaitOperator, service: Service, count: int) -> None:
-    answered: set[object] = set()  # the loop may not have come to the last answer yet
+    answered: set[object] = set()  # the loop may not have reached the last answer yet
     while len(answered) < count:
         time.sleep(0.001)
         for value in list(service.waiting):
@@ -506,7 +506,7 @@ def test_a_key_that_cannot_be_hashed():
 
 
 class Client(Function):
-    """Knows where it was opened, asked and closed."""
+    """Notes where it was opened, asked and closed."""
 
     log: list[tuple[str, str]] = []
 
@@ -574,7 +574,7 @@ def test_state_is_refused():
 def test_async_open_is_for_async_functions():
     class Confused(MapFunction):
         async def open(self, runtime_context):
-            """What would await it?"""
+            """nothing could await it"""
 
         def map(self, value):
             return value
@@ -594,7 +594,7 @@ def test_close_gives_up_what_is_under_way():
 
 
 def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
-    """Closing must not wait for ever for a loop that does not come to hear of it."""
+    """Closing must not wait forever for a blocked loop."""
     monkeypatch.setattr(workers, "GRACE", 0.05)
     monkeypatch.setattr(workers, "_HEARS", 0.05)
     monkeypatch.setattr(event_loop, "GRACE", 0.05)

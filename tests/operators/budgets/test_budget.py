@@ -1,4 +1,4 @@
-"""How budgets are written, and what is refused."""
+"""Notations of budgets, and refusals."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_one_name_has_one_budget():
         r" all operators, or rename one",
     ):
         program(Budget("model", requests=5), Budget("model", requests=6)).execute_and_collect()
-    # What a request costs is each operator's own matter.
+    # The cost of a request is each operator's own.
     same = program(Budget("model", requests=5e5, estimate=1), Budget("model", requests="500000 per second", estimate=2))
     assert list(same.execute_and_collect()) == [1]
 

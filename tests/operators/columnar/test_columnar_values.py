@@ -140,16 +140,16 @@ def same(value: Any) -> Any:
 )
 @pytest.mark.parametrize("window", [MINUTE, EventTimeSessionWindows.with_gap("1 minute")], ids=["panes", "sessions"])
 def test_keys_of_all_types(names, window):
-    """Keys of one subtask or three, in two epochs: what is equal for Spark is one key."""
+    """Keys of one subtask or three, in two epochs: keys that are equal for Spark are one key."""
     keys = [tuple(KEYS[name][1][number % len(KEYS[name][1])] for name in names) for number in range(6)]
     keys += [(None,) * len(names)]
     expected = Counter(tuple(map(same, key)) for key in keys * 3)
     for parallelism in (1, 3):
         env = StreamExecutionEnvironment().set_parallelism(parallelism)
         rows = stream([(*key, 5) for key in keys * 3], names, [KEYS[name][0] for name in names], env)
-        found = rows.key_by(names).window(window).aggregate(n=count_()).execute_and_collect()
-        assert Counter({tuple(map(same, row[: len(names)])): row.n for row in found}) == expected
-        assert len(found) == len(expected)
+        results = rows.key_by(names).window(window).aggregate(n=count_()).execute_and_collect()
+        assert Counter({tuple(map(same, row[: len(names)])): row.n for row in results}) == expected
+        assert len(results) == len(expected)
 
 
 class Total(AggregateFunction):
@@ -169,8 +169,8 @@ def test_columns_whose_names_would_be_those_of_a_key():
     for keys, aggregate in (("part", sum_("part.x")), (["part", "part.x"], count_())):
         with pytest.raises(ProgramError, match=r"aggregate\(\): 2 columns have the name 'part\.x': rename them"):
             rows.key_by(keys).window(MINUTE).aggregate(n=aggregate)
-    (found,) = rows.key_by("part").window(MINUTE).aggregate(n=count_("part"), m=sum_("other")).execute_and_collect()
-    assert (found.part, found.n, found.m) == ((1,), 1, 3)
+    (results,) = rows.key_by("part").window(MINUTE).aggregate(n=count_("part"), m=sum_("other")).execute_and_collect()
+    assert (results.part, results.n, results.m) == ((1,), 1, 3)
 
 
 # -- values --
@@ -201,12 +201,14 @@ def test_intervals_are_added_up_in_microseconds():
 
 def test_the_least_zero_keeps_its_sign():
     rows = stream([(-0.0, 1), (0.0, 2), (math.nan, 3)], ["x"], [Types.DOUBLE()])
-    (found,) = rows.window_all(MINUTE).aggregate(low=min_("x"), first=first_("x"), top=max_("x")).execute_and_collect()
-    assert (str(found.low), str(found.first), str(found.top)) == ("-0.0", "-0.0", "nan")
-    (found,) = (
+    (results,) = (
+        rows.window_all(MINUTE).aggregate(low=min_("x"), first=first_("x"), top=max_("x")).execute_and_collect()
+    )
+    assert (str(results.low), str(results.first), str(results.top)) == ("-0.0", "-0.0", "nan")
+    (results,) = (
         stream([(-0.0, 1)], ["x"], [Types.FLOAT()]).window_all(MINUTE).aggregate(x=max_("x")).execute_and_collect()
     )
-    assert str(found.x) == "-0.0"
+    assert str(results.x) == "-0.0"
 
 
 @pytest.mark.parametrize("make", [min_, first_, approx_count_distinct_])
@@ -233,13 +235,13 @@ def amounts(number: int, env: StreamExecutionEnvironment | None = None) -> Any:
 )
 def test_aggregates_over_all_rows(window, parallelism):
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
-    found = amounts(200, env).window_all(window).aggregate(n=count_(), total=sum_("x")).execute_and_collect()
-    assert found[0]._fields == ("window_start", "window_end", "n", "total")
+    results = amounts(200, env).window_all(window).aggregate(n=count_(), total=sum_("x")).execute_and_collect()
+    assert results[0]._fields == ("window_start", "window_end", "n", "total")
     expected: dict[Any, list[Any]] = {}
     for index in range(200):
         for bounds in window.assign_windows(None, 1_000 * index, None):
             expected.setdefault(tuple(bounds), []).append(index % 7 if index % 5 else None)
-    assert {(millis(row.window_start), millis(row.window_end)): (row.n, row.total) for row in found} == {
+    assert {(millis(row.window_start), millis(row.window_end)): (row.n, row.total) for row in results} == {
         bounds: (len(held), sum(filter(None, held)) if any(each is not None for each in held) else None)
         for bounds, held in expected.items()
     }

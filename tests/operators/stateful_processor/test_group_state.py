@@ -33,7 +33,7 @@ def test_the_state_of_a_key_is_kept_and_removed():
 
 
 def times_out(key, frames, state):
-    """Sets a timeout with a state; what a timeout does is up to the state."""
+    """Sets a timeout and a state; the timeout's effect depends on the state."""
     rows = [value for frame in frames for value in frame["v"]]
     before = state.getOption
     if state.hasTimedOut:

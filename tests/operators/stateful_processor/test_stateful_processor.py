@@ -1,4 +1,4 @@
-"""A ``StatefulProcessor`` in the operator: calls, timers, states, results. What Spark does was tried on Spark 4.3."""
+"""A ``StatefulProcessor`` in the operator: calls, timers, states, results. Expectations are from Spark 4.3."""
 
 from __future__ import annotations
 
@@ -146,7 +146,9 @@ class Changing(Base):
 
 
 def test_timers_see_a_snapshot_of_the_timers_that_have_expired():
-    """As in Spark: one that is deleted meanwhile is called, a new one waits, and the fired one goes after its call."""
+    """As in Spark: a timer deleted in the meantime is called, a new one waits, and a fired one is removed after its
+    call.
+    """
     batches = MicroBatches(Changing(), mode="eventtime")
     batches.run([("a", 0, 1)], 0)
     assert batches.run([], 1, watermark=3000) == [
@@ -390,7 +392,7 @@ class Lives(Base):
 
 
 def test_states_expire_at_the_time_of_the_micro_batch():
-    """A value as a whole, elements and entries one by one; at the very end of their time they are gone."""
+    """A whole value, or single elements and entries; exactly at the end of their time they have expired."""
     tester = TwsTester(Lives(), timeMode="ProcessingTime")
     tester.setProcessingTime(1_000)
     tester.test("a", [Row(v=1)])

@@ -1,4 +1,4 @@
-"""What is stored for a value of state, and what comes back."""
+"""Stored forms of state values, and the values read back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_comes_back_shares_nothing_with_what_is_stored(numbers, number, ent
     stored = codec.encode((numbers, number, entries))
     first = decoded(codec, stored)
     assert first == (
-        [(each + 2**63) % 2**64 - 2**63 for each in numbers], (number + 2**63) % 2**64 - 2**63, entries
+        [(number + 2**63) % 2**64 - 2**63 for number in numbers], (number + 2**63) % 2**64 - 2**63, entries
     )  # fmt: skip
     first[0].append(1)
     for value in first[2].values():

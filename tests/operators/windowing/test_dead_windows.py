@@ -1,4 +1,4 @@
-"""Dead letters of windows: a record that cannot be added is in no window, a window whose function raises goes on."""
+"""Dead letters of windows: a record that cannot be added is in no window; a window whose function raises continues."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Texts(AggregateFunction):
     def get_result(self, accumulator):
         if "worse" in accumulator[1]:
             raise ValueError("worse")
-        return accumulator[0], "".join(sorted(accumulator[1]))  # on panes, elements come in another order
+        return accumulator[0], "".join(sorted(accumulator[1]))  # panes have another order of elements
 
     def merge(self, one, other):
         return [one[0] + other[0], one[1] + other[1]]
@@ -279,7 +279,7 @@ def test_a_program_that_never_saw_the_records_that_could_not_be_added(events, ki
     }[kind]
 
     def program(env, events):
-        # Watermarks are those of all records, also of the bad ones.
+        # Watermarks include the bad records.
         timed = events.assign_timestamps_and_watermarks(AHEAD)
         good = timed.filter(lambda event: event[2] != "bad")
         keyed = [stream.key_by(lambda event: event[0]).window(assigner) for stream in (timed, good)]

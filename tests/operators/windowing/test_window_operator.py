@@ -49,7 +49,7 @@ from tests.operators.windowing.windows import Contents, Number, open_windows
 
 
 def push(harness, *records: tuple[Any, Any, int]) -> list[Any]:
-    """Push records (key, value, time) one by one; return what came out."""
+    """Push records (key, value, time) one by one, and return the output."""
     harness.clear_output()
     for key, value, time in records:
         harness.push((key, value), time)
@@ -104,7 +104,7 @@ def test_a_record_that_bridges_sessions_keeps_the_elements_of_all():
 
 
 def test_a_record_looks_at_the_sessions_that_it_meets_alone(monkeypatch):
-    """However many there are; not so where a program has its own rule of merging."""
+    """For any number of sessions; except with a custom rule of merging."""
 
     class Own(EventTimeSessionWindows):
         def merge_windows(self, windows, callback):
@@ -417,7 +417,7 @@ def test_a_users_own_evictor_with_an_incremental_function():
         assert push(harness, *[("a", n, 0) for n in range(12)]) == [("a", 2), ("a", 4), ("a", 14), ("a", 10)]
 
 
-# -- what window functions have at hand --
+# -- context of window functions --
 
 
 class Firings(ProcessWindowFunction):
@@ -543,7 +543,7 @@ def test_the_laws_of_operators(build):
     check_operator(lambda **options: open_windows(build, **options), script, ordered=False)
 
 
-# -- what is refused --
+# -- refusals --
 
 
 class CannotMerge(Quarters, MergingWindowAssigner):
@@ -670,7 +670,7 @@ def test_windows_over_all_of_a_stream_and_behind_each_other():
 
 @pytest.mark.parametrize("lateness", [0, 7])
 def test_tumbling_windows_are_the_same_state_on_both_ways(lateness):
-    """What the loop for ordinary windows wrote is what the general operator goes on with, and the other way round."""
+    """The general operator continues from the state of the ordinary windows' loop, and vice versa."""
 
     def quick(stream):
         return stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(lateness).reduce(summed)
@@ -730,7 +730,7 @@ def test_a_shorter_lateness_ends_windows_that_wait_for_late_elements():
 
 
 def test_results_of_a_window_have_one_order_in_warm_and_in_restored_tasks():
-    """A task that is tried again in another process sends what the one before it sent."""
+    """A retried task in another process sends the same output."""
 
     def windows(stream):
         return stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(5).reduce(summed)

@@ -115,7 +115,7 @@ def test_operators_whose_types_are_known_are_plain(name):
     assert types_in_head(savepoint)
     with start(TYPED[name], savepoint) as job:
         assert push(job, *then) == expected
-    # As it is with pickles, which read what is plain; and are read where they fit.
+    # Like pickles, which can read plain data; and are converted if their types match.
     with start(TYPED[name], savepoint, None) as job:
         assert push(job, *then) == expected
         assert formats(job) == {

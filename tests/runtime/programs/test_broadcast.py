@@ -31,7 +31,7 @@ CHANGED = OutputTag("changed")
 
 
 class Over(KeyedBroadcastProcessFunction):
-    """The spending of a key beside its limit; a limit of all keys gives what each has spent."""
+    """A key's spending with its limit; a limit for all keys emits each key's spending."""
 
     def open(self, runtime_context):
         self.spent = runtime_context.get_state(ValueStateDescriptor("spent"))
@@ -79,7 +79,7 @@ EVENTS = st.lists(
 @pytest.mark.slow("a model")
 @given(EVENTS, PARALLELISM, st.lists(st.booleans(), max_size=25))
 def test_equal_to_plain_python(events, parallelism, restarts):
-    """Each event in an epoch of its own, so that their order is known; also where workers die and the job restarts."""
+    """Each event is in its own epoch, so the order is known; also with lost workers and restarts."""
     harness = ProgramTestHarness(program, parallelism=parallelism)
     spent: Counter[int] = Counter()
     limits: dict[str, int] = {}
@@ -254,7 +254,7 @@ RECENT.enable_time_to_live(StateTtlConfig("1 minute"))
 
 
 class Walk(KeyedBroadcastProcessFunction):
-    """A command goes over the keys of a state: it reads and changes it, and another one, while it goes."""
+    """A command iterates over the keys of a state, and reads and changes it and another state during the iteration."""
 
     def open(self, runtime_context):
         self.size, self.recent = runtime_context.get_state(SIZE), runtime_context.get_list_state(RECENT)
@@ -291,13 +291,13 @@ def test_a_command_goes_over_the_keys_of_a_state():
         harness.push2("halve")
         harness.push2("recent")
         snapshot = harness.snapshot()
-        found = harness.get_output()
-        assert [sorted(each) for each in found] == [
+        outputs = harness.get_output()
+        assert [sorted(each) for each in outputs] == [
             [("a", 3), ("b", 2), ("c", 2), ("d", 1)],
             [("a", 1), ("b", 1), ("c", 1)],
             [("a", [7]), ("b", [5]), ("c", [6]), ("d", [3])],
         ]
-        assert harness.get_side_output(CHANGED) == [key for each in found[:2] for key, _ in each]
+        assert harness.get_side_output(CHANGED) == [key for each in outputs[:2] for key, _ in each]
         harness.push1(row(text="e", number=9))
         harness.push2("recent")
         order = harness.get_output()[-1]
@@ -309,7 +309,7 @@ def test_a_command_goes_over_the_keys_of_a_state():
         harness.push1(row(text="c", number=10))
         harness.set_processing_time(60_000)
         harness.push2("recent")
-        assert harness.get_output()[-1] == [("c", [10])]  # what has expired is not there
+        assert harness.get_output()[-1] == [("c", [10])]  # [("c", 10)] only: the other one has expired
         with pytest.raises(OperatorError, match=r"failed in apply_to_keyed_state\(\) at the key 'c'.*no c"):
             harness.push1(row(text="c", number=10))
             harness.push2("fail")

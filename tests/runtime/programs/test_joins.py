@@ -35,7 +35,7 @@ BOUND = st.integers(-12, 12)
 
 
 def timed(stream):
-    """Event time is told by records of the kind "time", so a test knows where it stands."""
+    """Records of the kind "time" set event time, so that a test knows it."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(5).with_timestamp_assigner("at")
     return stream.assign_timestamps_and_watermarks(strategy)
 
@@ -60,7 +60,7 @@ def run(build, events, parallelism, restarts):
 
     try:
         pending: list[tuple[str, int]] = []
-        # Each epoch hears of both streams, so that what event time is does not depend on the order within it.
+        # Each epoch has both streams, so event time does not depend on the order within it.
         for number, (is_left, key, at, ends) in enumerate(events):
             name = "lefts" if is_left else "rights"
             harness.push(name, row(key=key, at=at, number=number))
@@ -92,7 +92,7 @@ def is_late(event, watermark):
 
 @given(EVENTS, BOUND, BOUND, st.booleans(), st.booleans(), st.integers(1, 3), st.lists(st.booleans(), max_size=40))
 def test_interval_join(events, one, other, no_lower, no_upper, parallelism, restarts):
-    """All pairs of records that were not late, each once; late ones to their side outputs; then no state is left."""
+    """All pairs of punctual records, each once; late ones on their side outputs; finally no state remains."""
     lower, upper = min(one, other), max(one, other)
     if upper - lower < no_lower + no_upper:
         no_lower = no_upper = False
@@ -163,13 +163,13 @@ def test_join_and_co_group(kind, events, parallelism, restarts):
 
     class Both(CoGroupFunction):
         def co_group(self, firsts, seconds):
-            yield sorted(each.number for each in firsts), sorted(each.number for each in seconds)
+            yield sorted(first.number for first in firsts), sorted(second.number for second in seconds)
 
     class Flat(FlatJoinFunction):
         def join(self, first, second):
             return [(first.number, second.number)] * 2
 
-    # Nothing is late, so that what is expected depends on no epoch.
+    # Nothing is late, so the expected result does not depend on epochs.
     def all_in_time(stream):
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(100).with_timestamp_assigner("at")
         return stream.assign_timestamps_and_watermarks(strategy)
@@ -212,7 +212,7 @@ def test_windows_of_two_streams_with_trigger_and_evictor():
 
     class OfTheFirst(Evictor):
         def evict_before(self, elements, window, context):
-            elements[:] = [each for each in elements if each.value[0] == 1 or each.value[1].number > 1]
+            elements[:] = [element for element in elements if element.value[0] == 1 or element.value[1].number > 1]
 
         def evict_after(self, elements, window, context):
             elements.clear()

@@ -79,12 +79,12 @@ def test_a_trickle_comes_to_all_subtasks(how):
         return SPREAD[how](numbers).map(Where())
 
     with ProgramTestHarness(build, parallelism=4) as harness:
-        found = []
+        results = []
         for number in range(24):
             harness.push("numbers", number)
-            found += harness.run_epoch()["output"]
-    assert [number for number, _ in found] == list(range(24))
-    counts = Counter(subtask for _, subtask in found)
+            results += harness.run_epoch()["output"]
+    assert [number for number, _ in results] == list(range(24))
+    counts = Counter(subtask for _, subtask in results)
     assert set(counts) == {0, 1, 2, 3}
     assert how == "shuffle" or set(counts.values()) == {6}
 

@@ -1,4 +1,4 @@
-"""A naive datetime is one point in time, whatever a program makes of it: event time, watermark, timer or column."""
+"""A naive datetime is one point in time for every use: event time, watermark, timer or column."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Timed(KeyedProcessFunction):
 def test_a_naive_datetime_is_the_same_everywhere(moment: datetime, zone: str) -> None:
     def program(env: Any, times: Any) -> Any:
         strategy = WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(lambda each: each)
-        return times.assign_timestamps_and_watermarks(strategy).key_by(lambda each: 1).process(Timed())
+        return times.assign_timestamps_and_watermarks(strategy).key_by(lambda watermark: 1).process(Timed())
 
     moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
     expected = millis(moment, zone)

@@ -39,9 +39,9 @@ def cut(items, places):
     st.lists(st.booleans(), max_size=5),
 )
 def test_both_streams_share_state_and_timers(events, places, parallelism, restarts):
-    """Equal to plain Python, whatever the parallelism and the cuts, also where workers die and the job starts again."""
+    """Equal to plain Python for any parallelism and epochs, also with lost workers and restarts."""
     ordered: set[int] = set()
-    once = []  # each order comes once, its payments any number of times
+    once = []  # each order once, with any number of payments
     for is_order, key, amount in events:
         if not is_order or key not in ordered:
             once.append((is_order, key, amount))
@@ -83,7 +83,7 @@ def test_event_time_is_the_least_of_both_streams():
         harness.push("payments", row(order_id=2, amount=5, at=0))
         harness.run_epoch()
         harness.push("orders", row(id=3, at=100_000_000))
-        assert harness.run_epoch()["unpaid"] == []  # the payments may still come
+        assert harness.run_epoch()["unpaid"] == []  # the payments may still arrive
         harness.push("payments", row(order_id=4, amount=5, at=100_000_000))
         assert harness.run_epoch()["unpaid"] == [1]
 
@@ -133,7 +133,7 @@ def test_behind_a_rebalance_each_record_comes_once(values, parallelism, partitio
 
 
 def test_behind_a_rebalance_event_time_goes_on():
-    """Timers behind a second shuffle need the watermarks of all subtasks, also of those that got no record."""
+    """Timers after a second shuffle need the watermarks of all subtasks, also of subtasks without records."""
 
     def build(env, orders, payments):
         return paid(env, orders.rebalance().map(lambda order: order), payments.rebalance().filter(lambda payment: True))
@@ -255,7 +255,7 @@ def test_keyed_streams_share_the_state_of_a_map():
 
 
 def test_an_operator_of_two_inputs_sees_the_streams_of_one_chain_together():
-    """Also where both come from one source: they meet in one operator, whose attributes both methods see."""
+    """Also from one source: they meet in one operator, whose attributes both methods share."""
 
     class Seen(CoFlatMapFunction):
         def __init__(self):

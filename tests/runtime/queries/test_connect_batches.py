@@ -1,4 +1,4 @@
-"""What ``foreachBatch`` under Spark Connect cannot do, as its tasks are not told of the query: said before it runs."""
+"""Limits of ``foreachBatch`` under Spark Connect, whose tasks do not know the query: errors before it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver remembers of programs that were planned."""
+"""The driver's record of planned programs."""
 
 from __future__ import annotations
 

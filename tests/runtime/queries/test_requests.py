@@ -1,4 +1,4 @@
-"""Requests to the driver of a running query, without Spark: who takes, who withdraws, and what both get to know."""
+"""Requests to the driver of a running query, without Spark: acceptance, withdrawal, and messages to both sides."""
 
 from __future__ import annotations
 
@@ -61,67 +61,67 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    found = Clock()
-    monkeypatch.setattr(asking, "time", found)
-    return found
+    result = Clock()
+    monkeypatch.setattr(asking, "time", result)
+    return result
 
 
 @pytest.fixture
 def folder(monkeypatch):
-    found = Folder()
+    result = Folder()
     for module in (asking, request_watch):
-        monkeypatch.setattr(module, "Requests", lambda spark, checkpoint: found)
+        monkeypatch.setattr(module, "Requests", lambda spark, checkpoint: result)
     monkeypatch.setattr(Checkpoint, "query_id", "q")
-    return found
+    return result
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What a driver was asked to do; a test may let it raise."""
-    found = []
+    """Calls of the driver's actions; a test may make them raise."""
+    results = []
 
     def savepoint(query, directory, **options):
-        found.append((directory, options))
+        results.append((directory, options))
         if directory == "bad":
             raise SavepointError("the disk is full")
         if directory == "worse":
             raise OSError("no disk")
 
     def record(writer, directory, **options):
-        found.append((directory, options))
+        results.append((directory, options))
 
     def end(started, has_time):
-        found.append(("stop", {}))
+        results.append(("stop", {}))
         return True
 
     monkeypatch.setattr(request_watch, "stop_with_savepoint", savepoint)
     monkeypatch.setattr(observing, "record", record)
     monkeypatch.setattr(request_watch, "end_query", end)
-    return found
+    return results
 
 
 @pytest.fixture
 def watch(folder, clock, monkeypatch):
     query: Any = SimpleNamespace(id="q", isActive=True)
     start: Any = SimpleNamespace(checkpoint="cp", spark=NO_SPARK, writer="writer")
-    found = RequestWatch(StartedQuery(query, start), clock.time)
-    # What another thread would do, at once.
+    request_watch = RequestWatch(StartedQuery(query, start), clock.time)
+    # Run another thread's work at once.
     monkeypatch.setattr(threading, "Thread", lambda target, args, **_: SimpleNamespace(start=lambda: target(*args)))
-    found.look()  # as at the start of the query
-    return found
+    request_watch.look()  # as at the start of the query
+    return request_watch
 
 
 @pytest.fixture
 def savepoints(monkeypatch):
-    """The places where there is a whole savepoint."""
-    found = set[str]()
+    """The folders with a complete savepoint."""
+    results = set[str]()
 
     def open_savepoint(spark, directory):
-        if directory not in found:
+        if directory not in results:
             raise CheckpointMismatchError(f"{directory} is no savepoint")
 
     monkeypatch.setattr(asking, "open_savepoint", open_savepoint)
-    return found
+    return results
 
 
 @pytest.fixture
@@ -129,10 +129,10 @@ def started(folder, watch):
     """A start of the query after all that is in the folder; returns its watch."""
 
     def start():
-        found = RequestWatch(watch._started, watch._clock)
-        found.look()
-        found.look()
-        return found
+        request_watch = RequestWatch(watch._started, watch._clock)
+        request_watch.look()
+        request_watch.look()
+        return request_watch
 
     return start
 
@@ -283,7 +283,7 @@ def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, call
 
 
 def test_nothing_is_said_of_requests_to_a_query_that_has_ended(folder, watch, monkeypatch, caplog):
-    """Its Spark may be gone as well."""
+    """Its Spark may have ended as well."""
 
     def broken():
         raise OSError("this SparkContext was shut down")
@@ -469,7 +469,7 @@ def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock)
 
 
 def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
-    """Nobody takes it within its own time; the call that waits for it has more."""
+    """No driver accepts it in time; the call that waits for it has more time."""
     want_stop(folder, until=1010.0)
     with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds"):
         stop()
@@ -553,7 +553,7 @@ def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
 
 
 def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, started, calls, caplog):
-    """Whoever asked was killed: hours later nobody would expect it, be the timeout as long as it is."""
+    """The caller was killed: hours later, the stop would be unexpected, whatever its timeout."""
     want_stop(folder, until=1000 + 24 * 3600.0)
     ask(folder, until=1000 + 24 * 3600.0)
     with caplog.at_level(logging.WARNING, "pillarbox"):
@@ -584,7 +584,7 @@ def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, cloc
 
 @pytest.mark.parametrize("call", [stop, savepoint])
 def test_a_driver_dies_at_its_work_and_the_query_is_started_again(folder, clock, savepoints, started, calls, call):
-    """The command does not wait for the dead one; it says how to see whether it was done."""
+    """The command does not wait for the dead driver; it explains how to check the result."""
 
     def sleep(seconds):
         number = getattr(folder.content[0], "request", "")
@@ -620,12 +620,12 @@ def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(fo
         raise OSError("no route to host")
 
     ask(folder)
-    found = RequestWatch(watch._started, watch._clock)
+    request_watch = RequestWatch(watch._started, watch._clock)
     with monkeypatch.context() as patch:
         patch.setattr(folder, "files", broken)
-        found.look()
-    found.look()
-    found.look()
+        request_watch.look()
+    request_watch.look()
+    request_watch.look()
     assert not calls and folder.of(Status) == [Status("r", "over")]
 
 

@@ -16,7 +16,7 @@ from pillarbox_tools.recording.target import Target
 
 
 def vertex(number: int, level: int, *operators: tuple[str, str]) -> PlanVertex:
-    return PlanVertex("p", number, level, "map", 2, False, [], [PlanOperator(*each) for each in operators])
+    return PlanVertex("p", number, level, "map", 2, False, [], [PlanOperator(*operator) for operator in operators])
 
 
 # One output takes the records of three tasks.

@@ -1,4 +1,4 @@
-"""Whether what an epoch read is still there, by Spark's logs of both versions; Spark and its files are made up here."""
+"""Checks that an epoch's input still exists, from Spark's logs of both versions. Spark and its files are simulated."""
 
 from __future__ import annotations
 

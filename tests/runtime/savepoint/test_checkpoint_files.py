@@ -1,4 +1,4 @@
-"""What is said of a checkpoint from its folders alone, and columns of any names; without Spark."""
+"""Messages about a checkpoint from its folders alone, and columns with any names; without Spark."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_columns_of_any_names_are_mapped(names: list[str]) -> None:
         return SimpleNamespace(columns=columns, toDF=lambda *new: frame([*new]), mapInArrow=mapped)
 
     def function(batches: Any) -> Any:
-        for each in batches:
-            seen.append(each.schema.names)
-            yield each
+        for batch in batches:
+            seen.append(batch.schema.names)
+            yield batch
 
     mapped: Any = map_in_arrow(frame(names), "a test", function, "x INT")
     assert mapped == [batch]

@@ -1,4 +1,4 @@
-"""What a change of a program would do to a checkpoint, told from both alone; without Spark."""
+"""Effects of a program change on a checkpoint, from both alone; without Spark."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> No
 
 
 class Declares(KeyedProcessFunction):
-    """Keeps one value, of a declared type or of none."""
+    """Keeps one value, with or without a declared type."""
 
     def __init__(self, *types: Any) -> None:
         self._types = types
@@ -114,7 +114,7 @@ def test_the_reason_why_state_is_pickled(types: Any, key_type: Any, reason: str 
     with ProgramTestHarness(build, parallelism=1) as harness:
         harness.push("rows", row(card="ann"))
         harness.run_epoch()
-        (store,) = (each for each in harness.snapshot().stores.values() if each.get(0) is not None)
+        (store,) = (store for store in harness.snapshot().stores.values() if store.get(0) is not None)
     (batch,) = inspection._summary(1, 0, store)
     facts = json.loads(batch.to_pylist()[0]["facts"])
     assert facts["is_plain"] is (reason is None)
@@ -132,7 +132,7 @@ def test_an_operator_that_keeps_records_has_its_reason() -> None:
     with ProgramTestHarness(build, parallelism=1) as harness:
         harness.push("rows", row(card="ann"))
         harness.run_epoch()
-        (store,) = (each for each in harness.snapshot().stores.values() if each.get(0) is not None)
+        (store,) = (store for store in harness.snapshot().stores.values() if store.get(0) is not None)
         ANSWERING.set()
     (batch,) = inspection._summary(1, 0, store)
     facts = json.loads(batch.to_pylist()[0]["facts"])

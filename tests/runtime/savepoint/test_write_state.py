@@ -1,4 +1,4 @@
-"""State from a DataFrame: what is refused before anything runs, so without Spark. (The rest: tests/spark.)"""
+"""State from a DataFrame: refusals before anything runs, without Spark. (The rest: tests/spark.)"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = StructType().add("card", StringType()).add("seen", LongType()).add("tim
 
 
 def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
-    """Return what is looked at of a DataFrame before it is read."""
+    """Return the parts of a DataFrame that are checked before it is read."""
     return SimpleNamespace(schema=schema, isStreaming=streaming, sparkSession=None)
 
 

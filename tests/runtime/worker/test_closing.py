@@ -1,4 +1,4 @@
-"""What a worker holds of a query that has ended."""
+"""Resources of an ended query in a worker."""
 
 from __future__ import annotations
 

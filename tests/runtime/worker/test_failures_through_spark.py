@@ -1,4 +1,4 @@
-"""Errors of tasks, out of the text in which Spark brings them to the driver."""
+"""Task errors, recovered from Spark's error text in the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residents of a worker that is let go: a process of its own plays the worker."""
+"""Residents of a discarded worker: a separate process plays the worker."""
 
 from __future__ import annotations
 

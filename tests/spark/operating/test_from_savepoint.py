@@ -14,7 +14,7 @@ from pillarbox._runtime.spark.starting.source_positions import PlannedSource, Se
 
 pytestmark = pytest.mark.spark
 
-# Names that mean something in paths with wildcards, and what the source is told.
+# Names with a meaning in wildcard paths, and their pattern for the source.
 FOLDER = "in [1], {a}"
 _ANY = str.maketrans("[]{}", "????")
 

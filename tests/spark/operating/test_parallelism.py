@@ -38,7 +38,7 @@ class Home:
         start: Any = None,
         savepoint: str | None = None,
     ) -> list[Any]:
-        """Give each key one more record, and run the program to the end of them; return what it emitted."""
+        """Give each key one more record, and run the program to their end; return its output."""
         part = self.parts
         self.parts += 1
         frame = self.spark.createDataFrame([(key, part) for key in range(KEYS)], "key LONG, at LONG").coalesce(1)
@@ -127,7 +127,7 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
     if not hasattr(home.spark, "_streamingCheckpointManager"):  # Spark before 4.2
         return
     home.repartition(3)
-    # It takes both numbers from the checkpoint: that of its own first start would be another.
+    # It takes both numbers from the checkpoint: its own first start would have another number.
     assert home.run(None) == sorted(counts(3) + counts(4))
     assert home.partitions == {"0", "1", "2"} and layouts(home) == [Layout(8, 8, 2)]
     with caplog.at_level("WARNING", "pillarbox"):

@@ -103,13 +103,13 @@ def command(spark, monkeypatch):
 
 def logs_of(spark: Any, checkpoint: str) -> dict[tuple[str, int], MemoryChunkStore]:
     files = CheckpointState(spark, checkpoint)
-    found: dict[tuple[str, int], MemoryChunkStore] = {}
+    results: dict[tuple[str, int], MemoryChunkStore] = {}
     for operator in files.stateful:
         heads = files.heads(operator)
         for code, number, payload in files.logs(operator).collect():
             place = heads[code].operator, heads[code].subtask
-            found.setdefault(place, MemoryChunkStore()).put(number, bytes(payload))
-    return found
+            results.setdefault(place, MemoryChunkStore()).put(number, bytes(payload))
+    return results
 
 
 def killed(spark: Any, text: str, folder: str) -> None:
@@ -128,13 +128,13 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     # Of an epoch before, the files that were seen by then.
     assert [len(lines) for lines in sources_at(spark, Checkpoint(spark, checkpoint), 1).files.values()] == [2]
 
-    # A half one is overwritten, whatever is in it: here tables of an operator that is no more.
+    # An incomplete savepoint is overwritten, whatever it contains: here tables of a removed operator.
     for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):
         (Path(directory) / name).mkdir(parents=True)
         (Path(directory) / name / "part-0.parquet").write_text(text)
     with pytest.raises(CheckpointMismatchError, match="was begun, and not completed"):
         open_savepoint(spark, directory)
-    # Who begins it anew leaves the mark of a half one where it is: Spark would remove it before it writes another one.
+    # A restarted savepoint keeps the mark of incompleteness: Spark would remove it before writing another one.
     with monkeypatch.context() as patch:
         patch.setattr(savepoint_module, "_write_text", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -145,7 +145,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         result = command("savepoint", checkpoint, wrong)
         assert result.exit_code == 1 and "exists, and " in result.stderr and "pass a new directory" in result.stderr
 
-    # What it says.
+    # Its content.
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
     assert (manifest.epoch, manifest.checkpoint) == (2, checkpoint)
@@ -154,16 +154,16 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     assert sorted(Path(path).name for path in seen) == sorted(path.name for path in (tmp_path / "in").glob("*.parquet"))
     assert manifest.programs is not None and len(manifest.programs) == 1
 
-    # Its rows are those of the checkpoint, however they are read.
+    # Its rows are the checkpoint's, however they are read.
     columns = ("key", "seen", "last", "timers")
     rows, same = (read_state(spark, place, "remember").select(*columns) for place in (checkpoint, directory))
     assert rows.schema == same.schema
-    found = sorted(map(repr, rows.collect()))
-    assert found == sorted(map(repr, same.collect())) and len(found) == KEYS
+    results = sorted(map(repr, rows.collect()))
+    assert results == sorted(map(repr, same.collect())) and len(results) == KEYS
     result = command("state", directory, "remember", "--where", "key = 3", "--json")
     assert json.loads(result.stdout)["seen"] == 3
-    found = json.loads(command("inspect", directory, "--json").stdout)
-    remember, sums = found["operators"]
+    results = json.loads(command("inspect", directory, "--json").stdout)
+    remember, sums = results["operators"]
     assert (remember["keys"], remember["timers"], remember["states"]["seen"]) == (KEYS, 3 * KEYS, "value LONG")
     assert remember["watermark"] == 20_000 + 700 * (KEYS - 1) - 1 and sums["arrow_rows"] >= KEYS
     for place in (checkpoint, directory):
@@ -172,7 +172,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         counts = partials.groupBy("key", "name").sum("n").collect()
         assert sorted(map(tuple, counts)) == [(key, f"key {key}", 3) for key in range(KEYS)]
 
-    # With Arrow alone, logs of as many subtasks as there were have what those in the checkpoint have.
+    # With Arrow alone, its logs have the same content as the checkpoint's, with as many subtasks.
     logs = logs_of(spark, checkpoint)
     local = LocalSavepoint(directory)
     for operator in manifest.operators:
@@ -221,7 +221,7 @@ def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointMismatchError, match=r"the file tasks/part-.* is damaged"):
         open_savepoint(spark, directory).own_states("remember")
-    # A table is proved when it is read, by whoever reads it; what has another length is found before.
+    # Every reader verifies a table; a wrong length is found before.
     table = next((Path(directory) / "state" / "remember").glob("*.parquet"))
     (table.parent / f".{table.name}.crc").unlink()
     whole = table.read_bytes()
@@ -232,12 +232,12 @@ def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
     with pytest.raises(CheckpointMismatchError, match=r"file .*state/remember/part-.* is damaged"):
         open_savepoint(spark, directory)
 
-    # Queries take any path, and so do their descriptions; what only Spark's reader of state could do is refused.
+    # Queries take any path, and so do their descriptions; operations of Spark's state reader alone are refused.
     elsewhere = tmp_path / "copy [1]" / "5% *"
     copytree(checkpoint, elsewhere)
     then, now = (Checkpoint(spark, str(place)) for place in (checkpoint, elsewhere))
     assert (now.last_committed, now.parallelism, now.subtasks()) == (2, 2, then.subtasks())
-    copytree(checkpoint, tmp_path / "copy%20[1]" / "5%25%20*")  # for which it would take that one
+    copytree(checkpoint, tmp_path / "copy%20[1]" / "5%25%20*")  # it would read that one instead
     for call in (
         lambda place: read_state(spark, place, "remember"),
         lambda place: pillarbox.savepoint(spark, place, str(tmp_path / "never")),

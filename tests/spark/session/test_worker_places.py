@@ -1,4 +1,4 @@
-"""What the processes that Spark starts must have installed: a keyed program needs no more than Spark's own API does."""
+"""Requirements of Spark's processes: a keyed program needs the same packages as Spark's own API."""
 
 from __future__ import annotations
 

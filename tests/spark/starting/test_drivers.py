@@ -122,7 +122,7 @@ def test_one_error_at_a_look_is_not_the_end_of_a_query(
     query.stop()
     query.awaitTermination()
     assert known.snapshot().run.status == "stopped"
-    assert [each.getMessage() for each in caplog.records if "is read again" in each.getMessage()] != []
+    assert [record.getMessage() for record in caplog.records if "is read again" in record.getMessage()] != []
 
 
 def test_a_hook_that_hangs_holds_up_neither_the_query_nor_its_end(
@@ -165,5 +165,5 @@ def test_an_error_of_a_hook_is_logged_once(
         time.sleep(0.05)
     query.stop()
     query.awaitTermination()
-    warnings = [each for each in caplog.records if "the tools have a defect" in each.getMessage()]
-    assert [each.levelname for each in warnings].count("WARNING") == 1
+    warnings = [record for record in caplog.records if "the tools have a defect" in record.getMessage()]
+    assert [warning.levelname for warning in warnings].count("WARNING") == 1

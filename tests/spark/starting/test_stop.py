@@ -47,7 +47,7 @@ class Later(KeyedProcessFunction):
 
 
 class Home:
-    """A folder with a source, a checkpoint, and all that came out of each micro-batch."""
+    """A folder with a source, a checkpoint, and each micro-batch's output."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self.spark = spark
@@ -76,7 +76,7 @@ class Home:
         self.records += rows
 
     def everything(self) -> Counter[Any]:
-        """What comes out when event time has ended."""
+        """Return the expected output at the end of event time."""
         windows = Counter(f"{key} in {at // 10_000 * 10_000}" for key, at in self.records)
         return Counter([*windows.items(), *((f"{key} at {at}", 1) for key, at in self.records)])
 
@@ -162,7 +162,7 @@ def test_a_last_epoch_that_has_no_input_and_one_that_is_run_again(spark, tmp_pat
 @pytest.mark.long("one program is drained in the first test")
 @pytest.mark.usefixtures("quick")
 def test_several_programs_in_one_query_are_drained_each_at_its_input(spark, tmp_path):
-    """The one has input for its last epoch long before the other."""
+    """One program has input for its last epoch long before the other."""
     out: list[Any] = []
 
     def add(name: str, key: int) -> None:

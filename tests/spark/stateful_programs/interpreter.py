@@ -1,6 +1,6 @@
-"""Programs drawn at random, in the columns of rows, and processors that run them: on Spark and on pillarbox.
+"""Random programs in the columns of rows, and processors that run them: on Spark and on pillarbox.
 
-Each key is a program of its own. A row has calls of states and timers, as JSON; its results are emitted. So one query
+Each key is a separate program. A row has calls of states and timers, as JSON; their results are emitted. So one query
 runs as many programs as it has keys.
 """
 
@@ -110,11 +110,11 @@ def _tuples(argument: Any) -> Any:
 
 
 class Interpreter(StatefulProcessor):
-    """Runs the calls of rows, and those for timers.
+    """Runs the calls of rows and of timers.
 
     Args:
         ttl: the time-to-live of the states (ms), or None.
-        by_clock: whether timers follow the clock: then times are told as differences to it.
+        by_clock: whether timers follow the clock: then times are relative to it.
     """
 
     def __init__(self, ttl: int | None = None, *, by_clock: bool = False) -> None:
@@ -153,7 +153,7 @@ class Interpreter(StatefulProcessor):
             return outcome(getattr(self.states[state], method), *map(_tuples, arguments))
         at = base + 1000 * arguments[0] * (3600 if self.by_clock else 1)
         if method == "list":
-            return outcome(lambda: iter([self.shown_time(each, base) for each in self.handle.listTimers()]))
+            return outcome(lambda: iter([self.shown_time(timer, base) for timer in self.handle.listTimers()]))
         return outcome(getattr(self.handle, f"{method}Timer"), at)
 
     def shown_time(self, time: int, base: int) -> int:

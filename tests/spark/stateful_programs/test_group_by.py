@@ -1,4 +1,4 @@
-"""``group_by`` on Spark: what a user gains, what is refused, and errors in a query."""
+"""``group_by`` on Spark: benefits for users, refusals, and errors in a query."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_state_is_kept_rescaled_and_read_by_the_names_of_its_variables(spark: Sp
     write(folder, 2, ("a", "00:02:00"))
     # The watermark moves after the last micro-batch, and fires b's timer in one without data.
     assert counts() == [("a", 3), ("b", -1)]
-    # Late is what is not after the watermark of the micro-batch before.
+    # Late rows are at or before the watermark of the previous micro-batch.
     write(folder, 3, ("b", "00:02:00"), ("b", "00:02:01"))
     assert counts() == [("b", 2)]
 

@@ -1,4 +1,4 @@
-"""What Spark's own tests of these APIs try, retold: the same assertions for Spark and for pillarbox.
+"""Cases of Spark's own tests of these APIs: the same assertions for Spark and for pillarbox.
 
 They have the subjects of Spark's ``test_pandas_transform_with_state.py``, its ``..._state_variable.py`` and
 ``test_pandas_grouped_map_with_state.py``. Time-to-live, timers, late rows, null keys, a single partition and restarts
@@ -46,7 +46,7 @@ def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 class Frames(StatefulProcessor):
-    """Returns what a function makes of the frames of a key."""
+    """Returns a function's result for a key's frames."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -177,7 +177,7 @@ def test_the_columns_of_a_key_may_be_anywhere(spark: SparkSession, group_by: Cal
 
 
 class Starts(StatefulProcessor):
-    """Begins with what an initial state has for a key, and with a timer of it."""
+    """Begins with a key's initial state and its timer."""
 
     pandas = False
 
@@ -225,7 +225,7 @@ def test_an_initial_state_is_for_the_first_micro_batch(
 ) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    found: list[list[tuple[Any, ...]]] = []
+    results: list[list[tuple[Any, ...]]] = []
     (tmp_path / "in").mkdir()
 
     def run(number: int, *rows: str) -> list[tuple[Any, ...]]:
@@ -233,12 +233,12 @@ def test_an_initial_state_is_for_the_first_micro_batch(
         df = session.readStream.schema("k STRING, v INT").csv(str(tmp_path / "in"))
         grouped, initial = group_by(df, "k"), group_by(session.sql(FIRST), "name")
         counts = grouped.transformWithState(Starts(), "what STRING, n INT", "append", "ProcessingTime", initial)
-        found.clear()
-        writer = counts.writeStream.foreachBatch(lambda batch, _: found.append(rows_of(batch)))
+        results.clear()
+        writer = counts.writeStream.foreachBatch(lambda batch, _: results.append(rows_of(batch)))
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         query.processAllAvailable()
         query.stop()
-        return [row for batch in found for row in batch]
+        return [row for batch in results for row in batch]
 
     assert run(1, "a,2", "c,3") == STARTED
     assert run(2, "b,1", "c,1") == [("rows b", 21), ("rows c", 4)]
@@ -300,8 +300,8 @@ def test_a_function_without_a_timeout(spark: SparkSession, group_by: Callable[..
     df = spark.readStream.schema("k STRING, t TIMESTAMP").option("maxFilesPerTrigger", 1).csv(str(tmp_path / "in"))
     grouped = group_by(df.withWatermark("t", "1 second"), "k")
     counts = grouped.applyInPandasWithState(count, "k STRING, n INT, w STRING", "n INT", "update", "NoTimeout")
-    found: list[tuple[Any, ...]] = []
-    writer = counts.writeStream.foreachBatch(lambda batch, _: found.extend(rows_of(batch))).outputMode("update")
+    results: list[tuple[Any, ...]] = []
+    writer = counts.writeStream.foreachBatch(lambda batch, _: results.extend(rows_of(batch))).outputMode("update")
     writer.option("checkpointLocation", str(tmp_path / "out")).trigger(availableNow=True).start().awaitTermination()
     # Without a timeout no row is late.
-    assert found == [("a", 2, "True"), ("a", 3, "True")]
+    assert results == [("a", 2, "True"), ("a", 3, "True")]

@@ -1,4 +1,4 @@
-"""What a state gives back, and what a processor sees, on Spark and on pillarbox."""
+"""Values returned by states, and values seen by processors, on Spark and on pillarbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTPUT = "number INT, said STRING"
 
 
 class Values(StatefulProcessor):
-    """Emits what its states give back."""
+    """Emits its states' values."""
 
     def init(self, handle):
         self.values = [handle.getValueState(f"value {number}", ddl) for number, (ddl, _, _) in enumerate(CASES)]
@@ -44,7 +44,7 @@ def test_values_of_state(spark: SparkSession, group_by: Callable[..., Any]) -> N
 
 
 class Seen(StatefulProcessor):
-    """Emits what it gets."""
+    """Emits its input."""
 
     def init(self, handle):
         pass

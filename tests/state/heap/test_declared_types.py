@@ -1,4 +1,4 @@
-"""A state's declared type holds wherever the function runs, whatever is known of the operator's key."""
+"""A state's declared type holds wherever the function runs, with or without the key's type."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def test_a_type_that_is_not_plain_is_not_checked() -> None:
 
 @given(st.sampled_from(DECLARED), st.sampled_from([None, *VALUES]))
 def test_one_value_is_checked_as_many_are(declared: Any, value: Any) -> None:
-    found = plain_type(declared)
-    assert found.takes(value) == found.fits([value]) == found.fits([value, value, None])
+    result = plain_type(declared)
+    assert result.takes(value) == result.fits([value]) == result.fits([value, value, None])
 
 
 def test_many_keys_in_a_harness() -> None:

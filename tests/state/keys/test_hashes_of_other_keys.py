@@ -1,4 +1,4 @@
-"""Hashes of keys of rarer types: equal ones share one, whatever their unit, their fold, or the version of Python."""
+"""Hashes of keys of rarer types: equal keys share one, for any unit, fold, or version of Python."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_keys_of_pickled_maps_that_become_equal_are_refused(kind, monkeypatch):
     elif kind == "elements":
         task.put({**{n: bytes(100) for n in range(1000)}, **dict.fromkeys(places, 5)})
     else:
-        task.put({wrap(place): n for n, place in enumerate(places)})
+        task.put({wrap(index): n for n, index in enumerate(places)})
     store = task.commit()
     without_b(Place, monkeypatch)
     expected = "has not its 1002 elements" if kind == "elements" else "map state 'm' of the key 'k' .* are equal now"

@@ -1,4 +1,4 @@
-"""State that users make, without Spark: from columns to the logs of tasks, and what is refused."""
+"""State from users, without Spark: from columns to task logs, and refusals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def event(timestamp: int) -> dict[str, Any]:
 
 
 def views(operator: Any, batches: Any) -> list[ViewedRows]:
-    return [view for each in batches for view, _ in Table(operator).views(each, lambda payload: 1 / 0)]
+    return [view for batch in batches for view, _ in Table(operator).views(batch, lambda payload: 1 / 0)]
 
 
 def test_rows_of_columns_are_rows_of_state():
@@ -76,7 +76,7 @@ def test_rows_of_columns_are_rows_of_state():
         "user-timers/event",
         "user-timers/processing",
     ]
-    assert [each[1:] for each in view.rows] == [
+    assert [row[1:] for row in view.rows] == [
         [1, [DAY], {"x": 1.5}, {5, 7}, 9],
         [None, [], None, None, None],
     ]
@@ -144,7 +144,7 @@ def test_rows_of_another_savepoint_get_their_key_groups_anew():
     wrong = encoded.set_column(place, "key_group", pa.array([99, 99], pa.int32()))
     (edited,) = EditedTable(made.operator).encode(wrong)
     assert edited.equals(encoded)
-    # As read_state() returns them: neither key groups, nor what only the table has.
+    # As returned by read_state(): without key groups and the table's own columns.
     fewer = encoded.drop_columns(["key_group", "exact", "namespace"])
     (edited,) = EditedTable(made.operator).encode(fewer)
     assert edited.equals(encoded)
@@ -178,7 +178,7 @@ def test_rows_of_no_key_group_are_not_given_to_everyone():
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records from what is there; a timer tells it."""
+    """Counts a key's records from the existing count; a timer emits it."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))

@@ -1,7 +1,7 @@
-"""A dry run of other code on a recording: both programs get the same input and state, and are compared.
+"""Comparison of another program with the recorded one, on the recorded input and state.
 
-First each runs as it is, which shows whether anything differs. If so, each runs again with one record at a time: the
-recorded program notes its output and state after each record in a file, and the other one is compared with that.
+First each runs normally, which shows whether anything differs. If so, each runs again record by record: the recorded
+program writes its output and state after each record to a file, and the other program is compared with it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -27,19 +28,19 @@ from pillarbox_tools.replay.calls import RefusedCallError, refused_calls
 from pillarbox_tools.replay.rerun import Rerun
 from pillarbox_tools.replay.states import compare_logs
 from pillarbox_tools.replay.unanswered import UnansweredError
-from pillarbox_tools.replay.values import MISSING, digest, first_difference, told, tree_of
+from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
-# How much is shown of a value.
+# Maximum length of a shown value.
 _SHOWN = 300
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one program made of a record: its output, and the state of the record's key afterwards, as text.
+    """One program's result for a record: its output, and the key's state afterwards, as text.
 
     Attributes:
-        error: the error that it ended with; None: there was none.
+        error: the error that ended it, or None.
     """
 
     output: list[str]
@@ -52,11 +53,11 @@ class FirstDifference:
     """The first record after which two programs differ.
 
     Attributes:
-        number: which record of the input it is, from 1; 0: they differ before the first record.
-        record: it, as text, and ``key``: its key; None: it has none.
-        before: the state of its key before it, in the recorded program, by state.
-        then: what the recorded program made of it, and ``now``: the other one.
-        parts: the parts of output and state that differ, as messages.
+        number: number of the record in the input, from 1; 0 if they differ before the first record.
+        record: the record as text, or None, and ``key``: its key, or None.
+        before: the recorded program's state of the key before it, by name.
+        then: the recorded program's result, and ``now``: the other one's.
+        parts: messages about the parts of output and state that differ.
     """
 
     number: int
@@ -69,16 +70,16 @@ class FirstDifference:
 
 
 @dataclass
-class Trial:
-    """How two programs compare.
+class Comparison:
+    """The comparison of two programs.
 
     Attributes:
-        records: how many records the input has.
-        sent: how many records each has sent, the recorded program first.
-        keys: how many keys have another state after the epoch.
-        first: the first difference; None: there is none.
-        only_end: what differs, although no record shows it: what timers, the end of the epoch, or requests made.
-        unanswered: the call of a service at which a program stopped, as a message; None: it ran to its end.
+        records: number of input records.
+        sent: number of records each has sent, the recorded program first.
+        keys: number of keys with different state after the epoch.
+        first: the first difference, or None.
+        only_end: differences that no record shows: from timers, the end of the epoch, or requests.
+        unanswered: message about the service call at which a program stopped, or None.
     """
 
     records: int = 0
@@ -90,26 +91,26 @@ class Trial:
 
     @property
     def is_same(self) -> bool:
-        """Whether both ran to their ends and did the same."""
+        """Whether both completed with the same results."""
         return self.first is None and not self.only_end and self.unanswered is None
 
 
-class _Seen(NamedTuple):
-    """What a program did: it sent a record, or ended with an error before its input did."""
+class _Event(NamedTuple):
+    """An output record, or the error that ended a program, as a tree and as text."""
 
     tree: Any
     text: str
 
 
 @dataclass
-class _Whole:
-    """A run at full speed."""
+class _FullRun:
+    """The result of a run at full speed."""
 
     outputs: Counter[bytes] = field(default_factory=Counter)
     texts: dict[bytes, str] = field(default_factory=dict)
     store: MemoryChunkStore = field(default_factory=MemoryChunkStore)
     records: int = 0
-    error: _Seen | None = None
+    error: _Event | None = None
     unanswered: str | None = None
 
 
@@ -120,19 +121,19 @@ def compare_programs(
     *,
     allow_calls: bool = False,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
-) -> Trial:
-    """Run the recorded program and another one on the recorded input, and compare what they do.
+) -> Comparison:
+    """Run the recorded program and another one on the recorded input, and compare their results.
 
-    The recorded program uses the modules that the recording has, and the other one those that are found here.
+    The recorded program uses the recorded modules, the other one the modules of this process.
 
     Args:
         other: the other program's vertex.
-        clock: what both clocks show all the time (epoch ms); None: what the task's clock showed then.
-        allow_calls: whether programs make calls; else each stops at its first one.
-        broadcasts: the pickled values of Spark's broadcast variables in the other vertex, by number.
+        clock: fixed time of both clocks (epoch ms). None repeats the recorded readings.
+        allow_calls: whether programs may make calls; otherwise each stops at its first one.
+        broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
 
     Raises:
-        ConfigurationError: the recorded program cannot be loaded as it was, or the other one has other inputs.
+        ConfigurationError: the recorded program cannot be loaded as it was, or the other one has different inputs.
     """
 
     def recorded() -> Rerun:
@@ -141,72 +142,71 @@ def compare_programs(
         return rerun
 
     changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
-    one = _Side(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
-    another = _Side(recording, changed, nullcontext, allow_calls=allow_calls)
-    then, now = one.whole(), another.whole()
-    found = Trial(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
-    found.unanswered = then.unanswered or now.unanswered
+    first = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
+    second = _ComparedProgram(recording, changed, nullcontext, allow_calls=allow_calls)
+    then, now = first.full_run(), second.full_run()
+    comparison = Comparison(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
+    comparison.unanswered = then.unanswered or now.unanswered
     states = []
     if then.error is None and now.error is None and recording.facts.level:
         states = compare_logs(then.store, now.store, recording.facts.subtask)
-        found.keys = len({each.owner for each in states})
+        comparison.keys = len({state.owner for state in states})
     if then.outputs == now.outputs and _tree(then.error) == _tree(now.error) and not states:
-        return found
-    found.first = _first(one, another)
-    if found.first is None:
+        return comparison
+    comparison.first = _first_difference(first, second)
+    if comparison.first is None:
         gone, new = then.outputs - now.outputs, now.outputs - then.outputs
-        found.only_end = [
-            *(f"the state {each.state} of {each.owner} is {each.now}, and was {each.then}" for each in states[:5]),
-            *(f"it no longer sends {then.texts[each]}" for each in list(gone)[:5]),
-            *(f"it sends {now.texts[each]}" for each in list(new)[:5]),
+        comparison.only_end = [
+            *(f"state {state.state} of {state.owner} is {state.now}, and was {state.then}" for state in states[:5]),
+            *(f"it no longer sends {then.texts[key]}" for key in list(gone)[:5]),
+            *(f"it sends {now.texts[key]}" for key in list(new)[:5]),
         ]
-    return found
+    return comparison
 
 
-def _tree(error: _Seen | None) -> Any:
+def _tree(error: _Event | None) -> Any:
     return None if error is None else error.tree
 
 
-def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Seen]:
-    for place, records in rerun.outputs(buffers):
+def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Event]:
+    for output, records in rerun.outputs(buffers):
         stamps = records.timestamps or [None] * len(records)
         for value, stamp in zip(records.values, stamps):
             at = "" if stamp is None else f" at {stamp}"
-            text = f"{shorten_record(value)}{at}{f' by its output {place}' if place else ''}"
-            yield _Seen((place, stamp, tree_of(value)), text)
+            text = f"{shorten_record(value)}{at}{f' by its output {output}' if output else ''}"
+            yield _Event((output, stamp, tree_of(value)), text)
 
 
-def _first(then: _Side, now: _Side) -> FirstDifference | None:
-    """Run each program a record at a time, up to the first difference."""
-    found: list[FirstDifference] = []
+def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> FirstDifference | None:
+    difference: FirstDifference | None = None
     with tempfile.TemporaryFile() as file:
-        then.step(lambda look: pickle.dump(look, file, pickle.HIGHEST_PROTOCOL))
+        recorded.step(lambda trace: pickle.dump(trace, file, pickle.HIGHEST_PROTOCOL))
         file.seek(0)
         number = 0
 
-        def compare(another: _Look) -> bool:
-            nonlocal number
+        def compare(now: _StepTrace) -> bool:
+            nonlocal number, difference
             try:
-                one: _Look = pickle.load(file)
-            except EOFError:  # it ended with an error, which the look before had
+                then: _StepTrace = pickle.load(file)
+            except EOFError:  # it ended with an error, which is in the previous step
                 return True
-            parts = one.parts_that_differ(another)
-            if parts or one.error != another.error:
-                found.append(FirstDifference(number, one.record, one.key, one.before, one.step, another.step, parts))
+            parts = then.parts_that_differ(now)
+            if parts or then.error != now.error:
+                difference = FirstDifference(number, then.record, then.key, then.before, then.step, now.step, parts)
             number += 1
-            return bool(found)
+            return difference is not None
 
-        now.step(compare)
-    return found[0] if found else None
+        other.step(compare)
+    return difference
 
 
-class _Look(NamedTuple):
-    """What became of a record: as :class:`FirstDifference` has it.
+class _StepTrace(NamedTuple):
+    """A program's step for one record, with trees for comparison; see :class:`FirstDifference`.
 
     Attributes:
-        sent: the trees of the output.
-        states: the names and the trees of the states, by their names and namespaces.
-        error: the tree of the error, or None.
+        sent: trees of the output.
+        states: names and trees of the states, by name and namespace.
+        error: tree of the error, or None.
     """
 
     record: str | None
@@ -217,25 +217,24 @@ class _Look(NamedTuple):
     states: dict[bytes, tuple[str, Any]]
     error: Any
 
-    def parts_that_differ(self, other: _Look) -> list[str]:
-        """Return the parts of output and state that differ, as messages. The order of the output does not matter."""
-        found = []
-        mine, others = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
-        for number in range(max(len(mine), len(others))):
-            one, another = (each[number][2] if number < len(each) else MISSING for each in (mine, others))
-            found.append(("output", first_difference(one, another) or ("", one, another)))
+    def parts_that_differ(self, other: _StepTrace) -> list[str]:
+        """Return messages about the differing parts of output and state. The order of the output does not matter."""
+        parts = []
+        trees = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
+        values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))
+        for then, now in values:
+            parts.append(("output", first_difference(then, now) or ("", then, now)))
         for name in self.states.keys() | other.states.keys():
-            (label, one), (named, another) = (each.states.get(name, ("", MISSING)) for each in (self, other))
-            place = first_difference(one, another)
-            if place is not None:
-                found.append((f"state {label or named}", place))
-        return [told(name, place, "the recorded program", "the other") for name, place in found[:10]]
+            (label, then), (other_label, now) = (trace.states.get(name, ("", MISSING)) for trace in (self, other))
+            difference = first_difference(then, now)
+            if difference is not None:
+                parts.append((f"state {label or other_label}", difference))
+        return [difference_text(name, part, "the recorded program", "the other") for name, part in parts[:10]]
 
 
-def _only_in(one: list[Any], other: list[Any]) -> list[Any]:
-    """Return the trees of a list that another list lacks."""
-    names = list(map(digest, one))
-    trees = dict(zip(names, one))
+def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
+    names = list(map(digest, values))
+    trees = dict(zip(names, values))
     return [trees[name] for name in (Counter(names) - Counter(map(digest, other))).elements()]
 
 
@@ -243,12 +242,12 @@ class _EnoughError(BaseException):
     """No further record is needed."""
 
 
-class _Side:
-    """One of the programs, which runs in the calling thread, as often as it is asked to.
+class _ComparedProgram:
+    """One of the programs, run in the calling thread as often as needed.
 
     Args:
-        rerun: makes the task.
-        modules: a context in which its modules are found.
+        rerun: creates the task.
+        modules: a context with its modules.
     """
 
     def __init__(
@@ -264,8 +263,8 @@ class _Side:
         self._modules = modules
         self._allow_calls = allow_calls
 
-    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Seen | None, str | None]:
-        """Run the program; return how it failed, and at which call it stopped."""
+    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Event | None, str | None]:
+        """Run the program, and return its error and the call at which it stopped."""
         error: BaseException | None = None
         with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
             rerun = self._rerun()
@@ -277,18 +276,17 @@ class _Side:
                 rerun.task.cancel()
         call = None if refused is None else refused.first
         if call is None and error is not None:
-            call = next((str(each) for each in causes_of(error) if isinstance(each, UnansweredError)), None)
+            call = next((str(cause) for cause in causes_of(error) if isinstance(cause, UnansweredError)), None)
         if call is not None:
-            return _Seen("call", call), call
+            return _Event("call", call), call
         if error is None:
             return None, None
-        causes = tuple((type(each).__qualname__, str(each)) for each in causes_of(error))
+        causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(error))
         facts = self._recording.facts
-        return _Seen(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
+        return _Event(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
 
-    def whole(self) -> _Whole:
-        """Run it at full speed."""
-        whole = _Whole()
+    def full_run(self) -> _FullRun:
+        whole = _FullRun()
 
         def run(rerun: Rerun) -> None:
             whole.store = rerun.store
@@ -305,18 +303,18 @@ class _Side:
             whole.error, whole.unanswered = self._run(run)
         return whole
 
-    def step(self, take: Callable[[_Look], object]) -> None:
-        """Run it a record at a time.
+    def step(self, take: Callable[[_StepTrace], object]) -> None:
+        """Run it record by record.
 
         Args:
-            take: gets what happened before the first record, then because of each record, then after the last one. If
-                it returns True, the run ends.
+            take: receives the step before the first record, the step of each record, and the step after the last one.
+                If it returns True, the run ends.
         """
         with self._modules():
-            steps: list[_Steps] = []
+            steps: list[_StepRun] = []
 
             def run(rerun: Rerun) -> None:
-                steps.append(_Steps(rerun, take))
+                steps.append(_StepRun(rerun, take))
                 steps[0].run()
 
             try:
@@ -325,13 +323,13 @@ class _Side:
                 return
             if error is not None and steps:
                 with suppress(_EnoughError):
-                    steps[0].look(error)
+                    steps[0].report(error)
 
 
-class _Steps:
-    """A run with one record at a time. The task is done with a record when it asks for the next portion of input."""
+class _StepRun:
+    """A run with one record at a time. The task has finished a record when it asks for the next portion of input."""
 
-    def __init__(self, rerun: Rerun, take: Callable[[_Look], object]) -> None:
+    def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], object]) -> None:
         self._rerun = rerun
         self._take = take
         self._record: str | None = None
@@ -340,33 +338,33 @@ class _Steps:
         self._sent: list[Buffer] = []
 
     def run(self) -> None:
-        """Run the epoch."""
         for buffers in self._rerun.run(self._single_records()):
             self._sent += buffers
-        self.look()
+        self.report()
 
-    def look(self, error: _Seen | None = None) -> None:
-        """Hand over what happened since the last look.
+    def report(self, error: _Event | None = None) -> None:
+        """Report the results since the last call.
 
         Raises:
-            _EnoughError: no more is needed.
+            _EnoughError: no further record is needed.
         """
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())
         step = Step(
-            sorted(each.text for each in outputs),
+            sorted(output.text for output in outputs),
             {label: shorten(value, _SHOWN) for label, value in states.values()},
             None if error is None else error.text,
         )
         trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
         key = shorten(self._key[0], _SHOWN) if self._key else None
-        look = _Look(self._record, key, self._before, step, [each.tree for each in outputs], trees, _tree(error))
-        if self._take(look) is True:
+        trace = _StepTrace(
+            self._record, key, self._before, step, [output.tree for output in outputs], trees, _tree(error)
+        )
+        if self._take(trace) is True:
             raise _EnoughError
 
     def _single_records(self) -> Iterator[Any]:
-        """Yield the input with one record in each portion."""
         numbers: defaultdict[tuple[int, int], int] = defaultdict(int)
         for portion in self._rerun.input():
             if isinstance(portion, Records):
@@ -377,38 +375,37 @@ class _Steps:
                 if not isinstance(element, Records):
                     yield [_numbered(buffer, buffer.payload, numbers)]
                     continue
-                for one in self._steps_of(element, buffer.channel):
-                    yield [_numbered(buffer, encode(one), numbers)]
+                for record in self._steps_of(element, buffer.channel):
+                    yield [_numbered(buffer, encode(record), numbers)]
         self._end_step()
         self._record, self._key, self._before = None, [], {}
 
     def _steps_of(self, records: Records, channel: int | None) -> Iterator[Records]:
-        """Yield a run of records one by one."""
-        for place in range(len(records)):
-            one = records.slice(place, place + 1)
+        for index in range(len(records)):
+            record = records.slice(index, index + 1)
             self._end_step()
-            self._begin_step(one, channel)
-            yield one
+            self._begin_step(record, channel)
+            yield record
 
-    def _begin_step(self, one: Records, channel: int | None) -> None:
-        self._record = shorten_record(one.values[0])
+    def _begin_step(self, record: Records, channel: int | None) -> None:
+        self._record = shorten_record(record.values[0])
         task = self._rerun.task
         self._key = []
         if isinstance(task, MultipleInputStreamTask) and channel is not None:
             try:
-                self._key = task.keys_of(channel, one)
+                self._key = task.keys_of(channel, record)
             except Exception:
-                pass  # the operator asks for the key as well, and raises the error
+                pass  # the operator also computes the key, and raises the error
         self._before = {label: shorten(value, _SHOWN) for _, (label, value) in self._states()}
 
     def _end_step(self) -> None:
         writer = self._rerun.task.writer
         writer.flush()
         self._sent += writer.take()
-        self.look()
+        self.report()
 
     def _states(self) -> Iterator[tuple[bytes, tuple[str, Any]]]:
-        """Yield the states of the current record's key: a name, the name for people, and the value."""
+        """Yield the states of the current record's key: (id, (display name, value))."""
         task = self._rerun.task
         if not self._key or not isinstance(task, MultipleInputStreamTask):
             return
@@ -423,7 +420,7 @@ class _Steps:
 
 
 def _numbered(buffer: Buffer, payload: bytes, numbers: defaultdict[tuple[int, int], int]) -> Buffer:
-    """Return a buffer with another payload, and the number that is its turn in its channel."""
-    place = buffer.channel, buffer.target
-    numbers[place] += 1
-    return buffer._replace(seq=numbers[place] - 1, payload=payload)
+    """Return a buffer with another payload, and its next sequence number in its channel."""
+    edge = buffer.channel, buffer.target
+    numbers[edge] += 1
+    return buffer._replace(seq=numbers[edge] - 1, payload=payload)

@@ -1,4 +1,4 @@
-"""What user code takes from outside of its input and its state: random numbers, unique ids, the machine's clock."""
+"""User code's nondeterministic inputs: random numbers, unique ids, the machine's clock."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from unittest import mock
 from pillarbox._errors import ConfigurationError
 from pillarbox._tracebacks import is_user_code
 
-# So many calls are named.
+# Maximum number of reported calls.
 _NAMED = 10
 
-# Functions in Python that give something else each time: their modules, and how their names begin.
+# Nondeterministic Python functions: their modules, and a prefix of their names.
 _MODULES = {"random": "", "secrets": "", "uuid": "uuid"}
 _FUNCTIONS = {
     time.time: "time.time()",
@@ -30,18 +30,18 @@ _FUNCTIONS = {
     time.gmtime: "time.gmtime()",
     os.urandom: "os.urandom()",
 }
-# Python's own modules, which user code calls.
+# Python's own modules, which call these functions for user code.
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _METHODS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 
 
 @contextmanager
-def outside_calls() -> Iterator[list[str]]:
-    """List the calls of user code in this thread meanwhile that may give something else each time, with their lines.
+def nondeterministic_calls() -> Iterator[list[str]]:
+    """Collect user code's nondeterministic calls in this thread during the block, with their lines.
 
-    Python's profiler finds them, so the code runs several times slower.
+    Uses Python's profiler, so the code runs several times slower.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
 
     def look(frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_call":
@@ -52,8 +52,8 @@ def outside_calls() -> Iterator[list[str]]:
             name = f"{module}.{function}()" if is_one else None
         else:
             return
-        if name is not None and len(found) < _NAMED and is_code_of_user(caller.f_code.co_filename):
-            found[f"{name} at {caller.f_code.co_filename}:{caller.f_lineno}"] = None
+        if name is not None and len(names) < _NAMED and is_code_of_user(caller.f_code.co_filename):
+            names[f"{name} at {caller.f_code.co_filename}:{caller.f_lineno}"] = None
 
     calls: list[str] = []
     before = sys.getprofile()
@@ -62,17 +62,17 @@ def outside_calls() -> Iterator[list[str]]:
         yield calls
     finally:
         sys.setprofile(before)
-        calls += found
+        calls += names
 
 
 def is_code_of_user(filename: str) -> bool:
-    """Return whether code of a file is neither Python's nor pillarbox's: the user's, or an installed library's."""
+    """Return whether a file is neither Python's nor pillarbox's: the user's, or an installed library's."""
     is_python = filename.startswith((_LIBRARY, "<")) and "site-packages" not in filename
     return not is_python and is_user_code(filename)
 
 
 def _name_of(function: Any) -> str | None:
-    """Return what a function of C is called that gives something else each time; None: it is another one."""
+    """Return the name of a nondeterministic C function, or None for others."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, random.Random):
         return f"random.{function.__name__}()"
@@ -82,20 +82,20 @@ def _name_of(function: Any) -> str | None:
         return f"{owner.__name__}.{function.__name__}()" if isinstance(owner, type) else function.__qualname__
     try:
         return _FUNCTIONS.get(function)
-    except TypeError:  # it has no hash
+    except TypeError:  # not hashable
         return None
 
 
 @contextmanager
-def settled(seed: int | None, clock: int | None) -> Iterator[None]:
-    """Let user code draw the same random numbers each time, and read a clock that stands still, meanwhile.
+def fixed_inputs(seed: int | None, clock: int | None) -> Iterator[None]:
+    """Fix user code's random numbers and clock during the block.
 
     Args:
-        seed: of ``random``, ``numpy.random``, ``os.urandom`` and so of ``uuid``; None: they are left alone.
-        clock: what ``time`` and ``datetime`` show (epoch ms); None: they are left alone.
+        seed: seed of ``random``, ``numpy.random``, ``os.urandom`` and thereby ``uuid``, or None.
+        clock: time in ``time`` and ``datetime`` (epoch ms), or None.
 
     Raises:
-        ConfigurationError: a clock is given, and time-machine is not installed.
+        ConfigurationError: ``clock`` is set, and time-machine is not installed.
     """
     with ExitStack() as stack:
         if seed is not None:
@@ -126,7 +126,7 @@ def _frozen(clock: int) -> Iterator[None]:
         import time_machine
     except ImportError as error:
         raise ConfigurationError(
-            "a clock for user code takes the package time-machine, which is not installed: pip install 'pillarbox[cli]'"
+            "a fixed clock needs the package time-machine, which is not installed: pip install 'pillarbox[cli]'"
         ) from error
     with time_machine.travel(dt.datetime.fromtimestamp(clock / 1000, dt.timezone.utc), tick=False):
         yield

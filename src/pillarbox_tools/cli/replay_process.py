@@ -1,6 +1,6 @@
-"""The process of a replay: it has the hash seed of the recorded worker and, on Linux, no network.
+"""The process of a replay, with the recorded worker's hash seed and, on Linux, without a network.
 
-It imports little before it leaves the network: a process with threads, which libraries start, cannot do so.
+It imports little before it leaves the network, which a process with threads, as libraries start them, cannot do.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from contextlib import suppress
 from typing import Any, NoReturn, TypedDict
 
 
-class Order(TypedDict):
-    """What to replay.
+class ReplayRequest(TypedDict):
+    """Arguments of a replay.
 
     Attributes:
         directory: the recording.
-        other: the vertex of another program and its broadcast variables, or None, pickled.
+        other: another program's vertex and its broadcast variables, pickled, or pickled None.
         how: arguments of the replay or the comparison.
         as_json: whether to print JSON.
-        paths: where Python looks for modules.
+        paths: Python's module path.
     """
 
     directory: str
@@ -32,28 +32,28 @@ class Order(TypedDict):
     paths: list[str]
 
 
-# It finds pillarbox where this process has found it. Its ``__main__`` stays empty, for the classes of the script.
+# Imports pillarbox from the same path as this process. Its ``__main__`` stays empty, for the classes of the script.
 _COMMAND = """\
 def _main():
     import os, pickle, sys
     with open(sys.argv[1], "rb") as file:
-        order = pickle.load(file)
+        request = pickle.load(file)
     os.unlink(sys.argv[1])
-    sys.path[:] = order["paths"]
-    from pillarbox_tools.cli.apart import main
-    main(order)
+    sys.path[:] = request["paths"]
+    from pillarbox_tools.cli.replay_process import main
+    main(request)
 _main()
 """
-# Flags and requests of Linux: <linux/sched.h>, <linux/sockios.h>, <net/if.h>.
+# Linux flags and requests: <linux/sched.h>, <linux/sockios.h>, <net/if.h>.
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _SET_FLAGS, _UP = 0x8914, 1
 
 
-def replay_apart(order: Order, hash_seed: str | None) -> NoReturn:
-    """Replay in another process, which replaces this one."""
+def replay_in_new_process(request: ReplayRequest, hash_seed: str | None) -> NoReturn:
+    """Replace this process by one that runs the replay."""
     descriptor, path = tempfile.mkstemp(prefix="pillarbox-replay-")
     with os.fdopen(descriptor, "wb") as file:
-        pickle.dump(order, file)
+        pickle.dump(request, file)
     environment = dict(os.environ)
     if hash_seed is not None:
         environment["PYTHONHASHSEED"] = hash_seed
@@ -62,13 +62,13 @@ def replay_apart(order: Order, hash_seed: str | None) -> NoReturn:
     os.execve(sys.executable, [sys.executable, "-c", _COMMAND, path], environment)
 
 
-def main(order: Order) -> NoReturn:
+def main(request: ReplayRequest) -> NoReturn:
     """Replay in this process, without a network unless calls are allowed."""
-    if not order["how"]["allow_calls"]:
+    if not request["how"]["allow_calls"]:
         leave_network()
-    from pillarbox_tools.cli.replaying import run_alone
+    from pillarbox_tools.cli.replaying import run_replay
 
-    run_alone(order)
+    run_replay(request)
 
 
 def leave_network() -> bool:
@@ -82,7 +82,7 @@ def leave_network() -> bool:
     user, group = os.geteuid(), os.getegid()
     unshare = ctypes.CDLL(None, use_errno=True).unshare
     if unshare(_NEW_NETWORK) != 0:
-        # It takes a user namespace, in which this user stays the same.
+        # Needs a user namespace, in which the user stays the same.
         if unshare(_NEW_USER | _NEW_NETWORK) != 0:
             return False
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):

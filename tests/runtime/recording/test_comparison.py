@@ -18,14 +18,14 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox.testing import ProgramTestHarness
 from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.comparison import Comparison, compare_programs
 from pillarbox_tools.replay.replay import replay
 from pillarbox_tools.replay.states import compare_logs
-from pillarbox_tools.replay.trial import Trial, compare_programs
 from tests.support.recorded import recorded
 
 
 class Adds(KeyedProcessFunction):
-    """Adds up amounts; sends each total, but for those that are to be left out."""
+    """Adds up amounts, and sends each total except the omitted ones."""
 
     def __init__(self, *, leave_out: int = -1, fails_at: int = -1, at_timer: str = "") -> None:
         self.leave_out = leave_out
@@ -64,7 +64,7 @@ class AddsWithList(Adds):
 
 def program(function: Any) -> Any:
     def build(env: Any, payments: Any) -> Any:
-        return payments.key_by(lambda each: each[0]).process(function, processing_time=True).uid("adds")
+        return payments.key_by(lambda payment: payment[0]).process(function, processing_time=True).uid("adds")
 
     return build
 
@@ -72,13 +72,13 @@ def program(function: Any) -> Any:
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
     """The second epoch: it begins with a total of 10 of each key, and its clock passes an earlier timer."""
-    with recorded(tmp_path) as found, ProgramTestHarness(program(Adds())) as harness:
+    with recorded(tmp_path) as result, ProgramTestHarness(program(Adds())) as harness:
         harness.push("payments", *((key, 10) for key in "abc"))
         harness.run_epoch()
         harness.push("payments", *((key, amount) for amount in (1, 2, 3) for key in "abc"))
         harness.set_processing_time(10_000)
         harness.run_epoch()
-    return [each for each in found if read_recording(each).facts.level][-1]
+    return [each for each in result if read_recording(each).facts.level][-1]
 
 
 def vertex(function: Any, build: Any = None) -> ShippedVertex:
@@ -87,36 +87,36 @@ def vertex(function: Any, build: Any = None) -> ShippedVertex:
         return next(each for each in harness._job._shipped if each.load().uid == "adds")
 
 
-def compare(task: Path, function: Any) -> Trial:
+def compare(task: Path, function: Any) -> Comparison:
     return compare_programs(read_recording(task), vertex(function))
 
 
 def test_the_same_program_does_the_same(task):
-    found = compare(task, Adds())
-    assert (found.is_same, found.records, found.sent, found.keys) == (True, 9, (9, 9), 0)
+    comparison = compare(task, Adds())
+    assert (comparison.is_same, comparison.records, comparison.sent, comparison.keys) == (True, 9, (9, 9), 0)
 
 
 def test_the_first_record_that_shows_another_output(task):
-    found = compare(task, Adds(leave_out=2))
-    assert not found.is_same
-    first = found.first
+    comparison = compare(task, Adds(leave_out=2))
+    assert not comparison.is_same
+    first = comparison.first
     assert first is not None
     assert (first.number, first.key, first.record) == (4, "'a'", "('a', 2)")
     assert first.before["total"] == "11"
     assert (first.then.state["total"], first.now.state["total"]) == ("13", "11")
     assert (first.then.output, first.now.output) == (["('a', 13)"], ["('a', 11)"])
-    assert found.keys == 3
+    assert comparison.keys == 3
 
 
 def test_a_state_that_only_one_of_them_has(task):
-    found = compare(task, AddsWithList())
-    first = found.first
+    comparison = compare(task, AddsWithList())
+    first = comparison.first
     assert first is not None
     assert (first.number, first.key) == (2, "'b'")
     assert first.then.output == first.now.output == ["('b', 11)"]
     assert "amounts" not in first.then.state
     assert first.now.state["amounts"] == "[1]"
-    assert (found.keys, found.sent) == (1, (9, 9))
+    assert (comparison.keys, comparison.sent) == (1, (9, 9))
 
 
 def test_one_of_them_fails(task):
@@ -127,8 +127,8 @@ def test_one_of_them_fails(task):
 
 
 def test_what_a_timer_does(task):
-    found = compare(task, Adds(at_timer="silent"))
-    first = found.first
+    comparison = compare(task, Adds(at_timer="silent"))
+    first = comparison.first
     assert first is not None
     # The timers fire after the last record.
     assert (first.number, first.record, first.then.output) == (10, None, [])
@@ -160,10 +160,10 @@ class Bills(Adds):
 
 
 def test_a_difference_after_long_text_is_found_and_named(tmp_path):
-    with recorded(tmp_path) as found, ProgramTestHarness(program(Bills(1))) as harness:
+    with recorded(tmp_path) as result, ProgramTestHarness(program(Bills(1))) as harness:
         harness.push("payments", ("a", 1))
         harness.run_epoch()
-    task = next(each for each in found if read_recording(each).facts.level)
+    task = next(each for each in result if read_recording(each).facts.level)
     assert compare(task, Bills(1)).is_same
     first = compare(task, Bills(1000)).first
     assert first is not None
@@ -175,7 +175,7 @@ def test_a_difference_after_long_text_is_found_and_named(tmp_path):
 
 @dataclass(frozen=True)
 class SameText:
-    """A key whose text tells nothing."""
+    """A key with uninformative text."""
 
     number: int
 
@@ -188,10 +188,10 @@ def test_keys_of_one_text_are_several(tmp_path):
 
     def epoch(folder: Path, first: int) -> Any:
         folder.mkdir()
-        with recorded(folder) as found, ProgramTestHarness(program(Adds())) as harness:
+        with recorded(folder) as result, ProgramTestHarness(program(Adds())) as harness:
             harness.push("payments", (SameText(1), first), (SameText(2), 2), (SameText(3), 3))
             harness.run_epoch()
-        recording = read_recording(next(each for each in found if read_recording(each).facts.level))
+        recording = read_recording(next(each for each in result if read_recording(each).facts.level))
         store = MemoryChunkStore()
         store.chunks = dict(recording.after or {})
         return store
@@ -221,11 +221,11 @@ def test_one_of_them_stops_at_a_call(task, monkeypatch):
 
 
 def test_programs_that_stop_at_a_call_are_not_the_same(tmp_path, monkeypatch):
-    """What they would do after it is unknown."""
-    with recorded(tmp_path) as found, ProgramTestHarness(program(Calls())) as harness:
+    """Their results after the call are unknown."""
+    with recorded(tmp_path) as result, ProgramTestHarness(program(Calls())) as harness:
         harness.push("payments", ("a", 1), ("b", 2))
         harness.run_epoch()
-    task = next(each for each in found if read_recording(each).facts.level)
+    task = next(each for each in result if read_recording(each).facts.level)
     assert compare(task, Calls()).is_same
     monkeypatch.setenv("CALLS_OF_TEST", "1")
     trial = compare(task, Calls())
@@ -281,19 +281,19 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules
     (tmp_path / "modules").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "modules")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    found = Modules(tmp_path / "modules")
-    yield found
-    found.forget()
+    result = Modules(tmp_path / "modules")
+    yield result
+    result.forget()
 
 
 def bills(folder: Path, function: Any) -> Path:
     folder.mkdir()
-    with recorded(folder) as found, ProgramTestHarness(program(function)) as harness:
+    with recorded(folder) as result, ProgramTestHarness(program(function)) as harness:
         harness.push("payments", ("a", 1), ("b", 2))
         harness.run_epoch()
         harness.push("payments", ("a", 3))
         harness.run_epoch()
-    return [each for each in found if read_recording(each).facts.level][-1]
+    return [each for each in result if read_recording(each).facts.level][-1]
 
 
 def test_each_program_has_its_own_version_of_a_module(tmp_path, modules):
@@ -341,6 +341,6 @@ def test_a_module_that_a_function_imports_later_is_asked_for(tmp_path, modules):
     task = bills(tmp_path / "recordings", modules.write(1, "__import__('later_of_test')"))
     modules.forget()
     (modules.folder / "later_of_test.py").unlink()
-    found = replay(read_recording(task), diff=True)
-    assert found.differs == ["the task did not fail then, and has failed now"]
-    assert "a module is missing here: put its folder on PYTHONPATH" in found.reasons
+    rerun = replay(read_recording(task), diff=True)
+    assert rerun.differs == ["the task failed in the replay, but not in the epoch"]
+    assert "a module is missing: put its folder on PYTHONPATH" in rerun.reasons

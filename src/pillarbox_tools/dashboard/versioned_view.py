@@ -1,4 +1,4 @@
-"""The data of a query's page as JSON: made once for each change, however many pages ask for it."""
+"""The data of a query's page as JSON, serialized once per change for all pages."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pillarbox_tools.dashboard.documents import Entry
 from pillarbox_tools.dashboard.views import entry_of, view_of
 from pillarbox_tools.model.shown import ShownQuery, StoredQuery
 
-# How often rates and conditions are made again, if nothing but time has passed (seconds).
+# Seconds after which rates and conditions are computed again without new data.
 _LOOK_EVERY = 5.0
-# The field of the running stages: they change while nothing else does.
+# The field of the running stages, which change without a new snapshot.
 _STAGES = "stages"
-# The field of the newest change, and the field that tells a bundle from a query.
+# The field of the newest change, and the field that marks a bundle.
 _CHANGE, _IS_BUNDLE = "change", "is_bundle"
 
 
-class Changes:
-    """The fields of a query's view, each as JSON text and with the number of its last change.
+class VersionedView:
+    """The fields of a query's view as JSON text, each with the number of its last change.
 
-    A page asks for the fields that have changed since the newest change it knows. Any thread may call the methods.
+    A page requests the fields that have changed since the newest change it has. Any thread may call the methods.
     """
 
     def __init__(self, query: ShownQuery) -> None:
         self.query = query
         self._making = threading.Lock()  # guards the other attributes
-        # Numbers start at 1 in each process and for each run of a query. The name tells them apart, so that a page that
-        # was open before a restart gets all fields.
+        # Numbers start at 1 in each process and each run. The name identifies the sequence, so that a page from before
+        # a restart gets all fields.
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
@@ -41,37 +41,36 @@ class Changes:
         self._entry: Entry | None = None
 
     def since(self, change: str) -> str:
-        """Return the fields that have changed since a change, as the text of a JSON object.
+        """Return the fields that have changed, as the text of a JSON object.
 
-        The field ``change`` names the newest change.
+        The field ``change`` is the newest change.
 
         Args:
-            change: as an earlier object names it. All fields are returned if it is not one of these changes.
+            change: the ``change`` of an earlier object. All fields are returned if it is from another sequence.
         """
         with self._making:
             self._look()
             heartbeat = self.query.heartbeat
             self._update({_STAGES: json_of([] if heartbeat is None else heartbeat.stages)})
-            known = self._number_of(change)
-            changed = {name: text for name, (number, text) in self._fields.items() if number > known}
+            last = self._number_of(change)
+            changed = {name: text for name, (number, text) in self._fields.items() if number > last}
             return _as_object({_CHANGE: json.dumps(f"{self._name}-{self._number}"), **changed})
 
     def entry(self) -> str:
-        """Return the query's entry in the list of queries, as JSON text."""
         with self._making:
             self._look()
             return json_of(self._entry)
 
     def _look(self) -> None:
-        version, now = self.query.look(), time.monotonic()
+        version, now = self.query.refresh(), time.monotonic()
         is_same = version == self._seen
         if is_same and (self.query.has_ended or now - self._looked_at < _LOOK_EVERY):
             return
         self._looked_at = now
-        # A change after this line has a later version, so the next call takes it.
+        # A change after this line has a later version, so the next call includes it.
         snapshot = self.query.snapshot()
         entry = entry_of(snapshot)
-        # A query that hangs, or has no input, changes by nothing but time, which shows in these few fields.
+        # Without new data, time changes only these few fields.
         if is_same and self._entry is not None and self._entry.conditions == entry.conditions:
             fields = vars(entry)
         else:

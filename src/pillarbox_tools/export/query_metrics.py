@@ -1,4 +1,4 @@
-"""The ledger of a query: its epochs, each added up once, in the thread that feeds its model."""
+"""The metrics of a query: each epoch is added once, in the thread that feeds the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox_tools.model.windows import now_of
 
 _log = logging.getLogger("pillarbox")
 
-#: Of one query, so many names of metrics of users' functions are exported: a name for each key would fill a database.
+#: Maximum number of metric names of user functions per query: a name per key would fill a database.
 MOST_NAMES = 200
 _USER = (m.USER_COUNT, m.USER_MIN, m.USER_MAX)
 
@@ -26,50 +26,49 @@ Values = dict[tuple[Metric, tuple[str, ...]], float]
 
 
 @dataclass
-class Standing:
-    """How the metrics of a query stand: values by metric and by the values of its labels, before they are divided.
+class MetricValues:
+    """Values by metric and label values, before division.
 
     Attributes:
-        counters: the sums.
-        gauges: the values after the newest epoch that told them; a query that has ended has none.
+        counters: sums.
+        gauges: latest values; empty after the query's end.
     """
 
     counters: Values = field(default_factory=dict)
     gauges: Values = field(default_factory=dict)
 
 
-class Ledger:
-    """Adds up the epochs of a model, which it follows. Any thread may ask for the sums.
+class QueryMetrics:
+    """A query's metrics, added up from its model's epochs. Any thread may read them.
 
     Attributes:
-        id: Spark's id of the query, and ``name``: the name that the user gave it.
+        id: Spark's id of the query, and ``name``: the user's name for it.
     """
 
     def __init__(self, model: QueryModel) -> None:
-        known = model.snapshot()
+        snapshot = model.snapshot()
         self._model = model
-        self.id = known.id
-        self.name = known.name
-        self._names = Names(known.plan)
+        self.id = snapshot.id
+        self.name = snapshot.name
+        self._names = Names(snapshot.plan)
         self._lock = threading.Lock()
         self._has_ended = self._has_failed = False
         self._counters: Values = {}
         self._gauges: Values = {(m.LEFT_OUT, ()): 0}
         self._user_names: set[tuple[str, ...]] = set()
         self._left_out: set[tuple[str, ...]] = set()
-        versions = known.run.versions
-        self._gauges[m.INFO, (known.id, versions.get("spark", ""), versions.get("pillarbox", ""))] = 1
-        interval = trigger_interval(known.run.settings)
+        versions = snapshot.run.versions
+        self._gauges[m.INFO, (snapshot.id, versions.get("spark", ""), versions.get("pillarbox", ""))] = 1
+        interval = trigger_interval(snapshot.run.settings)
         if interval:
             self._gauges[m.TRIGGER, ()] = interval
         for labels in self._names.infos:
             self._gauges[m.OPERATOR_INFO, labels] = 1
         model.follow(self)
 
-    # -- the thread that feeds the model --
+    # -- called by the thread that feeds the model --
 
     def progressed(self, epoch: EpochRun) -> None:
-        """Add an epoch."""
         readings = list(readings_of(epoch, self._names))
         with self._lock:
             for metric, labels, value in readings:
@@ -83,7 +82,7 @@ class Ledger:
                     self._gauges[metric, labels] = value
 
     def _is_exported(self, labels: tuple[str, ...]) -> bool:
-        """Return whether a metric of users' functions is exported: the first names are."""
+        """Return whether a metric of a user function is among the first ``MOST_NAMES``."""
         if labels in self._user_names:
             return True
         if len(self._user_names) < MOST_NAMES:
@@ -92,17 +91,16 @@ class Ledger:
         operator, name = labels
         if not self._left_out:
             _log.warning(
-                "query %s: more than %d names of metrics of its functions: %r of operator %r and further ones are not"
-                " exported. Names must be few: use none that has a key in it",
+                "query %s: its functions have more than %d metric names; %r of operator %r and later names are not"
+                " exported. Do not put keys into metric names",
                 *(self.name or self.id, MOST_NAMES, name, operator),
             )
-        if len(self._left_out) < MOST_NAMES:  # it is a sign, and no list
+        if len(self._left_out) < MOST_NAMES:  # enough for a signal
             self._left_out.add(labels)
             self._gauges[m.LEFT_OUT, ()] = len(self._left_out)
         return False
 
     def ended(self, status: str) -> None:
-        """Note the end of the query."""
         with self._lock:
             self._has_ended = True
             self._has_failed = status == "failed"
@@ -111,16 +109,15 @@ class Ledger:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the query has ended: no sum changes any more."""
+        """Whether the query has ended; its sums are final."""
         return self._has_ended
 
     @property
     def has_failed(self) -> bool:
-        """Whether this run has failed."""
         return self._has_failed
 
-    def standing(self) -> Standing:
-        """Return how the metrics stand now."""
+    def values(self) -> MetricValues:
+        """Return the current values."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:
@@ -130,16 +127,16 @@ class Ledger:
                 (m.FAILURES, ()): run.crashes + run.has_crashed,
             }
             if self._has_ended:
-                return Standing(counters, {(m.UP, ()): 0})
-            return Standing(counters, {**self._gauges, (m.UP, ()): 1, **_of_now(snapshot)})
+                return MetricValues(counters, {(m.UP, ()): 0})
+            return MetricValues(counters, {**self._gauges, (m.UP, ()): 1, **_current_gauges(snapshot)})
 
 
-def _of_now(snapshot: Snapshot) -> Values:
-    """Return the gauges that grow while nothing happens."""
+def _current_gauges(snapshot: Snapshot) -> Values:
+    """Return the gauges that change with time alone."""
     now, beat, came = now_of(snapshot), snapshot.heartbeat, input_at(snapshot)
-    present = {each.name for each in conditions_of(snapshot)}
-    found: Values = {(m.CONDITION, (name,)): float(name in present) for name in CONDITIONS}
-    found[m.RUN_BEGAN, ()] = snapshot.run.began
-    found[m.EPOCH_RUNNING, ()] = 0 if beat is None or beat.since is None else max(beat.at, now) - beat.since
-    found[m.INPUT_AGE, ()] = now - (came or snapshot.run.began)
-    return found
+    present = {condition.name for condition in conditions_of(snapshot)}
+    values: Values = {(m.CONDITION, (name,)): float(name in present) for name in CONDITIONS}
+    values[m.RUN_BEGAN, ()] = snapshot.run.began
+    values[m.EPOCH_RUNNING, ()] = 0 if beat is None or beat.since is None else max(beat.at, now) - beat.since
+    values[m.INPUT_AGE, ()] = now - (came or snapshot.run.began)
+    return values
