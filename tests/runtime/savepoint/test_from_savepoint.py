@@ -29,8 +29,8 @@ from pillarbox import (
     WindowFunction,
 )
 from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._runtime.spark.savepoint.restore_host import COMMON, LAST
 from pillarbox._runtime.spark.starting import first_epoch
-from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST
 from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._state.savepoint.manifest import Manifest, Sources
 from pillarbox._state.savepoint.own_state import OwnState

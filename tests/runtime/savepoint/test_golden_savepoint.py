@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, KeyedProcessFunction, ListStateDescriptor, Types, ValueStateDescriptor
 from pillarbox._graph.savepoint_start import SavepointStart
-from pillarbox._runtime.spark.starting.source_positions import PlannedSource, find_positions
+from pillarbox._runtime.spark.savepoint.source_positions import PlannedSource, find_positions
 from pillarbox._state.savepoint.files import LocalSavepoint
 from pillarbox.testing import ProgramTestHarness
 from tests.data import make_shop as golden

@@ -9,8 +9,8 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment
+from pillarbox._runtime.spark.savepoint.source_positions import PlannedSource, SeenFiles
 from pillarbox._runtime.spark.starting.first_epoch import restored
-from pillarbox._runtime.spark.starting.source_positions import PlannedSource, SeenFiles
 
 pytestmark = pytest.mark.spark
 

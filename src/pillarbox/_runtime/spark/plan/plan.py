@@ -153,7 +153,7 @@ class _Plan:
         homes = Homes.of(vertices, self.secret, self.program.parallelism)
         host, state = TaskHost(vertices, self._layout, output, timers, homes, self._time), None
         if self._first is not None:
-            from pillarbox._runtime.spark.worker.restore_host import RestoringHost
+            from pillarbox._runtime.spark.savepoint.restore_host import RestoringHost
 
             host = RestoringHost(vertices, self._layout, output, timers, homes, self._first.tables, self._time)
             rows_of_state = self._first.state(list(vertices)).repartition(self.program.parallelism, "target")

@@ -28,14 +28,9 @@ from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.savepoint.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint, open_savepoint
-from pillarbox._runtime.spark.session.session import check_classic
-from pillarbox._runtime.spark.session.session_settings import session_settings
-from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
-from pillarbox._runtime.spark.session.writer import Start
-from pillarbox._runtime.spark.starting.query_settings import program_settings
-from pillarbox._runtime.spark.starting.sink_log import SinkLog
-from pillarbox._runtime.spark.starting.source_positions import (
+from pillarbox._runtime.spark.savepoint.source_positions import (
     FoundPositions,
     PlannedSource,
     SeenFiles,
@@ -44,7 +39,12 @@ from pillarbox._runtime.spark.starting.source_positions import (
     planned_sources,
     stateful_steps,
 )
-from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST, STATE_SCHEMA, Router
+from pillarbox._runtime.spark.session.session import check_classic
+from pillarbox._runtime.spark.session.session_settings import session_settings
+from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
+from pillarbox._runtime.spark.session.writer import Start
+from pillarbox._runtime.spark.starting.query_settings import program_settings
+from pillarbox._runtime.spark.starting.sink_log import SinkLog
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.slots import LIST
 
