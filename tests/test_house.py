@@ -78,14 +78,8 @@ PACKAGES = {
     "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected", "grouped")],
 }
 FILES_IN_A_FOLDER = 16
-# Examples are programs of users, which come with the package: they are in no layer.
-FILES = [
-    path
-    for package in (SOURCE, TOOLS)
-    for path in sorted(package.rglob("*.py"))
-    if "examples" not in path.relative_to(package).parts
-]
-EXAMPLES = sorted((SOURCE / "examples").rglob("*.py"))
+FILES = [path for package in (SOURCE, TOOLS) for path in sorted(package.rglob("*.py"))]
+EXAMPLES = sorted((HOME / "examples" / "shipped").rglob("*.py"))
 PUBLIC = {
     "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback",
     "fallback", "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext",
@@ -299,7 +293,7 @@ def test_private_names_of_spark_are_in_one_folder():
 
 def test_examples_use_what_is_public():
     taken = {module for path in EXAMPLES for module in imports(path)}
-    assert {module.removeprefix("pillarbox.") for module in taken if ".examples." not in module} <= {
+    assert {module.removeprefix("pillarbox.") for module in taken if module.startswith("pillarbox")} <= {
         *PUBLIC,
         *PUBLIC_MODULES,
         *(f"{module}.{name}" for module, names in PUBLIC_MODULES.items() for name in names),
@@ -315,7 +309,7 @@ def test_what_is_not_public_has_a_private_name():
         for module in modules
         if not re.search(r"(^|/)_(?!_init__)", module)
     }
-    assert public == {"__init__", *PUBLIC_MODULES}
+    assert public == {"__init__", "examples", *PUBLIC_MODULES}  # `python -m pillarbox.examples` is a command
 
 
 def test_what_modules_share_has_no_underscore():

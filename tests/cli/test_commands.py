@@ -356,7 +356,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
         asked.append((checkpoint, directory, drain, timeout))
         notify("waiting")
         if directory == "bad":
-            raise SavepointError("no driver has accepted the request")
+            raise SavepointError("no driver accepted the request")
 
     made = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
     monkeypatch.setattr(asking, "request_savepoint", request_savepoint)
@@ -365,7 +365,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     assert (result.exit_code, result.stderr) == (0, "waiting\n")
     assert result.stdout == "/sp: a savepoint of epoch 7; state of 0 operators, 0 bytes; drained\n"
     result = called("savepoint", "cp", "bad", "--stop")
-    assert (result.exit_code, result.stderr) == (1, "waiting\nError: no driver has accepted the request\n")
+    assert (result.exit_code, result.stderr) == (1, "waiting\nError: no driver accepted the request\n")
     assert asked == [("cp", "/sp", True, 5.0), ("cp", "bad", False, 600.0)]
 
     def not_seen(spark, directory):

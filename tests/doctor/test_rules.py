@@ -134,7 +134,7 @@ def timers(number: int) -> list[Any]:
 
 def without_homes(number: int) -> list[Any]:
     tasks = [keyed(subtask=each, records_in=9, watermark=START + number) for each in (0, 1)]
-    tasks[1] = replace(tasks[1], fallback="the process that makes homes does not answer")
+    tasks[1] = replace(tasks[1], fallback="the process that starts homes does not answer")
     return [source(records_in=9), *tasks]
 
 
@@ -212,7 +212,7 @@ BROKEN: list[tuple[str, Facts, str]] = [
         "tasks_in_workers",
         facts(query(change=without_homes)),
         "10 of 20 tasks of 'count' in the last 10 epochs ran in Python workers, as no home could be had: the process"
-        ' that makes homes does not answer.*may read the whole log of its task, and on_barrier="carry".*as "drain"',
+        ' that starts homes does not answer.*may read the whole log of its task, and on_barrier="carry".*as "drain"',
     ),
     (
         "restarting_homes",

@@ -64,10 +64,11 @@ class SavepointStart:
         new_uids = {} if renamed is None else dict(renamed) if isinstance(renamed, Mapping) else None
         if new_uids is None or not all(isinstance(uid, str) and uid for pair in new_uids.items() for uid in pair):
             raise ProgramError(
-                f"from_savepoint(): renamed is a dict of new uids by those in the savepoint, not {shorten(renamed)}"
+                "from_savepoint(): renamed must be a dict from uids in the savepoint to new uids, not"
+                f" {shorten(renamed)}"
             )
         if len(set(new_uids.values())) < len(new_uids):
-            raise ProgramError(f"from_savepoint(): renamed gives one uid to several operators: {shorten(new_uids)}")
+            raise ProgramError(f"from_savepoint(): renamed maps several operators to one uid: {shorten(new_uids)}")
         where = str(fspath(directory))
         return SavepointStart(where.rstrip("/") or where, allow_non_restored_state, new_uids, _positions(positions))
 
@@ -80,19 +81,18 @@ class SavepointStart:
         """
         if program.batch:
             raise ProgramError(
-                "a program in batch mode starts without state: from_savepoint() takes RuntimeExecutionMode.STREAMING"
+                "a program in batch mode starts without state: from_savepoint() needs RuntimeExecutionMode.STREAMING"
             )
         if all(vertex.is_source for vertex in program.vertices):
             raise ProgramError(
-                "from_savepoint(): the program has no operator that could take state: there is none behind a key_by()"
-                " or another shuffle"
+                "from_savepoint(): the program has no operator with state: call key_by() or another shuffle first"
             )
         uids, sources = _uids(program), sorted({source.name for source in program.sources.values()})
         unknown = [new for new in self.renamed.values() if new not in uids and new not in sources]
         if unknown:
             raise ProgramError(
-                f"from_savepoint(): renamed gives {listed(unknown)} as new uid, and the program has no such operator;"
-                f" it has {listed(sorted(uid for uid in uids if uid))}, and the sources {listed(sources)}"
+                f"from_savepoint(): renamed has the new uid {listed(unknown)}, and the program has no such"
+                f" operator. It has {listed(sorted(uid for uid in uids if uid))}, and the sources {listed(sources)}"
             )
 
     def uid_of(self, uid: str) -> str:
@@ -330,7 +330,7 @@ def plan_restore(
         added = [uid for uid in heads if uid not in {vertex.uid for vertex in vertices.values()}]
         instead = f" (it has {listed(added)}, of which the savepoint has none)" if added else ""
         wrong.append(
-            f"it has state of {listed(left)}, which the program does not have{instead}: set uid() to the one in the"
+            f"it contains state of {listed(left)}, which the program lacks{instead}: set uid() to the one in the"
             " savepoint, say renamed={'old uid': 'new uid'}, or leave the state behind: allow_non_restored_state=True"
         )
     wrong += others
@@ -369,9 +369,9 @@ def _positions(positions: Any) -> Positions:
     ):
         return {name: _copied(position) for name, position in positions.items()}
     raise ProgramError(
-        'from_savepoint(): positions is "savepoint", "none", a dict of positions by the names of sources, or a list'
-        " with one for each source of Spark's. A position is a dict or an int as in Spark's offset log, or None; not"
-        f" {shorten(positions)}"
+        'from_savepoint(): positions must be "savepoint", "none", a dict from source names to positions,'
+        " or a list with a position for each Spark source. A position is a dict or an int as in Spark's"
+        f" offset log, or None, not {shorten(positions)}"
     )
 
 

@@ -313,8 +313,8 @@ class MultipleInputStreamTask(StreamTask):
                 f" {readable(memory.share)}"
             )
         _log.warning(
-            "%s; the state of %d keys takes about %s when it is written, and several times that in memory: raise %s, or"
-            " keep less for each key %s",
+            "%s; writing the state of %d keys takes about %s, and several times that in memory: raise %s, or"
+            " store less per key %s",
             use,
             self.backend.num_keys,
             readable(self.log.state_bytes),

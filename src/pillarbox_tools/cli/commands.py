@@ -244,8 +244,8 @@ def state(
     """
     from pillarbox._runtime.spark.failures import unwrapped_failures
     from pillarbox._runtime.spark.reading.state_reader import read_state
+    from pillarbox._runtime.spark.session.directories import new_folder
     from pillarbox._runtime.spark.session.folders import reader
-    from pillarbox._runtime.spark.session.places import new_folder
 
     with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
         rows = read_state(spark, checkpoint, uid, epoch)

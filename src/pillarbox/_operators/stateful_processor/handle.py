@@ -176,8 +176,8 @@ class DriverHandle(_Handle):
             raise self._error(operation, "TTL_DURATION_MUST_BE_POSITIVE", name)
         if name in self.declarations.deleted:
             raise PySparkRuntimeError(
-                f"Error {action}: init() deletes the state {name!r} and declares it afterwards, which would empty it in"
-                " each micro-batch: give the new state another name"
+                f"Error {action}: init() deletes the state {name!r} and declares it again, which would empty it in"
+                " each micro-batch: rename the new state"
             )
         variables[name] = StateVariable(kind, tuple(map(self._parsed, schemas)), ttl)
         for place, schema in enumerate(variables[name].schemas):
@@ -240,7 +240,7 @@ class TaskHandle(_Handle):
         parsed = tuple([declarations.parsed.get(each) if isinstance(each, str) else each for each in schemas])
         if declarations.variables.get(name) != StateVariable(kind, parsed, ttl):  # type: ignore[arg-type]
             raise PySparkRuntimeError(
-                f"init() declares the state {name!r} in another way than on the driver, where pillarbox has called it"
+                f"init() declares the state {name!r} differently than on the driver, where pillarbox called it"
                 " first: declare the same states each time"
             )
         if name not in declarations.deleted:

@@ -313,7 +313,7 @@ class Manifest:
                 raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is none of its own; remove it")
             wanted, found = self.files[name], present[name]
             if found != (wanted.length if isinstance(found, int) else wanted):
-                raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is not as it was written")
+                raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is damaged")
 
 
 #: The files by which a directory is known as a savepoint, complete or not; and what the latter holds.

@@ -65,7 +65,7 @@ class OffsetEntry:
         """
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
-                f"Spark's offset log is of version {shorten(self.version)}; this version of pillarbox knows"
+                f"Spark's offset log has version {shorten(self.version)}, and this version of pillarbox reads"
                 f" {' and '.join(_VERSIONS)}: update pillarbox"
             )
         texts = self.lines[_FIRST:]

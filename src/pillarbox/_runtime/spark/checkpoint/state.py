@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.session.directories import is_readable_by_spark
 from pillarbox._runtime.spark.session.folders import is_savepoint
-from pillarbox._runtime.spark.session.places import state_is_found
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._runtime.spark.session.session_settings import state_settings
 from pillarbox._state.chunks.head import META, LogHead
@@ -68,7 +68,7 @@ class CheckpointState:
         self.is_copy: bool = copy is not None
         self._location = copy or str(self.checkpoint)
         if epoch is not None and not is_count(epoch, 0):
-            raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
+            raise ProgramError(f"an epoch must be the number of a micro-batch, from 0, not {shorten(epoch)}")
         last = self.checkpoint.last_committed
         if last < 0:
             if is_savepoint(spark, checkpoint):
@@ -77,18 +77,19 @@ class CheckpointState:
                     " env.from_savepoint(...), at any parallelism"
                 )
             raise CheckpointMismatchError(
-                f"{checkpoint} is no checkpoint of a query, or none of its epochs was committed: give the"
+                f"{checkpoint} is not a checkpoint of a query, or has no committed epoch: pass the"
                 " checkpointLocation of a query that has run"
             )
-        if not state_is_found(checkpoint):
+        if not is_readable_by_spark(checkpoint):
             raise CheckpointMismatchError(
-                f'checkpoint {checkpoint}: its path has a space, or one of "#%<>?[\\]^`{{|}}, and Spark, whose queries'
-                " take any path, looks for the state of this one elsewhere when it reads or moves that: stop the query,"
-                " copy all of the checkpoint to another path, and continue there; on a local disk, a symbolic link to"
-                " it is enough"
+                f"checkpoint {checkpoint}: its path contains a space or one of \"#%<>?[\\]^`{{|}}. Spark's queries"
+                " accept such a path, but its readers of state look elsewhere: stop the query, copy the whole"
+                " checkpoint to another path, and continue there. On a local disk, a symbolic link to it is enough"
             )
         if epoch is not None and epoch > last:
-            raise CheckpointMismatchError(f"checkpoint {checkpoint}: its last epoch is {last}; there is no {epoch} yet")
+            raise CheckpointMismatchError(
+                f"checkpoint {checkpoint}: its last epoch is {last}, and {epoch} does not exist yet"
+            )
         self.epoch: int = last if epoch is None else epoch
 
     def __str__(self) -> str:
@@ -115,8 +116,8 @@ class CheckpointState:
         for operator in operators:
             if self.epoch < operator.first:
                 raise CheckpointMismatchError(
-                    f"checkpoint {self}: the state of epoch {self.epoch} no longer exists: the oldest one that does"
-                    f" is {operator.first} (spark.sql.streaming.minBatchesToRetain says how many Spark keeps)"
+                    f"checkpoint {self}: the state of epoch {self.epoch} has been removed. The oldest epoch with state"
+                    f" is {operator.first}. spark.sql.streaming.minBatchesToRetain sets how many epochs Spark retains"
                 )
         return operators
 
@@ -130,9 +131,9 @@ class CheckpointState:
         if len(operators) < levels:
             uids = [operator["uid"] for program in programs for operator in program["operators"]]
             raise CheckpointMismatchError(
-                f"checkpoint {self}: state of the operators {', '.join(map(repr, uids))} is noted in {self}/pillarbox,"
-                f" and {self}/state has {'only some of it' if operators else 'none'}: folders of it are gone, so put"
-                " them back, or take an older copy of all of the checkpoint"
+                f"checkpoint {self}: {self}/pillarbox lists state of the operators {', '.join(map(repr, uids))},"
+                f" and {self}/state contains {'only some of it' if operators else 'none'}: folders are missing, so"
+                " restore them, or an older copy of the whole checkpoint"
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
@@ -216,7 +217,7 @@ def map_logs(
                     yield from read(current, store)
                 ended.add(current)
                 if code in ended:
-                    raise AssertionError(f"Spark's reader of state has the values of {code} in several places")
+                    raise AssertionError(f"Spark's reader of state returned the values of {code} several times")
                 store, current = MemoryChunkStore(), code
             store.put(number, payloads[index].as_py())
     if current is not None:

@@ -26,7 +26,7 @@ from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint import savepoint as files
-from pillarbox._runtime.spark.session.places import check_session, place_of
+from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._state.savepoint.manifest import Manifest
 from pillarbox._state.savepoint.table import Table
 from pillarbox._types.schema import resolve_schema
@@ -74,8 +74,8 @@ def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: State
         >>> spent = grouped.transformWithState(Spent(), schema, "append", "EventTime")  # doctest: +SKIP
     """
     check_session(spark, "adopt()")
-    query = CheckpointState(spark, place_of(checkpoint, "adopt(): the checkpoint"))
-    directory = place_of(directory, "adopt(): the place of the savepoint")
+    query = CheckpointState(spark, checked_directory(checkpoint, "adopt(): the checkpoint"))
+    directory = checked_directory(directory, "adopt(): the place of the savepoint")
     if query.checkpoint.lines:
         raise CheckpointMismatchError(
             f"{query} is a checkpoint of pillarbox: 'pillarbox savepoint {query} DIRECTORY' writes a savepoint of it"

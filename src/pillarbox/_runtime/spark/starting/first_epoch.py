@@ -75,7 +75,7 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
     if checkpoint is None:
         if asked is not None:
             raise ProgramError(
-                "env.from_savepoint() takes a query with a checkpoint: set option('checkpointLocation', ...)"
+                "env.from_savepoint() needs a query with a checkpoint: set option('checkpointLocation', ...)"
             )
         return False
     if asked is None and not any(program.parallelism for program in planned):
@@ -85,28 +85,26 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
     if asked is None:
         if noted is not None and not begun:
             raise CheckpointMismatchError(
-                f"checkpoint {checkpoint}: a start from the savepoint {noted} was interrupted: start the same program"
-                f" with env.from_savepoint({noted!r}) to complete it, or take a new checkpoint"
+                f"checkpoint {checkpoint}: a start from the savepoint {noted} was interrupted: start the same"
+                f" program with env.from_savepoint({noted!r}) to complete it, or use a new checkpoint"
             )
         return False
     savepoint = asked.savepoint
     assert savepoint is not None
     if noted is None and (begun or checkpoint.is_begun):
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint} was begun without a savepoint, and cannot take the state of"
-            f" {savepoint.directory}: start on a new checkpoint, or leave out env.from_savepoint()"
+            f"checkpoint {checkpoint} was created without a savepoint, and cannot take the state of"
+            f" {savepoint.directory}: start on a new checkpoint, or drop env.from_savepoint()"
         )
     if noted is not None and noted != savepoint.directory:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint} was begun from the savepoint {noted}, not from {savepoint.directory}: start on a"
-            f" new checkpoint, or with env.from_savepoint({noted!r})"
+            f"checkpoint {checkpoint} was created from the savepoint {noted}, not from {savepoint.directory}:"
+            f" start on a new checkpoint, or with env.from_savepoint({noted!r})"
         )
     if begun:
         return False
     if len(planned) > 1:
-        raise ProgramError(
-            "the query holds several programs: env.from_savepoint() takes one of which it is the only one"
-        )
+        raise ProgramError("the query contains several programs, and env.from_savepoint() needs a query with one")
     check_classic(
         start.spark,
         "Spark Connect cannot start a query from a savepoint: start it once in a classic session, for example"
@@ -154,9 +152,9 @@ class _SavepointStarter:
         for uid in plan.left_behind:
             _log.warning(asked.left_behind(uid, opened.frame(uid).count() if uid in own else 0))
         for name in positions.gone:
-            _log.warning("savepoint %s: the position of source %r is left behind", asked.directory, name)
+            _log.warning("savepoint %s: the position of source %r is dropped", asked.directory, name)
         for name in positions.added:
-            _log.info("savepoint %s: source %r is new, and begins as its own options say", asked.directory, name)
+            _log.info("savepoint %s: source %r is new, and starts where its own options set", asked.directory, name)
         first = FirstEpoch(
             placeholder_sources(spark, positions.positions, sources, str(checkpoint)),
             lambda vertices: self._state(opened, plan, own, vertices),
@@ -183,8 +181,9 @@ class _SavepointStarter:
             return
         if newest["programs"] != describe_programs([self._program])["programs"]:
             raise CheckpointMismatchError(
-                f"checkpoint {self._checkpoint}: a start of another program from the savepoint {self._asked.directory}"
-                " was interrupted: start that one again to complete it, or take a new checkpoint"
+                f"checkpoint {self._checkpoint}: a start of another program from the savepoint"
+                f" {self._asked.directory} was interrupted: start that program again to complete it, or use a new"
+                " checkpoint"
             )
 
     def _conflicts(self) -> list[str]:
@@ -284,8 +283,8 @@ class _SavepointStarter:
             query.awaitTermination()
         if Checkpoint(spark, str(self._checkpoint)).last_committed < 0:
             raise SavepointError(
-                f"checkpoint {self._checkpoint}: the query was stopped before it had the state of the savepoint"
-                f" {self._asked.directory}: start the same program again to complete that, or take a new checkpoint"
+                f"checkpoint {self._checkpoint}: the query was stopped before it had restored the savepoint"
+                f" {self._asked.directory}: start the same program again to complete that, or use a new checkpoint"
             )
 
 

@@ -360,8 +360,8 @@ def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str)
 def _before_first_file(source: PlannedSource) -> Any:
     if source.cleans:
         raise CheckpointMismatchError(
-            f"{source.name} has read no file that is still there, and Spark cannot clean files after such a start:"
-            " start the query without the option cleanSource until its first micro-batch is committed"
+            f"none of the files that {source.name} has read exists, and Spark cannot clean files after such a"
+            " start: start the query without the option cleanSource until its first micro-batch is committed"
         )
     return BEGINNING
 
