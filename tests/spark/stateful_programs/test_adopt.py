@@ -192,7 +192,7 @@ def test_what_adopt_refuses(session: SparkSession, tmp_path: Path, monkeypatch: 
         " struct<n:bigint,s:string>",
         OtherType(),
     )
-    refused(CheckpointMismatchError, "is no checkpoint of a query, or none", Interpreter(), str(tmp_path / "missing"))
+    refused(CheckpointMismatchError, "is not a checkpoint of a query", Interpreter(), str(tmp_path / "missing"))
     refused(PySparkRuntimeError, "INCORRECT_TIME_MODE_TO_ASSIGN_TTL", Interpreter(HOUR))
     with monkeypatch.context() as patch:
         read = CheckpointState.state_rows
