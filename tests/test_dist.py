@@ -38,7 +38,7 @@ def test_a_commit_is_the_same_bytes_each_time(tmp_path):
         assert one.read_bytes() == other.read_bytes()
     wheel, source = sorted(first, key=lambda path: path.suffix != ".whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"pillarbox/py.typed", "pillarbox/examples/_programs/fraud/README.md"} <= names
+    assert {"pillarbox/py.typed", "pillarbox/_examples/fraud/README.md"} <= names
     assert not [name for name in names if name.startswith("tests") or "__pycache__" in name]
     with tarfile.open(source) as files:
         members = {name.partition("/")[2] for name in files.getnames()}

@@ -70,7 +70,8 @@ PACKAGES = {
         ("session",),
         ("rows", "tasks", "budgets"),
         ("homes", "checkpoint"),
-        ("worker", "savepoint"),
+        ("worker",),
+        ("savepoint",),
         ("plan", "reading"),
         ("starting",),
         ("running",),
@@ -78,14 +79,8 @@ PACKAGES = {
     "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected", "grouped")],
 }
 FILES_IN_A_FOLDER = 16
-# Examples are users' programs, shipped with the package: they are in no layer.
-FILES = [
-    path
-    for package in (SOURCE, TOOLS)
-    for path in sorted(package.rglob("*.py"))
-    if "examples" not in path.relative_to(package).parts
-]
-EXAMPLES = sorted((SOURCE / "examples").rglob("*.py"))
+FILES = [path for package in (SOURCE, TOOLS) for path in sorted(package.rglob("*.py"))]
+EXAMPLES = sorted((HOME / "examples" / "shipped").rglob("*.py"))
 PUBLIC = {
     "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback",
     "fallback", "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext",
@@ -116,7 +111,7 @@ PUBLIC = {
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
-    "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
+    "adopt", "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
     "GroupedData", "group_by",
     "key_history", "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint",
     "serve_metrics", "start",
@@ -299,7 +294,7 @@ def test_private_names_of_spark_are_in_one_folder():
 
 def test_examples_use_what_is_public():
     taken = {module for path in EXAMPLES for module in imports(path)}
-    assert {module.removeprefix("pillarbox.") for module in taken if ".examples." not in module} <= {
+    assert {module.removeprefix("pillarbox.") for module in taken if module.startswith("pillarbox")} <= {
         *PUBLIC,
         *PUBLIC_MODULES,
         *(f"{module}.{name}" for module, names in PUBLIC_MODULES.items() for name in names),
@@ -315,7 +310,7 @@ def test_what_is_not_public_has_a_private_name():
         for module in modules
         if not re.search(r"(^|/)_(?!_init__)", module)
     }
-    assert public == {"__init__", *PUBLIC_MODULES}
+    assert public == {"__init__", "examples", *PUBLIC_MODULES}  # `python -m pillarbox.examples` is a command
 
 
 def test_what_modules_share_has_no_underscore():

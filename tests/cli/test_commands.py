@@ -17,6 +17,7 @@ from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
 from pillarbox._runtime.spark.running import asking
+from pillarbox._runtime.spark.savepoint import adopt as adopt_module
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
 from pillarbox._runtime.spark.session import folders as files
 from pillarbox._runtime.spark.starting import rescale as rescale_module
@@ -44,7 +45,7 @@ def no_spark(monkeypatch):
 def test_help_teaches():
     text = called("--help").output
     assert all(name in text for name in ("inspect", "state", "rescale", "Exit codes: 0, success; 1,", "Examples:"))
-    for name in ("inspect", "state", "key", "rescale", "savepoint", "stop"):
+    for name in ("inspect", "state", "key", "rescale", "savepoint", "adopt", "stop"):
         text = called(name, "--help").output
         assert all(option in text for option in ("CHECKPOINT", "--json", "--master", "--conf KEY=VALUE", "--verbose"))
     assert called("--version").output.startswith("pillarbox, version ")
@@ -355,7 +356,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
         asked.append((checkpoint, directory, drain, timeout))
         notify("waiting")
         if directory == "bad":
-            raise SavepointError("no driver has accepted the request")
+            raise SavepointError("no driver accepted the request")
 
     opened = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
     monkeypatch.setattr(asking, "request_savepoint", request_savepoint)
@@ -364,7 +365,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     assert (result.exit_code, result.stderr) == (0, "waiting\n")
     assert result.stdout == "/sp: a savepoint of epoch 7; state of 0 operators, 0 bytes; drained\n"
     result = called("savepoint", "cp", "bad", "--stop")
-    assert (result.exit_code, result.stderr) == (1, "waiting\nError: no driver has accepted the request\n")
+    assert (result.exit_code, result.stderr) == (1, "waiting\nError: no driver accepted the request\n")
     assert asked == [("cp", "/sp", True, 5.0), ("cp", "bad", False, 600.0)]
 
     def not_seen(spark, directory):
@@ -382,3 +383,33 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     ):
         result = called("savepoint", "cp", "/sp", *arguments)
         assert result.exit_code == 2 and words in result.output
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_adopt_takes_a_processor_of_the_working_directory(monkeypatch, tmp_path):
+    """A class is called without arguments."""
+    calls = []
+    savepoint = SimpleNamespace(
+        manifest=SimpleNamespace(epoch=3, operators=[SimpleNamespace(uid="transformWithState")]), rows=lambda uid: 7
+    )
+    monkeypatch.setattr(adopt_module, "adopt", lambda spark, *arguments: calls.append(arguments))
+    monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: savepoint)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "adopted_shop.py").write_text("class Spent:\n    pass\n\nspent = Spent()\n")
+    path = list(sys.path)
+    result = called("adopt", "cp/", "/sp", "--processor", "adopted_shop:Spent")
+    assert result.stdout == "/sp: a savepoint of micro-batch 3; 'transformWithState' has 7 keys\n"
+    called("adopt", "cp", "/sp", "--processor", "adopted_shop:spent")
+    result = called("adopt", "cp", "/sp", "--json")
+    assert json.loads(result.stdout) == {"savepoint": "/sp", "epoch": 3, "operator": "transformWithState", "keys": 7}
+    assert [(*places, type(processor).__name__) for *places, processor in calls] == [
+        ("cp", "/sp", "Spent"), ("cp", "/sp", "Spent"), ("cp", "/sp", "NoneType")
+    ]  # fmt: skip
+    for processor, words in (
+        ("adopted_shop", "'adopted_shop' is not MODULE:NAME"),
+        ("adopted_shop:Other", "AttributeError: module 'adopted_shop' has no attribute 'Other'"),
+        ("nowhere_at_all:Spent", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+    ):
+        result = called("adopt", "cp", "/sp", "--processor", processor)
+        assert result.exit_code == 2 and words in result.output
+    assert sys.path == path

@@ -108,11 +108,11 @@ def test_a_checkpoint_is_shown_by_a_session(
 
 def test_what_is_no_checkpoint_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(spark: Any, checkpoint: str) -> Any:
-        raise CheckpointMismatchError(f"{checkpoint} is no checkpoint of a query")
+        raise CheckpointMismatchError(f"{checkpoint} is not a checkpoint of a query")
 
     monkeypatch.setattr(stored, "stored_snapshot", none)
     result = called("dashboard", "/checkpoints/none", "--port", "0")
-    assert (result.exit_code, result.stderr) == (1, "Error: /checkpoints/none is no checkpoint of a query\n")
+    assert (result.exit_code, result.stderr) == (1, "Error: /checkpoints/none is not a checkpoint of a query\n")
 
 
 @pytest.mark.parametrize("ends", ["closed", "interrupted"])

@@ -165,7 +165,7 @@ def test_what_cannot_be_pickled_is_refused_where_the_program_is_run_and_may_have
 
     function = Locks()
     stream = numbers(StreamExecutionEnvironment()).map(function).name("locks")
-    with pytest.raises(ProgramError, match=r"operator 'locks' cannot be sent to the workers.*cannot pickle"):
+    with pytest.raises(ProgramError, match=r"operator 'locks' cannot be pickled for the workers.*cannot pickle"):
         stream.execute_and_collect()
     function.lock = None
     assert stream.execute_and_collect() == [0, 1, 2, 3]

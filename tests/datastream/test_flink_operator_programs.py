@@ -107,7 +107,7 @@ def test_a_request_without_answer_has_the_result_of_timeout():
 def test_a_request_without_answer_fails_the_job():
     with asked(Unanswered()) as harness:
         harness.push("numbers", 0, 1, 2)
-        with pytest.raises(OperatorError, match="no answer in time for 1"):
+        with pytest.raises(OperatorError, match="no answer within the timeout for 1"):
             harness.run_epoch(time_passes="1 second")
 
 
@@ -248,7 +248,7 @@ COUNT = Types.TUPLE([Types.STRING(), Types.INT()])
 )
 def test_sources_of_java_say_what_to_do_instead(env, name, instead):
     assert not hasattr(env, name)
-    with pytest.raises(ProgramError, match=rf"{name}\(\) is a method of Flink's .*{instead}"):
+    with pytest.raises(ProgramError, match=rf"{name}\(\): .*{instead}"):
         getattr(env, name)
 
 
@@ -258,7 +258,7 @@ def test_sources_of_java_say_what_to_do_instead(env, name, instead):
 def test_methods_of_javas_streams_say_what_to_do_instead(env, name, instead):
     stream = env.from_collection([1])
     assert not hasattr(stream, name)
-    with pytest.raises(ProgramError, match=rf"{name}\(\) is a method of Flink's .*{instead}") as caught:
+    with pytest.raises(ProgramError, match=rf"{name}\(\): .*{instead}") as caught:
         getattr(stream.key_by(lambda n: n), name)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as received from a worker
 

@@ -111,7 +111,7 @@ def test_methods_that_are_not_here_say_so(owner):
     instance = {"DataStream": stream, "DataStreamSink": stream.print(), "StreamExecutionEnvironment": env}[owner]
     for method in NOT_HERE[owner].split():
         assert not hasattr(instance, method)
-        with pytest.raises(pillarbox.ProgramError, match=rf"^{method}\(\) is a method of Flink's [^:]*: .+"):
+        with pytest.raises(pillarbox.ProgramError, match=rf"^pillarbox's \w+ ha(s|ve) no {method}\(\): .+"):
             getattr(instance, method)
         if owner != "DataStreamSink":
             assert f"`{method}" in PAGE or f".{method}" in PAGE, method
@@ -120,7 +120,7 @@ def test_methods_that_are_not_here_say_so(owner):
 def test_classes_that_are_not_here_say_so_where_they_are_imported():
     missing = [name for name in CLASSES.split() if name not in pillarbox.__all__]
     for name in missing:
-        with pytest.raises(ImportError, match=rf"^{name} is a class of Flink's, and not of pillarbox's: .+") as caught:
+        with pytest.raises(ImportError, match=rf"^pillarbox has no class {name}: .+") as caught:
             exec(f"from pillarbox import {name}")
         assert isinstance(caught.value, pillarbox.ProgramError)
         assert f"`{name}`" in PAGE or f".{name}" in PAGE, name

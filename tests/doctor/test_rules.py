@@ -134,7 +134,7 @@ def timers(number: int) -> list[Any]:
 
 def without_homes(number: int) -> list[Any]:
     tasks = [keyed(subtask=each, records_in=9, watermark=START + number) for each in (0, 1)]
-    tasks[1] = replace(tasks[1], fallback="the process that makes homes does not answer")
+    tasks[1] = replace(tasks[1], fallback="the process that starts homes does not answer")
     return [source(records_in=9), *tasks]
 
 
@@ -212,7 +212,7 @@ BROKEN: list[tuple[str, Facts, str]] = [
         "tasks_in_workers",
         facts(query(change=without_homes)),
         "10 of 20 tasks of 'count' in the last 10 epochs ran in Python workers, because no home was available: the"
-        ' process that makes homes does not answer.*may read its task.s whole log, and on_barrier="carry".*like'
+        ' process that starts homes does not answer.*may read its task.s whole log, and on_barrier="carry".*like'
         ' "drain"',
     ),
     (

@@ -219,24 +219,33 @@ class _Frame:
 NO_DIRECTORY = [None, 5, "", b"x", [], object()]
 # Functions with a session and other arguments: each call has one wrong argument.
 WRONG_PLACES: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda wrong: pillarbox.read_state(_Session(), wrong, "uid"), r"read_state\(\): the checkpoint is a directory"),
-    (lambda wrong: pillarbox.savepoint(_Session(), wrong, "to"), r"savepoint\(\): the checkpoint is a directory"),
+    (
+        lambda wrong: pillarbox.read_state(_Session(), wrong, "uid"),
+        r"read_state\(\): the checkpoint must be a directory",
+    ),
+    (lambda wrong: pillarbox.savepoint(_Session(), wrong, "to"), r"savepoint\(\): the checkpoint must be a directory"),
     (
         lambda wrong: pillarbox.savepoint(_Session(), "from", wrong),
-        r"savepoint\(\): the place of the savepoint is a dir",
+        r"savepoint\(\): the place of the savepoint must be a dir",
     ),
-    (lambda wrong: pillarbox.rescale(_Session(), wrong, 2), r"rescale\(\): the checkpoint is a directory"),
+    (lambda wrong: pillarbox.rescale(_Session(), wrong, 2), r"rescale\(\): the checkpoint must be a directory"),
     (
         lambda wrong: pillarbox.stop_with_savepoint(_Query(), wrong),
         r"stop_with_savepoint\(\): the place of the savepoint",
     ),
     (
         lambda wrong: pillarbox.write_state(_Frame(), wrong, "uid"),
-        r"write_state\(\): the place of the savepoint is a dir",
+        r"write_state\(\): the place of the savepoint must be a dir",
     ),
-    (lambda wrong: pillarbox.read_state(_Session(), "from", wrong), r"read_state\(\): the uid is a non-empty string"),
-    (pillarbox.local_session, r"local_session\(\): cores is a whole number from 1, not"),
-    (lambda wrong: pillarbox.local_session(app_name=wrong), r"local_session\(\): app_name is a non-empty string, not"),
+    (
+        lambda wrong: pillarbox.read_state(_Session(), "from", wrong),
+        r"read_state\(\): the uid must be a non-empty string",
+    ),
+    (pillarbox.local_session, r"local_session\(\): cores must be a whole number from 1, not"),
+    (
+        lambda wrong: pillarbox.local_session(app_name=wrong),
+        r"local_session\(\): app_name must be a non-empty string, not",
+    ),
 ]
 
 
@@ -251,5 +260,5 @@ def test_arguments_that_a_session_would_be_asked_with(call, message):
 
 def test_a_program_of_a_harness_is_built_by_a_function():
     for value in None, 5, "x", [], int, object():
-        with pytest.raises(ProgramError, match=r"a program is built by a function build\(env, payments\), not by"):
+        with pytest.raises(ProgramError, match=r"a program needs a function build\(env, payments\), not"):
             ProgramTestHarness(value)

@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pillarbox
-from pillarbox.examples.__main__ import copy, examples
-from pillarbox.examples._programs.fraud.model import serve
+from examples.shipped.fraud.model import serve
+from pillarbox.examples import copy, examples
 from tests.support.docs import STEPS, modules
 
 pytestmark = pytest.mark.spark

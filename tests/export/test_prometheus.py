@@ -106,7 +106,9 @@ def test_without_the_client(what: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_query() -> None:
     with pytest.raises(ProgramError, match=r"^serve_metrics\(\) takes a query, as start\(\) returned it, not 5$"):
         pillarbox.serve_metrics(5)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"^serve_metrics\(\): a port is a whole number from 0 to 65535, not 'x'$"):
+    with pytest.raises(
+        ProgramError, match=r"^serve_metrics\(\): a port must be a whole number from 0 to 65535, not 'x'$"
+    ):
         pillarbox.serve_metrics(5, port="x")  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"^QueryCollector takes a query, as start\(\) returned it, not 5$"):
         pillarbox.QueryCollector(5)  # type: ignore[arg-type]

@@ -232,17 +232,17 @@ def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
 
     query = start()
     home.killed(lambda: bool(asked(home, "request")), *stop("first"))
-    assert "an earlier call has asked for it" in home.do(*stop("first"))
+    assert "an earlier command has requested it" in home.do(*stop("first"))
     query.awaitTermination()
     assert len(asked(home, "request")) == len(asked(home, "taken")) == len(asked(home, "answer")) == 1
     assert sum(batch.num_rows for batch in LocalSavepoint(home.folder / "first").batches("count")) == KEYS
-    assert "an earlier call has asked for it, and it is done" in home.do(*stop("first"))
+    assert "an earlier command has requested it, and it is done" in home.do(*stop("first"))
     # The query runs again, and ends. Then no driver accepts the request, and the command is killed.
     start().stop()
     home.killed(lambda: len(asked(home, "request")) == 2, *stop("second"))
     # A different request at the same time is refused.
     process = home.begin(*stop("second"), "--drain")
-    assert process.wait(START_SECONDS) == 1 and "which is under way: nothing was asked" in home.said()
+    assert process.wait(START_SECONDS) == 1 and "is under way, so nothing was requested" in home.said()
     query = start()
     assert query.isActive and len(asked(home, "taken")) == 1
     home.do(*stop("second"))

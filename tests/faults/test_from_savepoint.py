@@ -55,7 +55,7 @@ def stop_the_query(spark: Any, home: Path) -> None:
     starting.join()
     (error,) = raised
     assert isinstance(error, SavepointError)
-    assert "was stopped before it had the state of the savepoint" in str(error)
+    assert "was stopped before it had restored the savepoint" in str(error)
 
 
 @pytest.mark.long("spark/operating/test_savepoint.py starts from a savepoint, and test_restarts.py stops queries")
@@ -78,7 +78,7 @@ def test_the_query_is_stopped_while_the_state_is_taken(spark: Any, tmp_path: Pat
     assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     for options, says in (
         ({"start": None}, "a start from the savepoint .* was interrupted: start the same program with"),
-        ({"start": "another"}, "was begun from the savepoint .*savepoint, not from .*another"),
+        ({"start": "another"}, "was created from the savepoint .*savepoint, not from .*another"),
         ({"parallelism": 4}, "a start of another program from the savepoint .* was interrupted"),
     ):
         with pytest.raises(CheckpointMismatchError, match=says):

@@ -70,7 +70,7 @@ def results(spark: SparkSession, folder: Path, kills: Path, checkpoint: Path) ->
     collected: dict[int, list[tuple[Any, ...]]] = {}
 
     def take(batch: DataFrame, number: int) -> None:
-        collected[number] = sorted(map(tuple, batch.collect()))
+        collected[number] = sorted(map(tuple, batch.collect()), key=repr)
 
     df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
     grouped = pillarbox.group_by(df.withWatermark("t", "2 seconds"), "k")

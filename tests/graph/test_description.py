@@ -87,7 +87,7 @@ def compared(old, new):
             {},
             {"uids": ("other",)},
             [
-                "it holds state of 'first', which the program does not have (the program has 'other' instead: set uid()"
+                "it contains state of 'first', which the program lacks (the program has 'other' instead: set uid()"
                 " to the old one)"
             ],
         ),
@@ -96,7 +96,7 @@ def compared(old, new):
             TWO,
             ["there was 1 shuffle, and there are 2 ('second' added): Spark keeps the state of each shuffle"],
         ),
-        (TWO, {}, ["it holds state of 'second', which the program does not have"]),
+        (TWO, {}, ["it contains state of 'second', which the program lacks"]),
         (
             {},
             {"sources": ("one", "two")},

@@ -113,7 +113,7 @@ def joined(one: DataStream[Any], other: DataStream[Any]) -> DataStream[Any]:
 )
 def test_what_goes_by_event_time_is_refused_before_records_without_timestamps_come(build):
     stream = build(rows(StreamExecutionEnvironment()))
-    refused = r"goes by event time, and the records of 'rows' have no timestamps: put assign_timestamps_and_watermarks"
+    refused = r"uses event time, and the records of 'rows' have no timestamps: put assign_timestamps_and_watermarks"
     with pytest.raises(ProgramError, match=refused):
         stream.get_execution_environment().get_execution_graph()
 

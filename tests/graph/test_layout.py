@@ -60,7 +60,9 @@ def test_a_streaming_query_has_a_subtask_for_each_key_group():
     # Without a checkpoint, only as many subtasks as run at a time are needed.
     assert compiled(2, streaming=False).layout == Layout(2, 4)
     assert numbers(compiled(2, streaming=False)) == [(0, 2, 4, 2), (2, 2, 4, 1)]
-    with pytest.raises(ProgramError, match="parallelism 6 is above the max parallelism 5: some subtasks would own no"):
+    with pytest.raises(
+        ProgramError, match="parallelism 6 is above the max parallelism 5, so some subtasks would have no"
+    ):
         compiled(6, 5)
 
 
@@ -99,12 +101,12 @@ def test_tasks_learn_the_layout_from_their_query(monkeypatch):
     layout = ProgramLayout.of(program)
     compiled_with = TaskFacts.here(layout).layout
     assert compiled_with == Layout(4, 4, 2)
-    assert [layout.place(compiled_with, code) for code in (1, 2)] == [(1, 0), None]
+    assert [layout.decode(compiled_with, code) for code in (1, 2)] == [(1, 0), None]
     context = context_of_task(0, 0, {f"spark.pillarbox.layout.{program.id}": "[4, 128, 2]"})
     monkeypatch.setattr(TaskContext, "_taskContext", context)
     current = TaskFacts.here(layout).layout
     assert current == Layout(4, 128, 2)
-    assert layout.place(current, subtask_codes(1, 4)[3]) == (1, 3)
+    assert layout.decode(current, subtask_codes(1, 4)[3]) == (1, 3)
 
 
 def described(program, layout=None):
@@ -143,7 +145,7 @@ def test_another_scheme_of_codes_is_refused(codes, advice):
     with pytest.raises(CheckpointMismatchError) as caught:
         read_layouts(json.dumps({"codes": codes, "layouts": [[16, 16]], "number": 3}))
     message = str(caught.value)
-    assert f"by scheme {codes} of codes, this version of pillarbox by scheme 2: {advice}" in message
+    assert f"codes of scheme {codes}, and this version of pillarbox uses scheme 2: {advice}" in message
 
 
 def test_a_local_job_takes_the_key_groups_of_its_savepoint():

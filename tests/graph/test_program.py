@@ -339,17 +339,20 @@ def test_programs_that_are_refused():
         (lambda: compiled(env), "no output"),
         (source.union, "at least one other"),
         (lambda: source.union(5), "takes a stream"),
-        (lambda: source.union(other.from_collection([1])), "same StreamExecutionEnvironment"),
-        (lambda: source.map(5), "give it a function or MapFunction"),
-        (lambda: source.process(Keyed()), "put key_by"),
-        (lambda: source.process(Plain), r"give it an instance: Plain\(\)"),
-        (lambda: source.key_by("a").process(Keyed), r"give it an instance: Keyed\(\)"),
+        (lambda: source.union(other.from_collection([1])), "this StreamExecutionEnvironment"),
+        (lambda: source.map(5), "pass a function or MapFunction"),
+        (lambda: source.process(Keyed()), "call key_by"),
+        (lambda: source.process(Plain), r"pass an instance: Plain\(\)"),
+        (lambda: source.key_by("a").process(Keyed), r"pass an instance: Keyed\(\)"),
         (lambda: source.get_side_output("x"), "takes an OutputTag"),
         (lambda: source.get_side_output(SIDE), "has no side outputs"),
         (lambda: env.set_parallelism(0), "whole number from 1"),
         (lambda: env.set_parallelism(True), "whole number from 1"),
         (lambda: env.set_max_parallelism(1 << 16), "whole number from 1 to 32768"),
-        (lambda: compiled(environment(300).set_max_parallelism(200), x=source), "some subtasks would own no key group"),
+        (
+            lambda: compiled(environment(300).set_max_parallelism(200), x=source),
+            "some subtasks would have no key group",
+        ),
     ):
         with pytest.raises(ProgramError, match=text):
             build()
@@ -393,7 +396,7 @@ def test_use_of_processing_time_is_said_or_declared_or_found_in_the_code():
         program = compiled(env, out=source.key_by("a").process(function, **options))
         assert program.uses_processing_time is expected
         assert program.vertices[1].uses_processing_time is expected
-    with pytest.raises(ProgramError, match=r"DeclaresByItself\.uses_processing_time is True or False, not 'yes'"):
+    with pytest.raises(ProgramError, match=r"DeclaresByItself\.uses_processing_time must be True or False, not 'yes'"):
         source.key_by("a").process(DeclaresByItself("yes"))
 
 

@@ -211,7 +211,7 @@ def test_m15_costs_nothing_where_no_mail_comes(time: ManualTime) -> None:
 
 def test_m15_metrics_belong_to_one_processor(time: ManualTime) -> None:
     processor = measured(time)
-    with pytest.raises(RuntimeError, match="already"):
+    with pytest.raises(RuntimeError, match="another"):
         MailboxProcessor(idle, metrics=processor.metrics)
     with pytest.raises(ValueError, match="interval"):
         MailboxMetrics(time.schedule, interval=0.0)

@@ -209,9 +209,9 @@ def test_m10_the_loop_needs_an_open_mailbox() -> None:
 
 def test_m10_the_loop_does_not_run_within_itself() -> None:
     def action(controller: MailboxController) -> None:
-        with pytest.raises(RuntimeError, match="already"):
+        with pytest.raises(RuntimeError, match="another"):
             processor.run_mailbox_loop()
-        with pytest.raises(RuntimeError, match="already"):
+        with pytest.raises(RuntimeError, match="another"):
             processor.run_mailbox_step()
         controller.all_actions_completed()
 

@@ -733,8 +733,9 @@ def test_letters_that_nobody_takes_are_said_and_counted(caplog):
     env = StreamExecutionEnvironment()
     assert env.from_collection(["1", "x", "y"]).map(int, on_error=BAD).execute_and_collect() == [1]
     assert [record.message for record in caplog.records if "is dropped" in record.message] == [
-        "a record whose function raised ValueError is dropped, as no output takes the side output 'bad': make an output"
-        " of get_side_output(...) of it. Further ones are only counted (operator 'map: int', subtask 0, epoch 0)"
+        "a record whose function raised ValueError is dropped, because no output contains the side"
+        " output 'bad': add get_side_output(...) to the outputs. Further records are counted without a"
+        " log line (operator 'map: int', subtask 0, epoch 0)"
     ]
 
 
@@ -798,9 +799,7 @@ def test_a_field_that_cannot_be_folded(method, mode):
 
 def test_a_name_of_what_has_positions():
     keyed = StreamExecutionEnvironment().from_collection([("a", 1)]).key_by(lambda row: row[0])
-    with pytest.raises(
-        OperatorError, match=r"sum\('n'\): a tuple has no names: give the position of the field, from 0"
-    ):
+    with pytest.raises(OperatorError, match=r"sum\('n'\): a tuple has no field names: pass a field's position, from 0"):
         keyed.sum("n").execute_and_collect()
 
 
@@ -871,7 +870,7 @@ def test_a_join_has_a_side_output_only_with_on_error():
     with pytest.raises(ProgramError, match=r"join\(\) has no side outputs before where\(key, on_error=tag\)"):
         one.join(two).where(len).equal_to(len).get_side_output(BAD)
     for method in ("where", "equal_to"):
-        with pytest.raises(ProgramError, match=rf'{method}\(\): on_error is "fail" or the OutputTag'):
+        with pytest.raises(ProgramError, match=rf'{method}\(\): on_error must be "fail" or the OutputTag'):
             getattr(one.co_group(two), method)(len, on_error=3)
 
 
@@ -963,7 +962,7 @@ def test_rows_without_a_timestamp(columnar, times):
     ],
 )
 def test_what_is_no_fate_of_a_record_is_refused(build, method):
-    with pytest.raises(ProgramError, match=method + ': on_error is "fail" or the OutputTag'):
+    with pytest.raises(ProgramError, match=method + ': on_error must be "fail" or the OutputTag'):
         build(StreamExecutionEnvironment().from_collection(["a"]))
 
 

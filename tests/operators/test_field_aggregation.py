@@ -148,7 +148,7 @@ def test_what_is_no_field_is_refused(field):
     ("records", "field", "said"),
     [
         ([(1, 2), (1, 3)], 2, r"sum\(2\): the record has 2 fields, counted from 0"),
-        ([1, 2], 1, r"sum\(1\): the record has no positions: give the name of a field"),
+        ([1, 2], 1, r"sum\(1\): the record has no positions: pass a field's name"),
         ([Row.of(a=1), Row.of(a=2)], "b", "no column 'b'; the columns are a"),
     ],
 )

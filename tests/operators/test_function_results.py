@@ -243,7 +243,9 @@ def test_one_value_in_the_place_of_results_is_refused(results):
     ):
         with (
             Keyed(operator) as harness,
-            pytest.raises(OperatorError, match=r"'op' failed at the record 1: .* which is one value, not the values"),
+            pytest.raises(
+                OperatorError, match=r"'op' failed at the record 1: .* a single value and not an iterable of values"
+            ),
         ):
             harness.push(1)
 
@@ -259,6 +261,6 @@ def test_a_side_output_has_a_tag():
 
     with (
         Harness(node(ProcessOperator, "p", process)) as harness,
-        pytest.raises(ProgramError, match="operator 'p': a side output is named by an OutputTag, not by 'late'"),
+        pytest.raises(ProgramError, match="operator 'p': a side output needs an OutputTag, not 'late'"),
     ):
         harness.push(1)

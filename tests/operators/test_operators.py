@@ -245,7 +245,7 @@ def test_timers_on_a_stream_without_key_are_refused(method):
     def process(value, ctx):
         getattr(ctx.timer_service(), f"{method}_timer")(5)
 
-    with pytest.raises(ProgramError, match=r"'p' sets a timer, but its stream has no key: put key_by"):
+    with pytest.raises(ProgramError, match=r"'p' sets a timer on a stream without keys: call key_by"):
         run(node(ProcessOperator, "p", process), [1])
 
 
@@ -257,7 +257,7 @@ def test_keyed_state_on_a_stream_without_key_is_refused():
         def process_element(self, value, ctx):
             pass
 
-    with pytest.raises(ProgramError, match=r"'p' asks for the keyed state 's', but its stream has no key"):
+    with pytest.raises(ProgramError, match=r"'p' uses the keyed state 's' on a stream without keys"):
         run(node(ProcessOperator, "p", Greedy()), [1])
 
 

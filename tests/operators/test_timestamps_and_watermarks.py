@@ -58,7 +58,7 @@ def test_without_assigner_the_timestamps_stay():
     with Harness(stamping(BOUNDED)) as harness:
         harness.push(1, 100)
         assert (harness.get_records(), harness.get_watermarks()) == ([(1, 100)], [89])
-        with pytest.raises(ProgramError, match="records have no timestamp: give the strategy"):
+        with pytest.raises(ProgramError, match="records have no timestamps: call"):
             harness.push(1)
 
 
@@ -221,7 +221,7 @@ def test_a_watermark_that_is_none_is_named(watermark):
     ):
         harness.push_all([1, 2, 3])
     assert "operator 'times': the watermark generator failed at the record 2" in str(failure.value)
-    assert f"{watermark!r} ({type(watermark).__name__}) is no watermark" in str(failure.value)
+    assert f"{watermark!r} ({type(watermark).__name__}) is not a watermark" in str(failure.value)
 
 
 def test_a_watermark_may_be_numpys_int():

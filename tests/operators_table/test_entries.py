@@ -53,8 +53,7 @@ AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
 
 def all_operators() -> Iterator[type[StreamOperator]]:
     for module in pkgutil.walk_packages(pillarbox.__path__, "pillarbox."):
-        if not module.name.startswith("pillarbox.examples."):  # programs, which run when they are imported
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
     pending = [StreamOperator]
     while pending:
         pending += (result := pending.pop()).__subclasses__()

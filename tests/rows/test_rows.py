@@ -125,7 +125,7 @@ def test_names_that_come_from_the_data_do_not_fill_the_memory(monkeypatch):
 
 
 def test_columns_must_differ():
-    with pytest.raises(ValueError, match="different names, but a comes twice"):
+    with pytest.raises(ValueError, match="column names must be unique, and a occurs twice"):
         row_class(("a", "b", "a"))
 
 
@@ -342,7 +342,7 @@ def test_what_null_slots_hold_does_not_matter():
 def test_times_that_python_does_not_have(kind, number):
     width = np.int32 if pa.types.is_date32(kind) else np.int64
     column = pa.Array.from_buffers(kind, 2, [None, pa.py_buffer(np.array([0, number], width))])
-    with pytest.raises(ValueError, match="at row 1 lies outside"):
+    with pytest.raises(ValueError, match="at row 1 is outside"):
         column_to_list(column)
 
 
@@ -472,7 +472,7 @@ def test_rows_of_values_and_of_names():
     assert Row([1, 2]) == ([1, 2],)
     assert repr(Row()) == "Row()"
     assert Row(self=1, cls=2).as_dict() == {"self": 1, "cls": 2}
-    with pytest.raises(TypeError, match="and not both"):
+    with pytest.raises(TypeError, match="not both"):
         Row(1, amount=2)
     assert copy.deepcopy(Row("c1", 2)) == pickle.loads(pickle.dumps(Row("c1", 2))) == ("c1", 2)
 
@@ -482,7 +482,7 @@ def test_a_row_of_names_makes_rows():
     assert repr(payment("c1", 2.5)) == "Row(card='c1', amount=2.5)"
     with pytest.raises(TypeError, match="2 values expected, got 1"):
         payment("c1")
-    with pytest.raises(TypeError, match="names of columns are strings"):
+    with pytest.raises(TypeError, match="column names must be strings"):
         Row("card", 5)("c1", 2)
 
 
@@ -495,9 +495,9 @@ def test_a_name_is_in_a_row_that_has_such_a_column():
 
 def test_how_to_make_another_row_is_said_where_one_is_to_be_changed():
     row = Row(card="c1", amount=2.5)
-    with pytest.raises(TypeError, match=r"a row cannot be changed: row\._replace\(amount=\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"a row is immutable: row\._replace\(amount=\.\.\.\)"):
         row["amount"] = 3.5
-    with pytest.raises(TypeError, match="a row cannot be changed"):
+    with pytest.raises(TypeError, match="a row is immutable"):
         row[1] = 3.5
     with pytest.raises(AttributeError):
         row.amount = 3.5  # type: ignore[attr-defined]

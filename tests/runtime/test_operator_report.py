@@ -119,6 +119,6 @@ def test_what_is_printed_is_short() -> None:
 
 
 def test_by_something_else() -> None:
-    with pytest.raises(ProgramError, match='by is "task" or "operator", not \'uid\''):
+    with pytest.raises(ProgramError, match='by must be "task" or "operator", not \'uid\''):
         metrics(None, by="uid")  # type: ignore[call-overload]
     assert metrics(None, by="operator") == []

@@ -123,7 +123,7 @@ def test_dicts_go_by_the_rules_of_to_dataframe(numbers):
         (
             a_word,
             "count LONG, index LONG",
-            r"a_word returned 'count' for the record Row\(id=\d, odd=\d\) and the columns count, index: it has to",
+            r"a_word returned 'count' for the record Row\(id=\d, odd=\d\) and the columns count, index: it must",
         ),
     ):
         with pytest.raises(Exception, match=words):
@@ -166,7 +166,7 @@ def test_timeouts_are_in_the_column_of_failures(numbers):
 
 
 def test_columns_are_told_apart_as_spark_does(numbers):
-    with pytest.raises(ProgramError, match="has a column 'id' already, which Spark cannot tell from 'ID'"):
+    with pytest.raises(ProgramError, match="already has a column 'id', which Spark cannot tell from 'ID'"):
         PF.async_map(numbers, as_tuple, "ID LONG")
     with pytest.raises(ProgramError, match="output has two columns 'N'"):
         PF.async_map(numbers, as_tuple, "n LONG", failures="N")
@@ -193,18 +193,21 @@ def test_a_job_rate_limit_runs_no_job(numbers):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda df: PF.async_map(df, as_tuple, "id LONG"), "has a column 'id' already"),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", columns="no"), "no column 'no' to give.*columns are id, odd"),
-        (lambda df: ANYHOW(df, "as_tuple", "x LONG"), "got 'as_tuple': give it a function"),
+        (lambda df: PF.async_map(df, as_tuple, "id LONG"), "already has a column 'id'"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", columns="no"), "no column 'no' for.*columns are id, odd"),
+        (lambda df: ANYHOW(df, "as_tuple", "x LONG"), "got 'as_tuple': pass a function"),
         (lambda df: ANYHOW([1], as_tuple, "x LONG"), "takes a Spark DataFrame"),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0), r"async_map\(\): capacity is a whole number"),
+        (
+            lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0),
+            r"async_map\(\): capacity must be a whole number",
+        ),
         (
             lambda df: ANYHOW(df, as_tuple, "x LONG", on_failure=OutputTag("bad")),
             'no side output; failures="error" adds',
         ),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", on_failure="drop", failures="e"), "take one"),
-        (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures is the name of a column, not 7"),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", failures="odd"), "has a column 'odd' already"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", on_failure="drop", failures="e"), "use one of them"),
+        (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures must be the name of a column, not 7"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", failures="odd"), "already has a column 'odd'"),
         (lambda df: PF.async_map(df, yielding, "x LONG"), "which yields"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", on_barrier="carry"), "before the first shuffle"),
     ],

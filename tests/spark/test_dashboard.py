@@ -148,7 +148,7 @@ def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list
         assert (life["epoch"], life["calls"]) == (view["epoch"], [])
         unknown = client.get(f"/api/queries/{query.id}/key", params={"uid": "none", "key": "c3"})
         assert unknown.status_code == 409
-        assert "no state of an operator with the uid 'none'" in unknown.json()["error"]
+        assert "no operator with state has the uid 'none'" in unknown.json()["error"]
         query.stop()
         wait_for(client, query, lambda view: view["status"] == "stopped")
         check_sums(view_of(client, query), every)

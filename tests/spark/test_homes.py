@@ -163,7 +163,7 @@ def test_a_setting_that_is_none_is_refused(spark: SparkSession, tmp_path: Path, 
     session = spark.newSession()
     session.conf.set("spark.pillarbox.homes", "perhaps")
     counted = keyed(given(session, tmp_path, 1), Count(notes), COUNTS)
-    with pytest.raises(pillarbox.ConfigurationError, match=r"spark\.pillarbox\.homes is 'fork', 'spawn' or 'off'"):
+    with pytest.raises(pillarbox.ConfigurationError, match=r"spark\.pillarbox\.homes must be 'fork', 'spawn' or 'off'"):
         pillarbox.start(counted.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
 
 

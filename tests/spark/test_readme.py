@@ -109,6 +109,10 @@ RESULTS: dict[tuple[str, int], Any] = {
     ],
     ("docs/errors.md", 2): [("ann",), ("ann",), ("bob",)],
     ("docs/execution.md", 0): [("ann", 12.0), ("bob", 150.0)],
+    ("docs/howto/adopt.md", 0): [
+        *(("ann", 12.0), ("ann", 24.0), ("ann", 36.0)),
+        *(("bob", 150.0), ("bob", 300.0), ("bob", 450.0)),
+    ],
     ("docs/howto/backfill.md", 0): [("ann", 1_000, 5.0), ("ann", 62_000, 12.0), ("bob", 2_000, 150.0)],
     ("docs/howto/enrich.md", 0): [("bob", 150.0)],
     ("docs/howto/enrich.md", 1): [("Ann Ames", 5.0), ("Ann Ames", 7.0), ("Bob Bell", 150.0)],
@@ -161,7 +165,12 @@ def test_every_program_of_the_docs_has_a_result():
     assert RESULTS.keys() == every - shown_errors().keys()
 
 
-@pytest.mark.parametrize(("page", "number"), RESULTS, ids=str)
+# Programs with several queries.
+QUERIES = pytest.mark.long("tests/spark/stateful_programs/test_adopt.py adopts a query")
+PROGRAMS = [pytest.param(*key, marks=QUERIES if "adopt.md" in key[0] else ()) for key in RESULTS]
+
+
+@pytest.mark.parametrize(("page", "number"), PROGRAMS, ids=str)
 def test_a_program_of_the_docs(page: str, number: int, spark: SparkSession, capsys: pytest.CaptureFixture[str]):
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     payments = spark.createDataFrame(PAYMENTS, "card STRING, at LONG, amount DOUBLE").coalesce(1)

@@ -262,7 +262,7 @@ class HiddenAlarm(KeyedProcessFunction):
 def test_timers_that_would_never_fire_are_refused_in_a_streaming_query_only(spark, tmp_path):
     stream = stream_of(spark, events(spark, 5, keys=5), tmp_path / "in", 1)
     out = environment(spark).from_dataframe(stream).key_by("key").process(HiddenAlarm())
-    with pytest.raises(StreamingQueryException, match=r"say process\(\.\.\., processing_time=True\)"):
+    with pytest.raises(StreamingQueryException, match=r"pass process\(\.\.\., processing_time=True\)"):
         run(out.to_dataframe("key LONG"), tmp_path / "checkpoint")
     batch = environment(spark).from_dataframe(events(spark, 5, keys=5)).key_by("key").process(HiddenAlarm())
     assert batch.to_dataframe("key LONG").collect() == []
@@ -270,7 +270,7 @@ def test_timers_that_would_never_fire_are_refused_in_a_streaming_query_only(spar
 
 def test_streaming_cannot_be_collected_and_says_so(spark, tmp_path):
     stream = stream_of(spark, events(spark, 5), tmp_path / "in", 1)
-    with pytest.raises(ProgramError, match="has no end: use to_dataframe"):
+    with pytest.raises(ProgramError, match="never ends: run it with to_dataframe"):
         environment(spark).from_dataframe(stream).map(lambda row: row).execute_and_collect()
 
 

@@ -68,6 +68,7 @@ SPARK_PROGRAMS = """\
 """
 TAKEN = {
     "At": "type[TimestampAssigner]",
+    "Fraud": "Any",
     "Report": "type[ProcessFunction]",
     "Spent": "type[KeyedProcessFunction]",
     "TOTAL": "TypeInformation[Any]",
@@ -83,6 +84,7 @@ TAKEN = {
     "late_by": "WatermarkStrategy",
     "payments": "DataStream[Any]",
     "query": "StreamingQuery",
+    "schema": "Any",
     "scored": "DataStream[Any]",
     "scores": "DataStream[Any]",
     "spark": "SparkSession",
@@ -144,12 +146,12 @@ def fragments() -> dict[str, list[str]]:
 
 
 def notebook_program(notebook: Path) -> str:
-    """Return the code of a notebook as a module, which imports the model of its example from the package.
+    """Return the code of a notebook as a module, which imports the model of its example from the repository.
 
     A DataFrame of pandas is of any type.
     """
     source = "\n".join(notebooks.code(notebook))
-    package = f"pillarbox.examples._programs.{notebook.stem}"
+    package = f"examples.shipped.{notebook.stem}"
     source = re.sub(r"^from model import", f"from {package}.model import", source, flags=re.MULTILINE)
     source = re.sub(r"^(\w+) = (.+\.toPandas\(\))$", r"\1: Any = \2", source, flags=re.MULTILINE)
     return f"from typing import Any\n\n{source}\n"

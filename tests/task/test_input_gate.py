@@ -107,8 +107,8 @@ def test_what_is_missing_or_too_much_is_named(epoch):
 
     assert "buffer 1 of channel" in text(good[:1] + good[2:]) and "missing, 2 later" in text(good[:1] + good[2:])
     assert "no barrier from channel" in text(good[:-1])
-    assert "came twice" in text([good[0], good[0]])
-    assert "came twice" in text([good[0], good[2], good[2]])
+    assert "arrived twice" in text([good[0], good[0]])
+    assert "arrived twice" in text([good[0], good[2], good[2]])
     late = Buffer(5, channel, 4, encode(Records([4])))
     assert "sent more after its barrier" in text([*good, late])
     assert "sent more after its barrier" in text([late, *good])

@@ -241,7 +241,7 @@ def test_keyed_state_outside_of_a_keyed_stream():
             RuntimeContext(self.context).get_state(ValueStateDescriptor("s"))
 
     task = sum_task(node(Greedy, "tail", []))
-    with pytest.raises(ProgramError, match=r"'tail' asks for the keyed state 's', but its stream has no key"):
+    with pytest.raises(ProgramError, match=r"'tail' uses the keyed state 's' on a stream without keys"):
         task.restore(MemoryChunkStore())
     assert task.state is TaskState.FAILED
 

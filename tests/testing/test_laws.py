@@ -397,7 +397,7 @@ def test_a_field_counts_on_from_snapshot_to_snapshot():
 
 def test_a_function_that_is_given_to_all_harnesses():
     function = Sessions()
-    with pytest.raises(ValueError, match=r"the same Sessions: make a new one .* harness_for\(Sessions\(\.\.\.\), "):
+    with pytest.raises(ValueError, match=r"the same Sessions: create a new one .* harness_for\(Sessions\(\.\.\.\), "):
         check_operator(lambda **options: harness_for(function, key_by="key", **options), SCRIPT)
 
 

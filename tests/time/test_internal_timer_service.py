@@ -523,7 +523,7 @@ def test_processing_time_timers_that_would_never_fire_are_refused():
     service = manager.get_internal_timer_service("timers", Timers())
     backend.seal()
     backend.set_current_key("k")
-    with pytest.raises(ProgramError, match=r"operator 'op', key 'k': .* say process\(\.\.\., processing_time=True\)"):
+    with pytest.raises(ProgramError, match=r"operator 'op', key 'k': .* pass process\(\.\.\., processing_time=True\)"):
         service.register_processing_time_timer(None, 5)
     service.register_event_time_timer(None, 5)
     assert service.num_processing_time_timers() == 0

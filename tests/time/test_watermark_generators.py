@@ -234,7 +234,7 @@ class TestMonotoneOutput:
     @pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP - 1, MAX_WATERMARK + 1, True, 1.0, None])
     def test_what_is_no_watermark(self, timestamp):
         sink = Sink()
-        with pytest.raises(ValueError, match=f"{timestamp} .* is no watermark: "):
+        with pytest.raises(ValueError, match=f"{timestamp} .* is not a watermark: "):
             MonotoneWatermarkOutput(sink).emit_watermark(timestamp)
         assert sink.got == []
 

@@ -183,7 +183,7 @@ def harness_for(
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):
-        raise ProgramError("harness_for() takes a list of the broadcast states' descriptors: broadcast=[RULES]")
+        raise ProgramError("harness_for() needs the descriptors of the broadcast states: broadcast=[RULES]")
     if isinstance(function, (KeyedCoProcessFunction, CoProcessFunction, *_TWO_INPUTS)):
         return _two_inputs(function, name, key_by, on_error, options)
     if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
@@ -192,7 +192,7 @@ def harness_for(
     for kind, keyed in _KEYED.items():
         if isinstance(function, kind):
             if keying is None:
-                raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
+                raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
             factory = OperatorFactory(partial(keyed, function=function, keying=keying), keyed=True)
             return KeyedOneInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
     for kind, either in _EITHER.items():
@@ -207,13 +207,11 @@ def harness_for(
         factory = AsyncWaitOperator.factory(function, AsyncOptions("harness_for"))
         return OneInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
     if isinstance(function, type) and issubclass(function, Function):
-        raise ProgramError(
-            f"harness_for() got the class {function.__name__}: give it an instance: {function.__name__}()"
-        )
+        raise ProgramError(f"harness_for() got the class {function.__name__}: pass an instance: {function.__name__}()")
     raise ProgramError(
-        f"harness_for() got {shorten(function)}: give it an instance of a function class such as MapFunction or"
-        " KeyedProcessFunction. Functions of windows and joins, batches of requests and triggers are tested in"
-        " a ProgramTestHarness, plain functions there, or by calling them"
+        f"harness_for() got {shorten(function)}: pass an instance of a function class such as MapFunction"
+        " or KeyedProcessFunction. Test functions of windows and joins, batches of requests, and triggers"
+        " in a ProgramTestHarness, and plain functions there or by calling them"
     )
 
 
@@ -226,7 +224,7 @@ def _two_inputs(
 ) -> TwoInputStreamOperatorTestHarness:
     pair = isinstance(key_by, tuple) and len(key_by) == 2
     if not pair and (key_by is not None or isinstance(function, KeyedCoProcessFunction)):
-        raise ProgramError(f"{name} runs on two streams: give harness_for(...) key_by=(first_key, second_key)")
+        raise ProgramError(f"{name} runs on two streams: pass harness_for(...) key_by=(first_key, second_key)")
     if isinstance(function, CoProcessFunction):
         factory = OperatorFactory(partial(CoProcessOperator, function=function))
         return TwoInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
@@ -250,7 +248,7 @@ def _with_broadcast(
     if isinstance(function, BroadcastProcessFunction):
         make: Any = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
     elif key_by is None:
-        raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
+        raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
     else:
         make = partial(
             KeyedBroadcastProcessOperator, function=function, keying=Keying(key_by, name), descriptors=descriptors

@@ -74,9 +74,9 @@ class Patience:
                 self._let_pass(now)
             elif is_over:
                 raise HarnessTimeoutError(
-                    f"operator {name!r} has waited {self._limit:g} s for requests that do not end; the clock stands"
-                    f" still at {now}: for a timeout to fire, give time_passes, such as"
-                    " run_epoch(time_passes='5 seconds')"
+                    f"operator {name!r} has waited {self._limit:g} s for unfinished requests, and the clock stands"
+                    f" still at {now}: to let a timeout fire, pass time_passes, such as run_epoch(time_passes='5"
+                    " seconds')"
                 )
 
     def _let_pass(self, now: int) -> None:

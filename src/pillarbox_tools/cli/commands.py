@@ -47,7 +47,8 @@ Exit codes: 0, success; 1, failure, with the reason on standard error; 2, wrong 
 def pillarbox() -> None:
     """Inspect the checkpoints of pillarbox's queries, and change them while their query is stopped.
 
-    All commands start a local Spark, unless --master is set. No command needs the program that wrote the checkpoint.
+    All commands start a local Spark, unless --master is set. Only adopt needs a class of the program that wrote the
+    checkpoint.
     """
 
 
@@ -240,8 +241,8 @@ def state(
     """
     from pillarbox._runtime.spark.failures import unwrapped_failures
     from pillarbox._runtime.spark.reading.state_reader import read_state
+    from pillarbox._runtime.spark.session.directories import new_folder
     from pillarbox._runtime.spark.session.folders import reader
-    from pillarbox._runtime.spark.session.places import new_folder
 
     with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
         rows = read_state(spark, checkpoint, uid, epoch)

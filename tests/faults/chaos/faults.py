@@ -27,7 +27,7 @@ __all__ = ["ChaosFaults"]
 CAN_RESCALE = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 READERS = {"inspect": 2, "read_state": 4, "savepoint": 1}  # the last one takes as long as many batches
 # Valid errors of a reader whose checkpoint belongs to a running query with few retained batches.
-CLEANED_AWAY = ("has removed state", "no longer exists")
+CLEANED_AWAY = ("has removed state", "has been removed")
 
 
 class ChaosFaults(ChaosRun):

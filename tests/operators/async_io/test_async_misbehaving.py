@@ -499,7 +499,7 @@ def test_a_generator_is_refused(asynchronous):
     def plainly(value):
         yield value
 
-    with pytest.raises(ProgramError, match=r"map_async\(\) got .*which yields: give it a function that returns"):
+    with pytest.raises(ProgramError, match=r"map_async\(\) got .*which yields: pass a function that returns"):
         collect(several if asynchronous else plainly)
 
 
@@ -508,9 +508,12 @@ def test_a_generator_is_refused(asynchronous):
     [
         ({"timeout": -5}, r"map_async\(\): timeout: a duration cannot be negative: -5"),
         ({"batch_timeout": -5, "batch_size": 2}, r"map_async\(\): batch_timeout: a duration cannot be negative: -5"),
-        ({"rate_limit": float("inf")}, r"map_async\(\): rate_limit is .*a finite number.*not inf"),
-        ({"rate_limit": float("nan")}, r"map_async\(\): rate_limit is requests per second, a number above 0, not nan"),
-        ({"job_rate_limit": float("inf")}, r"map_async\(\): job_rate_limit is .*a finite number"),
+        ({"rate_limit": float("inf")}, r"map_async\(\): rate_limit must be .*a finite number.*not inf"),
+        (
+            {"rate_limit": float("nan")},
+            r"map_async\(\): rate_limit must be requests per second, a number above 0, not nan",
+        ),
+        ({"job_rate_limit": float("inf")}, r"map_async\(\): job_rate_limit must be .*a finite number"),
     ],
 )
 def test_the_option_is_named(options, words):

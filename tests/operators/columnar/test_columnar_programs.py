@@ -101,24 +101,24 @@ class OfOtherTypes(Broken):
 REFUSED = {
     "no aggregate": (lambda: keyed().window(MINUTE).aggregate(), "pass an AggregateFunction|an AggregateFunction"),
     "something else": (lambda: keyed().window(MINUTE).aggregate(n=len), r"aggregate\(n=...\) takes an aggregate of"),
-    "both": (lambda: keyed().window(MINUTE).aggregate(Mean(), n=count_()), "either an AggregateFunction, or"),
+    "both": (lambda: keyed().window(MINUTE).aggregate(Mean(), n=count_()), "either an AggregateFunction or"),
     "no column": (
         lambda: keyed().window(MINUTE).aggregate(n=sum_("amonut")),
         r"n=sum_\('amonut'\)\): there is no column 'amonut'; the columns are card, at, amount, price, note",
     ),
     "sum of text": (
         lambda: keyed().window(MINUTE).aggregate(n=sum_("note")),
-        r"aggregate\(n=sum_\('note'\)\): sum_\(\) takes a column of numbers or intervals, and this one is string: ",
+        r"aggregate\(n=sum_\('note'\)\): sum_\(\) takes a column of numbers or intervals, and this column is string: ",
     ),
-    "name of a key": (lambda: keyed().window(MINUTE).aggregate(card=count_()), "2 columns are called 'card'"),
-    "name of a bound": (lambda: keyed().window(MINUTE).aggregate(window_end=count_()), "called 'window_end'"),
+    "name of a key": (lambda: keyed().window(MINUTE).aggregate(card=count_()), "2 columns have the name 'card'"),
+    "name of a bound": (lambda: keyed().window(MINUTE).aggregate(window_end=count_()), "the name 'window_end'"),
     "key function": (
         lambda: payments().key_by(lambda row: row.card).window(MINUTE).aggregate(n=count_()),
-        "need a key that is one column or several",
+        "need one or several columns as key",
     ),
     "key type": (
         lambda: payments().key_by("card", key_type=Types.LONG()).window(MINUTE).aggregate(n=count_()),
-        r"the key_type LONG is another type than that of the key's columns \('card' STRING\): leave out",
+        r"the key_type LONG is not the type of the key's columns \('card' STRING\): drop",
     ),
     "key types": (
         lambda: (
@@ -127,11 +127,11 @@ REFUSED = {
             .window(MINUTE)
             .aggregate(n=count_())
         ),
-        r"another type than that of the key's columns \('card' STRING, 'at' BIGINT\)",
+        r"is not the type of the key's columns \('card' STRING, 'at' BIGINT\)",
     ),
     "unknown columns": (
         lambda: payments().map(lambda row: row).key_by("card").window(MINUTE).aggregate(n=count_()),
-        "need to know the columns, and 'map' declares none: put the window after from_dataframe",
+        "need declared columns, and 'map' declares none: put the window after from_dataframe",
     ),
     "trigger": (
         lambda: keyed().window(MINUTE).trigger(CountTrigger.of(3)).aggregate(n=count_()),
@@ -158,7 +158,7 @@ REFUSED = {
     "own without type": (lambda: keyed().window(MINUTE).aggregate(n=Untyped("at")), "Untyped has no output_type"),
     "own of other types": (
         lambda: keyed().window(MINUTE).aggregate(n=OfOtherTypes("at")),
-        r"merge\(\) of OfOtherTypes\('at'\) has to return arrays of 0 values of the types int64, and returned 0 of",
+        r"merge\(\) of OfOtherTypes\('at'\) must return arrays of 0 values of the types int64, and returned 0 of",
     ),
     "no name": (lambda: sum_(5), r"sum_\(\) takes the name of a column, not 5"),  # type: ignore[arg-type]
 }
@@ -261,7 +261,7 @@ def test_errors_of_a_users_own_aggregate_name_it():
 
 def test_rows_without_timestamp_are_refused():
     stream = StreamExecutionEnvironment().from_collection([ROW(("ann", 1, 2, None, ""))], PAYMENT)
-    with pytest.raises(ProgramError, match=r"'window.aggregate: n' goes by event time, and .* have no timestamps"):
+    with pytest.raises(ProgramError, match=r"'window.aggregate: n' uses event time, and .* have no timestamps"):
         stream.key_by("card").window(MINUTE).aggregate(n=count_()).execute_and_collect()
     # Results of a keyed function may have timestamps: results of its timers do.
     untimed = stream.key_by("card").process(lambda row, ctx: [row], PAYMENT)
@@ -460,7 +460,7 @@ def test_columnar_runs_need_no_python_objects(monkeypatch):
 def test_first_of_a_type_without_order_is_refused():
     info = Types.ROW_NAMED(["card", "at", "tags"], [Types.STRING(), Types.LONG(), Types.LIST(Types.STRING())])
     stream = StreamExecutionEnvironment().from_collection([], info).assign_timestamps_and_watermarks(BY_AT)
-    with pytest.raises(ProgramError, match=r"first_\(\) cannot be had of array<string>: it has no order"):
+    with pytest.raises(ProgramError, match=r"first_\(\) does not support array<string>: it has no order"):
         stream.key_by("card").window(MINUTE).aggregate(tags=first_("tags"))
 
 

@@ -167,7 +167,7 @@ def test_columns_whose_names_would_be_those_of_a_key():
     part = Types.ROW_NAMED(["x"], [Types.LONG()])
     rows = stream([((1,), 2, 3, 4)], ["part", "part.x", "other"], [part, Types.LONG(), Types.LONG()])
     for keys, aggregate in (("part", sum_("part.x")), (["part", "part.x"], count_())):
-        with pytest.raises(ProgramError, match=r"aggregate\(\): 2 columns are called 'part\.x': rename them"):
+        with pytest.raises(ProgramError, match=r"aggregate\(\): 2 columns have the name 'part\.x': rename them"):
             rows.key_by(keys).window(MINUTE).aggregate(n=aggregate)
     (results,) = rows.key_by("part").window(MINUTE).aggregate(n=count_("part"), m=sum_("other")).execute_and_collect()
     assert (results.part, results.n, results.m) == ((1,), 1, 3)
@@ -214,7 +214,7 @@ def test_the_least_zero_keeps_its_sign():
 @pytest.mark.parametrize("make", [min_, first_, approx_count_distinct_])
 def test_texts_that_spark_compares_otherwise_are_refused(make):
     for collation in ("UTF8_LCASE", "UNICODE", "UTF8_BINARY_RTRIM"):
-        with pytest.raises(ProgramError, match=f"cannot be had of string collate {collation}: texts are compared byte"):
+        with pytest.raises(ProgramError, match=f"does not support string collate {collation}: texts are compared byte"):
             make("x").bind([spark.StringType(collation)])
     make("x").bind([spark.StringType("UTF8_BINARY")])
 
@@ -287,11 +287,11 @@ def test_what_windows_over_all_rows_refuse():
     rows = amounts(1)
     for build, message in (
         (lambda: rows.window_all(MINUTE).aggregate(), "aggregate\\(\\) got None: pass an AggregateFunction"),
-        (lambda: rows.window_all(MINUTE).aggregate(Total(), n=count_()), "either an AggregateFunction, or"),
+        (lambda: rows.window_all(MINUTE).aggregate(Total(), n=count_()), "either an AggregateFunction or"),
         (lambda: rows.window_all(MINUTE).aggregate(n=len), r"aggregate\(n=...\) takes an aggregate of columns"),
         (lambda: rows.window_all(MINUTE).aggregate(n=sum_("y")), "there is no column 'y'; the columns are x, at"),
         (lambda: rows.count_window_all(3).aggregate(n=count_()), "of event time, not for"),
-        (lambda: rows.map(len).window_all(MINUTE).aggregate(n=count_()), "need to know the columns"),
+        (lambda: rows.map(len).window_all(MINUTE).aggregate(n=count_()), "need declared columns"),
     ):
         with pytest.raises(ProgramError, match=message):
             build()

@@ -137,3 +137,14 @@ def test_frames_of_results_are_converted_as_pandas_udfs_are():
     ]
     batches = batches_of(lambda key, rows, state: frames, "none")
     assert batches.run([("x", 0, 1)]) == [("a", 1), ("b", None), ("c", 3), ("d", 1)]
+
+
+def test_results_may_be_empty_or_have_other_keys_and_the_state_may_stay_unused():
+    def function(key, frames, state):
+        assert not state.exists and sum(map(len, frames)) == 1
+        yield pd.DataFrame({"k": [], "v": []})
+        yield pd.DataFrame({"k": [None, f"{key[0]} and more"], "v": [1, 2]})
+
+    batches = batches_of(function, "none")
+    for _ in range(2):
+        assert batches.run([("a", 0, 1)]) == [(None, 1), ("a and more", 2)]

@@ -198,7 +198,7 @@ def test_the_rows_need_not_be_read_and_are_those_of_the_key():
 
 def test_an_epoch_without_a_micro_batch_is_refused():
     batches = MicroBatches(Counts())
-    with pytest.raises(ProgramError, match="a recording does not have: it cannot be replayed"):
+    with pytest.raises(ProgramError, match="recordings do not contain, so it cannot be replayed"):
         batches.harness.snapshot()
 
 
@@ -287,7 +287,7 @@ _MODE = "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE"
         (lambda handle: handle.getValueState("a", "v INT").get(), f"{_HANDLE}.* operation=a.get .* state=PRE_INIT"),
         (
             lambda handle: [handle.deleteIfExists("a"), handle.getValueState("a", "v INT")],
-            "deletes the state 'a' and declares it afterwards",
+            "deletes the state 'a' and declares it again",
         ),
     ],
 )

@@ -165,7 +165,7 @@ def test_days_of_a_zone_without_changes_are_those_without_a_zone(time, offset):
 @pytest.mark.parametrize("time", [10**15, -(10**15), 1_700_000_000_000_000_000])
 def test_times_beyond_the_calendar_have_no_day(time):
     with pytest.raises(
-        ProgramError, match=rf"{time} \(epoch ms\) is in no year from 1 to 9999, so it has no day in UTC"
+        ProgramError, match=rf"{time} \(epoch ms\) is outside of the years 1 to 9999, so it has no day in UTC"
     ):
         windows(TumblingEventTimeWindows.of("1 day", time_zone="UTC"), time)
 
@@ -189,24 +189,24 @@ def test_an_assigner_is_part_of_the_program():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TumblingEventTimeWindows.of(0), r"TumblingEventTimeWindows\.of\(\): the size has to be at least one"),
+        (lambda: TumblingEventTimeWindows.of(0), r"TumblingEventTimeWindows\.of\(\): the size must be at least one"),
         (lambda: TumblingEventTimeWindows.of("-1 minute"), r"the size: a duration cannot be negative"),
         (lambda: TumblingEventTimeWindows.of("x"), r"the size: not a duration: 'x'"),
-        (lambda: TumblingEventTimeWindows.of(10, 10), r"the offset has to be smaller than 10 ms, not 10"),
-        (lambda: SlidingEventTimeWindows.of(10, 0), r"SlidingEventTimeWindows\.of\(\): the slide has to be at least"),
-        (lambda: CumulativeEventTimeWindows.of(10, 3), r"10 ms is none of 3 ms"),
+        (lambda: TumblingEventTimeWindows.of(10, 10), r"the offset must be smaller than 10 ms, not 10"),
+        (lambda: SlidingEventTimeWindows.of(10, 0), r"SlidingEventTimeWindows\.of\(\): the slide must be at least"),
+        (lambda: CumulativeEventTimeWindows.of(10, 3), r"10 ms is not a multiple of 3 ms"),
         (
             lambda: EventTimeSessionWindows.with_gap(0),
-            r"EventTimeSessionWindows\.with_gap\(\): the gap has to be at least",
+            r"EventTimeSessionWindows\.with_gap\(\): the gap must be at least",
         ),
         (
             lambda: EventTimeSessionWindows.with_dynamic_gap(NOT_A_FUNCTION),
             r"takes a function or SessionWindow.*, not 5",
         ),
         (lambda: TumblingEventTimeWindows.of("1 day", time_zone="Mars"), r"the name of a time zone.*not 'Mars'"),
-        (lambda: TumblingEventTimeWindows.of("1 hour", time_zone="UTC"), r"the size is a number of whole days"),
-        (lambda: CountTumblingWindowAssigner.of(0), r"the size is a number of elements from 1, not 0"),
-        (lambda: CountSlidingWindowAssigner.of(2, True), r"the slide is a number of elements from 1, not True"),
+        (lambda: TumblingEventTimeWindows.of("1 hour", time_zone="UTC"), r"the size must be a number of whole days"),
+        (lambda: CountTumblingWindowAssigner.of(0), r"the size must be a number of elements from 1, not 0"),
+        (lambda: CountSlidingWindowAssigner.of(2, True), r"the slide must be a number of elements from 1, not True"),
     ],
 )
 def test_bad_windows_are_refused(make, message):

@@ -176,7 +176,7 @@ def test_windows_that_shrink_below_event_time_are_refused():
         push(harness, ("a", 0, 0))
         advance(harness, 20)
         with pytest.raises(
-            Exception, match=r"merged windows into TimeWindow\(start=0, end=11\), which is over already"
+            Exception, match=r"merged windows into TimeWindow\(start=0, end=11\), whose end event time has passed"
         ):
             push(harness, ("a", 3, 0))
 
@@ -317,7 +317,7 @@ def test_errors_of_triggers_name_the_record():
             return None
 
     trigger = Broken(1, TriggerResult.FIRE)
-    says = pytest.raises(OperatorError, match=r"at the record \('a', 1\).*returned None: a trigger returns")
+    says = pytest.raises(OperatorError, match=r"at the record \('a', 1\).*returned None: return")
     windows = TumblingEventTimeWindows.of(10)
     with open_windows(lambda s: s.window(windows).trigger(trigger).process(Contents())) as harness, says:
         push(harness, ("a", 1, 2))

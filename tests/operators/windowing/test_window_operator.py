@@ -578,25 +578,25 @@ def minute():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda: keyed().window("1 minute"), r"by a window assigner.*not by '1 minute'"),
+        (lambda: keyed().window("1 minute"), r"needs a window assigner.*not '1 minute'"),
         (lambda: keyed().window(GlobalWindows), r"pass an instance"),
         (lambda: minute().trigger(CountTrigger), r"trigger\(\) takes a Trigger"),
         (lambda: minute().evictor(3), r"evictor\(\) takes an Evictor"),
         (lambda: minute().allowed_lateness("soon"), r"allowed_lateness\(\): not a duration: 'soon'"),
         (
             lambda: keyed().window(TumblingProcessingTimeWindows.of(5)).allowed_lateness(1),
-            r"allowed_lateness\(\) is for windows of event time",
+            r"allowed_lateness\(\) is for event-time windows",
         ),
         (lambda: minute().side_output_late_data("late"), r"takes an OutputTag, not 'late'"),
         (
             lambda: keyed().window(EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)),
-            r"makes windows that merge, and DeltaTrigger\.of\(1\) cannot merge",
+            r"merges windows, and DeltaTrigger\.of\(1\) cannot merge",
         ),
         (
             lambda: keyed().window(EventTimeSessionWindows.with_gap(5)).aggregate(NoMerge()),
-            r"makes windows that merge, and NoMerge cannot merge accumulators: define merge\(\)",
+            r"merges windows, and NoMerge cannot merge accumulators: define merge\(\)",
         ),
-        (lambda: minute().reduce(NoMerge()), r"reduce\(\) got .*give it a function or ReduceFunction"),
+        (lambda: minute().reduce(NoMerge()), r"reduce\(\) got .*pass a function or ReduceFunction"),
         (lambda: minute().aggregate(max), r"aggregate\(\) got .*an AggregateFunction"),
         (lambda: minute().aggregate(NoMerge), r"pass an instance: NoMerge\(\)"),
         (lambda: minute().process(Contents), r"got the class Contents: pass an instance: Contents\(\)"),
@@ -610,7 +610,7 @@ def minute():
             lambda: minute().apply(lambda key, window, inputs: inputs),
             r"apply\(\) of WindowedStream takes a WindowFunction",
         ),
-        (lambda: keyed().count_window(0), r"the size is a number of elements from 1, not 0"),
+        (lambda: keyed().count_window(0), r"the size must be a number of elements from 1, not 0"),
     ],
 )
 def test_wrong_uses(use, message):
@@ -642,7 +642,7 @@ def test_errors_name_operator_key_and_record_or_window():
 def test_state_of_a_window_that_may_merge_is_refused():
     with open_windows(lambda s: s.window(EventTimeSessionWindows.with_gap(5)).process(Firings())) as harness:
         harness.push(("a", 1), 3)
-        with pytest.raises(ProgramError, match=r"window_state\(\) is asked for, but the windows may merge"):
+        with pytest.raises(ProgramError, match=r"window_state\(\) is not available for merging windows"):
             harness.push_watermark(100)
 
 

@@ -163,7 +163,7 @@ def test_an_operator_with_state_of_its_own_more_or_less(tmp_path: Path) -> None:
         CheckpointMismatchError, match=r"holds the list state 'seen/seen' .* which no function asks for"
     ):
         then.goes_on(only_sums, *paid("a"))
-    with pytest.raises(CheckpointMismatchError, match=r"it has state of 'seen', which the program does not have"):
+    with pytest.raises(CheckpointMismatchError, match=r"it contains state of 'seen', which the program lacks"):
         then.from_savepoint(only_sums, *paid("a"))
     assert then.from_savepoint(only_sums, *paid("a"), allow_non_restored_state=True) == {"sum": [("a", 2)]}
 
@@ -189,8 +189,8 @@ def test_a_keyed_operator_more_or_less(tmp_path: Path) -> None:
     assert then.from_savepoint(a_level_more, *paid("a")) == {"sum": [("a", 2)]}
 
     then = Changed(behind, paid("a"), tmp_path / "other")
-    assert "it holds state of 'more', which the program does not have" in then.refusal(only_sums)
-    with pytest.raises(CheckpointMismatchError, match="it has state of 'more', which the program does not have"):
+    assert "it contains state of 'more', which the program lacks" in then.refusal(only_sums)
+    with pytest.raises(CheckpointMismatchError, match="it contains state of 'more', which the program lacks"):
         then.from_savepoint(only_sums)
     assert then.from_savepoint(only_sums, *paid("a"), allow_non_restored_state=True) == {"sum": [("a", 2)]}
 
@@ -209,7 +209,7 @@ def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
     assert renamed == {"sum": [("a", 2)]}
     former = then.compared(only_sums).refused[0].split("'")[1]
     refusal = then.refusal(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=None)})
-    assert f"it holds state of '{former}', which the program does not have (the program has '" in refusal
+    assert f"it contains state of '{former}', which the program lacks (the program has '" in refusal
     assert "instead: set uid() to the old one)" in refusal
     mended = then.goes_on(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=former)}, *paid("a"))
     assert mended == {"sum": [("a", 2)]}
@@ -566,9 +566,7 @@ def test_an_async_function_less_with_requests_under_way(tmp_path: Path) -> None:
 
     ANSWERING.clear()
     then = Changed(built, paid("a"), tmp_path)
-    with pytest.raises(
-        CheckpointMismatchError, match="what operator 'ask' had not finished, which the program does not"
-    ):
+    with pytest.raises(CheckpointMismatchError, match="unfinished work of operator 'ask', which the program lacks"):
         then.goes_on(less)
-    with pytest.raises(CheckpointMismatchError, match="it has state of 'ask', which the program does not have"):
+    with pytest.raises(CheckpointMismatchError, match="it contains state of 'ask', which the program lacks"):
         then.from_savepoint(less)

@@ -247,7 +247,7 @@ def test_wrong_uses_say_what_to_do():
     for build, says in (
         (lambda env, values: values.key_by(str).process(Late()), "deletes the state 'x' while records are processed"),
         (lambda env, values: values.key_by(str).process(Declared()), "deletes the state 'x' and declares it"),
-        (lambda env, values: values.map(NoKey()), "asks for the keyed state 'x', but its stream has no key"),
+        (lambda env, values: values.map(NoKey()), "uses the keyed state 'x' on a stream without keys"),
     ):
         with pytest.raises((OperatorError, Exception), match=says):
             run(build, [1])

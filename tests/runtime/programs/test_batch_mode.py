@@ -326,7 +326,7 @@ def test_it_is_one_epoch():
 
     with ProgramTestHarness(build) as harness:
         harness.push_all("numbers", [1, 2, 3])
-        with pytest.raises(ProgramError, match=r"one epoch, in which all of its input comes: end_input\(\)"):
+        with pytest.raises(ProgramError, match=r"one epoch with all of its input: call end_input\(\)"):
             harness.run_epoch()
     with ProgramTestHarness(build) as harness:
         harness.push_all("numbers", [1, 2, 3])

@@ -237,16 +237,16 @@ def test_wrong_uses_are_refused():
     env = StreamExecutionEnvironment()
     one, two = env.from_collection([1]), env.from_collection([2])
     minute = TumblingEventTimeWindows.of("1 minute")
-    with pytest.raises(ProgramError, match=r"join\(\): say which records belong together: where\(...\) is missing"):
+    with pytest.raises(ProgramError, match=r"join\(\): where\(...\) is missing"):
         one.join(two).window(minute)
-    with pytest.raises(ProgramError, match=r"co_group\(\): .* equal_to\(...\) is missing"):
+    with pytest.raises(ProgramError, match=r"co_group\(\): equal_to\(...\) is missing"):
         one.co_group(two).where(str).window(minute)
     pairs = one.join(two).where(str).equal_to(str)
-    with pytest.raises(ProgramError, match="a window is made by a window assigner"):
+    with pytest.raises(ProgramError, match="a window needs a window assigner"):
         pairs.window("1 minute")  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"give it an instance: Add\(\)"):
+    with pytest.raises(ProgramError, match=r"pass an instance: Add\(\)"):
         pairs.window(minute).apply(Add)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"interval_join\(\): the keys of the first are STRING"):
+    with pytest.raises(ProgramError, match=r"interval_join\(\): the first keys are STRING"):
         first, second = one.key_by(str, Types.STRING()), two.key_by(int, Types.LONG())
         first.interval_join(second)
     with pytest.raises(ProgramError, match=r"join\(\) takes a stream, not 5"):
@@ -254,13 +254,13 @@ def test_wrong_uses_are_refused():
     with pytest.raises(ProgramError, match="takes a keyed stream"):
         one.key_by(str).interval_join(two)  # type: ignore[arg-type]
     near = one.key_by(str).interval_join(two.key_by(str))
-    with pytest.raises(ProgramError, match="the lower bound, '5 seconds', is above the upper one, '1 second'"):
+    with pytest.raises(ProgramError, match="the lower bound, '5 seconds', is above the upper bound, '1 second'"):
         near.between("5 seconds", "1 second")
-    with pytest.raises(ProgramError, match="say how near"):
+    with pytest.raises(ProgramError, match=r"interval_join\(\) has no bounds"):
         near.process(Pair())
-    with pytest.raises(ProgramError, match="no pair lies between 1 and -1 ms"):
+    with pytest.raises(ProgramError, match="no pair is between 1 and -1 ms"):
         near.between(0, 0).lower_bound_exclusive().upper_bound_exclusive().process(Pair())
     with pytest.raises(ProgramError, match=r"side_output_left_late_data\(\) takes an OutputTag, not 'late'"):
         near.side_output_left_late_data("late")  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match="'interval_join: Pair' goes by event time, and the records of 'collection'"):
+    with pytest.raises(ProgramError, match="'interval_join: Pair' uses event time, and the records of 'collection'"):
         near.between(0, 1).process(Pair()).execute_and_collect()

@@ -223,7 +223,7 @@ def timed_list() -> ListStateDescriptor:
 @pytest.mark.parametrize(
     ("descriptor", "says"),
     [
-        (MapStateDescriptor("m"), "asked for with a ListStateDescriptor, not with MapStateDescriptor('m')"),
+        (MapStateDescriptor("m"), "needs a ListStateDescriptor, not MapStateDescriptor('m')"),
         (timed_list(), "the list state 'timed' has a time-to-live, which is for states of keys"),
     ],
 )

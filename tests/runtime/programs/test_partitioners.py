@@ -117,9 +117,9 @@ def test_a_subtask_that_is_none_is_named(target):
 
 def test_wrong_uses_are_refused():
     numbers = StreamExecutionEnvironment().from_collection([1])
-    with pytest.raises(ProgramError, match=r"partition_custom\(\) got 5: give it a function or Partitioner"):
+    with pytest.raises(ProgramError, match=r"partition_custom\(\) got 5: pass a function or Partitioner"):
         numbers.partition_custom(5, lambda number: number)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"give it an instance: ByName\(\)"):
+    with pytest.raises(ProgramError, match=r"pass an instance: ByName\(\)"):
         numbers.partition_custom(ByName, "name")  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"takes a function or column names, not 5"):
         numbers.partition_custom(ByName(), 5)  # type: ignore[arg-type]

@@ -155,7 +155,7 @@ def test_behind_a_rebalance_there_is_no_keyed_state():
             return value
 
     stream = StreamExecutionEnvironment().from_collection([1]).rebalance().map(Counts())
-    with pytest.raises(ProgramError, match="asks for the keyed state 'count', but its stream has no key"):
+    with pytest.raises(ProgramError, match="uses the keyed state 'count' on a stream without keys"):
         stream.execute_and_collect()
 
 
@@ -279,21 +279,21 @@ def test_what_cannot_be_connected_is_refused():
     one, two = env.from_collection([1]), env.from_collection([2])
     with pytest.raises(ProgramError, match=r"connect\(\) takes a stream, not 5"):
         one.connect(5)  # type: ignore[call-overload]
-    with pytest.raises(ProgramError, match="of the same StreamExecutionEnvironment"):
+    with pytest.raises(ProgramError, match="of this StreamExecutionEnvironment"):
         one.connect(StreamExecutionEnvironment().from_collection([1]))
-    with pytest.raises(ProgramError, match="give it a CoMapFunction"):
+    with pytest.raises(ProgramError, match="pass a CoMapFunction"):
         one.connect(two).map(lambda value: value)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"give it an instance: Labels\(\)"):
+    with pytest.raises(ProgramError, match=r"pass an instance: Labels\(\)"):
         one.connect(two).map(Labels)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="whose map1 yields"):
         one.connect(two).map(Yields())
-    with pytest.raises(ProgramError, match="the first one has no key"):
+    with pytest.raises(ProgramError, match="the first stream has no key"):
         one.connect(two).process(Paid())
-    with pytest.raises(ProgramError, match="the second one has no key"):
+    with pytest.raises(ProgramError, match="the second stream has no key"):
         one.key_by("a").connect(two).process(Paid())
-    with pytest.raises(ProgramError, match=r"give it an instance: Paid\(\)"):
+    with pytest.raises(ProgramError, match=r"pass an instance: Paid\(\)"):
         one.connect(two).key_by("a", "b").process(Paid)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match="give it a KeyedCoProcessFunction"):
+    with pytest.raises(ProgramError, match="pass a KeyedCoProcessFunction"):
         one.connect(two).key_by("a", "b").process(lambda value: value)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match="STRING, those of the second BIGINT: they are never equal"):
+    with pytest.raises(ProgramError, match="STRING, the second keys BIGINT, so they are never equal"):
         one.key_by(str, key_type=Types.STRING()).connect(two.key_by(int, key_type=Types.LONG())).process(Paid())

@@ -82,7 +82,7 @@ def test_what_has_gone_is_said(gone: str, name: str, of_connect: bool) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_compatibility(spark(classic=True, gone=gone))
     message = str(caught.value)
-    assert message.startswith("Spark 9.9.0 is not one that this version of pillarbox knows: it does not have ")
+    assert message.startswith("this version of pillarbox does not support Spark 9.9.0, which lacks ")
     assert f"{name}. Use another version of Spark" in message and ";" not in message
     if not of_connect:
         check_compatibility(spark(classic=False, gone=gone))

@@ -233,7 +233,7 @@ def test_a_text_is_a_key_of_the_declared_type(types: list[str], text: str, key: 
     [(["bigint"], "c3"), (["date"], "10040"), (["string", "bigint"], "c3"), (["string", "bigint"], '["c3"]')],
 )
 def test_a_text_that_is_no_key_is_refused(types: list[str], text: str) -> None:
-    with pytest.raises(ProgramError, match=f"is no key of the operator, whose keys are {', '.join(types).upper()}"):
+    with pytest.raises(ProgramError, match=f"is not a key of the operator, whose keys are {', '.join(types).upper()}"):
         possible_keys(text, [KeyNote(types=types)])
 
 

@@ -354,7 +354,7 @@ def test_the_command_waits_for_the_answer(folder, clock, savepoints):
     folder.when = driver
     messages: list[str] = []
     savepoint(messages, drain=True)
-    assert messages == ["waiting for the query's driver to take the request"]
+    assert messages == ["waiting for the query's driver to accept the request"]
 
 
 def test_the_command_waits_until_the_query_is_stopped(folder, clock):
@@ -363,7 +363,7 @@ def test_the_command_waits_until_the_query_is_stopped(folder, clock):
     messages: list[str] = []
     stop(messages)
     assert folder.of(Desired) == [Desired(1, "stopped", 1_030_000)]
-    assert messages == ["waiting for the query's driver to take the request", "the driver has taken the request"]
+    assert messages == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
 
 
 def test_a_recording_is_asked_for(folder, clock):
@@ -381,10 +381,10 @@ def test_a_recording_is_asked_for(folder, clock):
 
 
 def test_what_no_driver_takes_is_withdrawn(folder, clock, savepoints):
-    with pytest.raises(SavepointError, match="no driver has accepted the request within 30 seconds, and it is with"):
+    with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds, so it is with"):
         savepoint()
     assert folder.of(Status) == [Status(folder.content[0].request, "withdrawn")]
-    with pytest.raises(SavepointError, match=r"or the clocks of both machines differ\Z"):
+    with pytest.raises(SavepointError, match=r"or the two machines' clocks differ\Z"):
         stop()
     assert folder.of(Desired) == [Desired(1, "stopped", folder.content[2].until), Desired(2, "running")]
 
@@ -405,7 +405,9 @@ def test_it_is_withdrawn_if_the_command_is_interrupted(folder, clock, savepoints
 
 def test_nothing_is_asked_where_no_query_was_ever_started(folder, monkeypatch):
     monkeypatch.setattr(Checkpoint, "query_id", None)
-    with pytest.raises(CheckpointMismatchError, match=r"^wrong/path is no checkpoint of a query: give the checkpoint"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"^wrong/path is not a checkpoint of a query: pass the checkpoint"
+    ):
         stop_query(NO_SPARK, "wrong/path", timeout=30.0)
     assert not folder.content
 
@@ -419,7 +421,7 @@ def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, savep
                 folder.content.append(Status(line.of, "failed", "the request was withdrawn"))
 
     folder.when = driver
-    words = "has taken the request, and does not answer" if dies else "^the request was withdrawn"
+    words = "accepted the request and does not answer" if dies else "^the request was withdrawn"
     with pytest.raises(SavepointError, match=words):
         savepoint()
     assert clock.now < 1000 + 30 + 600 + 5
@@ -438,7 +440,7 @@ def test_a_stop_that_begins_at_the_last_moment(folder, clock, carried_out):
     if carried_out:
         stop()
     else:
-        with pytest.raises(SavepointError, match="no driver has accepted the request"):
+        with pytest.raises(SavepointError, match="no driver accepted the request"):
             stop()
 
 
@@ -451,10 +453,10 @@ def test_to_stop_twice_is_the_same_wish(folder, clock):
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
     messages: list[str] = []
     stop(messages)
-    assert messages[0] == "an earlier call has asked for it: waiting for that" and len(folder.of(Desired)) == 1
+    assert messages[0] == "an earlier command has requested it: waiting for that" and len(folder.of(Desired)) == 1
     messages.clear()
     stop(messages)
-    assert messages == ["an earlier call has asked for it, and it is done"] and len(folder.of(Desired)) == 1
+    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.of(Desired)) == 1
 
 
 def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock):
@@ -469,7 +471,7 @@ def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock)
 def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
     """No driver accepts it in time; the call that waits for it has more time."""
     want_stop(folder, until=1010.0)
-    with pytest.raises(SavepointError, match="no driver has accepted the request within 30 seconds"):
+    with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds"):
         stop()
     assert [(each.desired, each.state) for each in folder.of(Desired)] == [
         (1, "stopped"),
@@ -486,7 +488,7 @@ def test_the_same_savepoint_again_finds_that_it_is_done(folder, clock, savepoint
     savepoints.add("/sp")
     before, messages = list(folder.content), list[str]()
     savepoint(messages, directory="/sp/")
-    assert folder.content == before and messages == ["an earlier call has asked for it, and it is done"]
+    assert folder.content == before and messages == ["an earlier command has requested it, and it is done"]
 
 
 def test_a_driver_does_it_for_an_earlier_call(folder, clock, savepoints, watch, calls):
@@ -509,7 +511,7 @@ def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints,
     ask(folder)
     folder.content += [Status("r", "taken")] * taken
     before = list(folder.content)
-    words = "to stop the query with a savepoint in /sp, which is under way: nothing was asked"
+    words = "to stop the query with a savepoint in /sp, is under way, so nothing was requested"
     with pytest.raises(SavepointError, match=words):
         savepoint(**options)
     assert folder.content == before
@@ -517,11 +519,13 @@ def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints,
 
 def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, savepoints):
     folder.content += [Observed(4, "running"), Observed(5, "stopped")]
-    with pytest.raises(SavepointError, match=r"has started it since; nothing was asked\. 'pillarbox savepoint cp DIR'"):
+    with pytest.raises(
+        SavepointError, match=r"has started it since, so nothing was requested.* 'pillarbox savepoint cp DIR'"
+    ):
         savepoint()
     messages: list[str] = []
     stop(messages)
-    assert messages == ["an earlier call has asked for it, and it is done"] and len(folder.content) == 2
+    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.content) == 2
 
 
 @pytest.mark.parametrize("ended", ["failed", "withdrawn", "over", "late", "forgotten"])
@@ -556,7 +560,7 @@ def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, sta
         started()
     assert not calls and folder.of(Status) == [Status("r", "over")] and folder.of(Observed) == [Observed(1, "running")]
     first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith("query q: a request that is older than this start, to stop the query, is ignored")
+    assert first.startswith("query q: a request older than this start, to stop the query, is ignored")
     assert ", to stop the query with a savepoint in /sp, is ignored" in second
     started()
     assert len(folder.of(Status)) == len(folder.of(Observed)) == 1, "it is said once"
@@ -575,7 +579,7 @@ def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, cloc
     messages: list[str] = []
     call(messages)
     assert len(calls) == 1
-    assert messages == ["waiting for the query's driver to take the request", "the query's driver is asked once more"]
+    assert messages == ["waiting for the query's driver to accept the request", "the query's driver is asked once more"]
 
 
 @pytest.mark.parametrize("call", [stop, savepoint])
@@ -627,17 +631,17 @@ def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(fo
 
 def test_a_query_that_is_not_ours_is_left_alone():
     query: Any = SimpleNamespace(id="somebody else's", isActive=True, awaitTermination=None)
-    with pytest.raises(SavepointError, match="holds no program of pillarbox, or another process has started it: noth"):
+    with pytest.raises(SavepointError, match="contains no pillarbox program, or another process started it: noth"):
         stop_with_savepoint(query, "/sp")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
-        ({"timeout": True}, "timeout is a number of seconds above 0, not True"),
-        ({"timeout": "1 minute"}, "timeout is a number of seconds above 0, not '1 minute'"),
-        ({"drain": "no"}, "drain is True or False, not 'no'"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, not 0"),
+        ({"timeout": True}, "timeout must be a number of seconds above 0, not True"),
+        ({"timeout": "1 minute"}, "timeout must be a number of seconds above 0, not '1 minute'"),
+        ({"drain": "no"}, "drain must be True or False, not 'no'"),
     ],
 )
 def test_wrong_arguments(options, words):

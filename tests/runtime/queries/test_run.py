@@ -111,7 +111,7 @@ def test_another_signal_ends_it_at_once_and_a_third_one_is_not_pillarbox_s(query
     with caplog.at_level(logging.WARNING, "pillarbox"):
         pillarbox.run(query)
     assert (query.stops, handlers) == (1, ["SIGINT"])
-    assert "query q: its epoch was interrupted, as SIGINT came again; the next start runs that one" in caplog.text
+    assert "query q: its epoch was interrupted, as SIGINT came again; the next start repeats it" in caplog.text
 
 
 def test_an_epoch_has_the_grace_period_and_no_more(query, caplog):
@@ -161,11 +161,11 @@ def test_a_query_that_has_ended_is_found_by_who_has_it_whoever_starts_another_on
 
 
 def test_wrong_arguments():
-    with pytest.raises(ProgramError, match=r"run\(\) takes a query, as start\(\) returned it, not 'q'"):
+    with pytest.raises(ProgramError, match=r"run\(\) takes a query that start\(\) returned, not 'q'"):
         pillarbox.run("q")  # type: ignore[arg-type]
     nobodys: Any = Query()
     nobodys.id = "nobody's"
-    with pytest.raises(ProgramError, match="and query nobody's is none, or another process has started it"):
+    with pytest.raises(ProgramError, match="and query nobody's has none, or another process started it"):
         pillarbox.run(nobodys)
     with pytest.raises(ProgramError, match=r"run\(\): grace: not a duration: 'soon'"):
         pillarbox.run(started(Query()), grace="soon")  # type: ignore[arg-type]

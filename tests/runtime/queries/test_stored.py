@@ -75,7 +75,9 @@ def written(*, ended: bool) -> Snapshot:
 
 def test_what_is_no_checkpoint_is_refused(known: Known) -> None:
     known.query_id = None
-    with pytest.raises(CheckpointMismatchError, match=r"^/cp is no checkpoint of a query: give the checkpointLocation"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"^/cp is not a checkpoint of a query: pass the checkpointLocation"
+    ):
         stored_snapshot(NO_SPARK, "/cp")
 
 

@@ -29,8 +29,8 @@ class Checkpoint:
 @pytest.mark.parametrize(
     ("programs", "found", "says"),
     [
-        ([TWO_LEVELS], 0, "state of the operators 'a', 'b', 'c' is noted in /cp/pillarbox, and /cp/state has none"),
-        ([TWO_LEVELS], 1, "/cp/state has only some of it: folders of it are gone, so put them back"),
+        ([TWO_LEVELS], 0, "/cp/pillarbox lists state of the operators 'a', 'b', 'c', and /cp/state contains none"),
+        ([TWO_LEVELS], 1, "/cp/state contains only some of it: folders are missing, so restore them"),
         ([TWO_LEVELS, TWO_LEVELS], 3, "only some of it"),
         ([TWO_LEVELS], 2, None),
         ([TWO_LEVELS, TWO_LEVELS], 4, None),

@@ -29,8 +29,8 @@ from pillarbox import (
     WindowFunction,
 )
 from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._runtime.spark.savepoint.restore_host import COMMON, LAST
 from pillarbox._runtime.spark.starting import first_epoch
-from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST
 from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._state.savepoint.manifest import Manifest, Sources
 from pillarbox._state.savepoint.own_state import OwnState
@@ -375,7 +375,8 @@ def test_names_of_side_outputs_and_edges_are_no_uids() -> None:
         "operators": {},
         "meetings": {("edge", "late", 0, 0): valve, ("edge",): other, ("edge", 3, 0, 0): valve},
     }
-    result = start._own_state(OwnState({"event_time": event_time}), program).task["event_time"]["meetings"]
+    manifest = Manifest("0", 1, None, (), Sources(), {})
+    result = start._own_state(OwnState({"event_time": event_time}), manifest, program).task["event_time"]["meetings"]
     assert [*result] == [("edge", "later", 0, 0), ("end",), ("edge", 3, 0, 0)]
     assert [[*each["channels"]] for each in result.values()] == [
         [("windows", "late", 0)],
@@ -423,12 +424,12 @@ def test_all_that_does_not_fit_is_told_at_once(savepoint: Path) -> None:
     assert len(lines) == 3
     assert "renamed names 'nobody'" in lines[0] and "'ask', 'over', 'windows'" in lines[0]
     assert "operator 'over'" in lines[1] and "was the column card, and is the column at" in lines[1]
-    assert "state of 'ask', 'windows', which the program does not have (it has 'fresh'" in lines[2]
+    assert "state of 'ask', 'windows', which the program lacks (it has 'fresh'" in lines[2]
     assert "allow_non_restored_state=True" in lines[2]
 
 
 def test_operators_have_other_uids(savepoint: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert "has state of 'windows'" in refused(renamed_program, savepoint)
+    assert "contains state of 'windows'" in refused(renamed_program, savepoint)
     run = Run(2, from_savepoint(savepoint, renamed={"windows": "other"}), renamed_program)
     run.epoch(payments(60, 61))
     renamed = run.end()["windows"]
@@ -482,7 +483,7 @@ def test_no_savepoint_half_a_savepoint_a_damaged_one(savepoint: Path, tmp_path: 
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 1
     table.write_bytes(content)
-    assert f"the file state/over/{table.name} is not as it was written" in refused(program, savepoint)
+    assert f"the file state/over/{table.name} is damaged" in refused(program, savepoint)
     table.unlink()
     assert f"the file state/over/{table.name} is missing" in refused(program, savepoint)
     manifest = next((savepoint / "manifest").glob("*.txt"))
@@ -496,9 +497,9 @@ def test_what_the_program_cannot_do_is_refused_when_it_is_built(savepoint: Path)
             Run(2, from_savepoint(savepoint, **options))
         return str(caught.value)
 
-    assert "gives 'nobody' as new uid, and the program has no such operator" in built(renamed={"over": "nobody"})
+    assert "renamed has the new uid 'nobody', and the program has no such operator" in built(renamed={"over": "nobody"})
     env = StreamExecutionEnvironment().from_savepoint(savepoint)
-    with pytest.raises(ProgramError, match="no operator that could take state"):
+    with pytest.raises(ProgramError, match="the program has no operator with state"):
         env.from_collection([1]).map(str).execute_and_collect()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, KeyedProcessFunction, ListStateDescriptor, Types, ValueStateDescriptor
 from pillarbox._graph.savepoint_start import SavepointStart
-from pillarbox._runtime.spark.starting.source_positions import PlannedSource, find_positions
+from pillarbox._runtime.spark.savepoint.source_positions import PlannedSource, find_positions
 from pillarbox._state.savepoint.files import LocalSavepoint
 from pillarbox.testing import ProgramTestHarness
 from tests.data import make_shop as golden
@@ -171,7 +171,7 @@ def test_a_keyed_operator_more(savepoint: Path) -> None:
 
 def test_a_keyed_operator_less(savepoint: Path, caplog: pytest.LogCaptureFixture) -> None:
     less, rows = only(golden.shop, "spent", "visits"), {"payments": golden.payments(6_000)}
-    with pytest.raises(CheckpointMismatchError, match=r"has state of 'bonus', which the program does not have"):
+    with pytest.raises(CheckpointMismatchError, match=r"contains state of 'bonus', which the program lacks"):
         outputs(less, savepoint, rows)
     (result,) = outputs(less, savepoint, rows, **LESS)
     assert "the state of operator 'bonus' is left behind: 8 rows" in caplog.text

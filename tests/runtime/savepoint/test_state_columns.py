@@ -151,7 +151,7 @@ def test_a_batch():
     }
     batch = encoder.encode(rows(["a"], [("state/other", "value")], [(1,)], [(0, 10)]), 0)
     assert [batch["namespace"][0].as_py()["json"], batch["other"][0].as_py()["json"]] == ["[0,10]", "1"]
-    with pytest.raises(TypeMismatchError, match=r"'op': of key 'b', the column 'seen' is 2\d+, .* does not fit bigint"):
+    with pytest.raises(TypeMismatchError, match=r"'op', key 'b': column 'seen' is 2\d+, .* does not fit bigint"):
         encoder.encode(rows(["a", "b"], layout, [(None, 1), (None, 2 * 10**30)]), 0)
 
 
@@ -248,11 +248,9 @@ def test_a_spark_that_cannot_rescale_says_so(session, named):
     spark: Any = Session()
     if session == "classic":
         spark._jsparkSession = None
-    with pytest.raises(
-        ConfigurationError, match=f"^{named} cannot spread the state of a checkpoint over another"
-    ) as no:
+    with pytest.raises(ConfigurationError, match=f"^{named} cannot repartition the state of a checkpoint") as no:
         rescale(spark, "/checkpoint", 4)
-    assert "Or write a savepoint, and start from it, with env.from_savepoint(...)" in str(no.value)
+    assert "Or write a savepoint, and start from it on a new checkpoint, with env.from_savepoint(...)" in str(no.value)
     for wrong in (0, True, "4", None):
-        with pytest.raises(ProgramError, match=r"parallelism is a whole number from 1, not"):
+        with pytest.raises(ProgramError, match=r"parallelism must be a whole number from 1, not"):
             rescale(spark, "/checkpoint", wrong)  # type: ignore[arg-type]

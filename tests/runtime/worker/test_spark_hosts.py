@@ -20,11 +20,11 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._runtime.spark.rows.output import BufferOutput
+from pillarbox._runtime.spark.savepoint import restore_host
+from pillarbox._runtime.spark.savepoint.restore_host import Router
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
-from pillarbox._runtime.spark.worker import restore_host
-from pillarbox._runtime.spark.worker.restore_host import Router
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView

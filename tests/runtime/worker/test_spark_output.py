@@ -103,9 +103,9 @@ def test_a_row_that_is_missing_or_doubled_is_told():
         first, second, last = zip(*(column.to_pylist() for column in as_rows([Buffer(1, 5, 3, b"12345")])))
     rows = BufferRows()
     assert list(rows.take(list(zip(first, last)))) == []
-    with pytest.raises(ExchangeError, match="of buffer 3 of channel 5 only 2 of 3 rows have come"):
+    with pytest.raises(ExchangeError, match="of buffer 3 of channel 5, only 2 of 3 rows have arrived"):
         rows.end()
-    with pytest.raises(ExchangeError, match="row 2 of buffer 3 of channel 5 came twice"):
+    with pytest.raises(ExchangeError, match="row 2 of buffer 3 of channel 5 arrived twice"):
         list(rows.take(list(zip(last))))
     assert list(rows.take(list(zip(second)))) == [(1, 5, 3, b"12345")]
     # A repeated part of a complete buffer begins a new, incomplete buffer.

@@ -161,11 +161,11 @@ def look_inside(home: Home, command: Any) -> None:
         (
             {"uid": "no such"},
             CheckpointMismatchError,
-            "no state of an operator with the uid 'no such'; it has state of",
+            "no operator with state has the uid 'no such'; it has state of",
         ),
-        ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 2; there is no 99 yet"),
-        ({"epoch": "1"}, ProgramError, "an epoch is the number of a micro-batch, from 0, not '1'"),
-        ({"checkpoint": str(home.folder)}, CheckpointMismatchError, "is no checkpoint of a query, or none of its"),
+        ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 2, and 99 does not exist yet"),
+        ({"epoch": "1"}, ProgramError, "an epoch must be the number of a micro-batch, from 0, not '1'"),
+        ({"checkpoint": str(home.folder)}, CheckpointMismatchError, "is not a checkpoint of a query, or has no"),
     ]
     for changes, error, words in refused:
         with pytest.raises(error, match=words):
@@ -211,7 +211,7 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
 
     assert rescale(spark, checkpoint, 4)
     uncommit(1)
-    words = r"from 2 to 4 was interrupted: complete it first, with 'pillarbox rescale .*/checkpoint --parallelism 4'"
+    words = r"from 2 to 4 was interrupted: complete it with 'pillarbox rescale .*/checkpoint --parallelism 4'"
     with pytest.raises(CheckpointMismatchError, match=words):
         rescale(spark, checkpoint, 3)
     with pytest.raises(CheckpointMismatchError, match=words):
@@ -222,7 +222,7 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     look_inside(home, command)
     uncommit(2)
     result = command("rescale", checkpoint, "--parallelism", "1")
-    assert result.exit_code == 1 and "epoch 2 was begun, and is not committed: start the query once" in result.stderr
+    assert result.exit_code == 1 and "epoch 2 was begun and not committed: start the query" in result.stderr
     again = home.run(1, automatic=True)
     assert home.parallelism == 1
     # The repeated epoch had the same output.

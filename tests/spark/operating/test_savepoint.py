@@ -28,7 +28,7 @@ from pillarbox import (
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
-from pillarbox._runtime.spark.savepoint.savepoint import _sources, open_savepoint
+from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint, sources_at
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.files import LocalSavepoint
@@ -126,7 +126,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest; it is a checkpoint, of"):
         open_savepoint(spark, checkpoint)
     # Of an epoch before, the files that were seen by then.
-    assert [len(lines) for lines in _sources(CheckpointState(spark, checkpoint, 1)).files.values()] == [2]
+    assert [len(lines) for lines in sources_at(spark, Checkpoint(spark, checkpoint), 1).files.values()] == [2]
 
     # An incomplete savepoint is overwritten, whatever it contains: here tables of a removed operator.
     for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):
@@ -143,7 +143,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     assert json.loads(result.stdout)["operators"] == ["remember", "sums/of x"]
     for wrong in (directory, checkpoint):
         result = command("savepoint", checkpoint, wrong)
-        assert result.exit_code == 1 and "exists, and " in result.stderr and "give a new directory" in result.stderr
+        assert result.exit_code == 1 and "exists, and " in result.stderr and "pass a new directory" in result.stderr
 
     # Its content.
     opened = open_savepoint(spark, directory)
@@ -209,11 +209,11 @@ def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
             (pillarbox.rescale, 1),
         ]
         for ask, argument in asked:
-            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* is noted in .*: folders of it are gone"):
+            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* .*: folders are missing"):
                 ask(spark, str(half), argument)
     assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
     rmtree(half / "pillarbox")
-    with pytest.raises(CheckpointMismatchError, match="has no state of pillarbox: does it belong to another query"):
+    with pytest.raises(CheckpointMismatchError, match="contains no pillarbox state: does it belong to a query"):
         pillarbox.savepoint(spark, str(half), str(tmp_path / "none"))
     with pytest.raises(CheckpointMismatchError, match="is a savepoint, not a checkpoint: start a program from it"):
         pillarbox.savepoint(spark, directory, str(tmp_path / "none"))
@@ -221,17 +221,17 @@ def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
     damaged = next((Path(directory) / "tasks").glob("*.parquet"))
     (damaged.parent / f".{damaged.name}.crc").unlink()  # Hadoop's own digests, which not all file systems have
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
-    with pytest.raises(CheckpointMismatchError, match=r"the file tasks/part-.* is not as it was written"):
+    with pytest.raises(CheckpointMismatchError, match=r"the file tasks/part-.* is damaged"):
         open_savepoint(spark, directory).own_states("remember")
     # Every reader verifies a table; a wrong length is found before.
     table = next((Path(directory) / "state" / "remember").glob("*.parquet"))
     (table.parent / f".{table.name}.crc").unlink()
     whole = table.read_bytes()
     table.write_bytes(whole[:-1] + b"x")
-    with pytest.raises(CheckpointMismatchError, match=r"the file state/remember/part-.* is not as it was written"):
+    with pytest.raises(CheckpointMismatchError, match=r"file .*state/remember/part-.* is damaged"):
         read_state(spark, directory, "remember")
     table.write_bytes(whole[:-1])
-    with pytest.raises(CheckpointMismatchError, match=r"the file state/remember/part-.* is not as it was written"):
+    with pytest.raises(CheckpointMismatchError, match=r"file .*state/remember/part-.* is damaged"):
         open_savepoint(spark, directory)
 
     # Queries take any path, and so do their descriptions; operations of Spark's state reader alone are refused.
@@ -246,7 +246,7 @@ def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
         lambda place: pillarbox.rescale(spark, place, 4),
     ):
         with pytest.raises(
-            CheckpointMismatchError, match=r"its path has a space, or one of .* copy all of the checkpo"
+            CheckpointMismatchError, match=r"its path contains a space or one of .* copy the whole checkpo"
         ):
             call(str(elsewhere))
     assert not (tmp_path / "never").exists() and now.last_committed == 2

@@ -128,7 +128,7 @@ def test_the_command_of_a_key(
     assert "seen" in done.stdout
     assert "has not begun in this subtask" in done.stdout
     done = CliRunner().invoke(commands, ["key", running[2], "nothing", "10041"])
-    assert (done.exit_code, "no state of an operator with the uid 'nothing'" in done.output) == (1, True)
+    assert (done.exit_code, "no operator with state has the uid 'nothing'" in done.output) == (1, True)
 
 
 def test_a_broadcast_variable_is_recorded(spark: SparkSession, tmp_path: Path) -> None:

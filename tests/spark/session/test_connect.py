@@ -418,9 +418,10 @@ def test_a_query_that_is_looked_after_and_looked_into(connect, tmp_path):
     assert {key for key, n in rows if n < 0} == set(range(7))
     assert state == [(key, 4) for key in range(7)]
     assert alarms == ("alarms", 7, {"seen": "value"})
-    assert "Spark Connect cannot spread the state of a checkpoint" in said_of_rescale
+    assert "Spark Connect cannot repartition the state of a checkpoint" in said_of_rescale
     assert (
-        "call pillarbox.rescale in a classic session of Spark 4.2 or newer, or 'pillarbox rescale'" in said_of_rescale
+        "call pillarbox.rescale in a classic session of Spark 4.2 or newer, or run 'pillarbox rescale'"
+        in said_of_rescale
     )
 
 
@@ -506,5 +507,5 @@ def test_budgets_are_static_shares_and_ceilings_are_refused(connect):
     assert len(times) == 60
     # Two tasks at a time, each with half of the limit, and another request; some are late by 40 ms.
     assert max(bisect_left(times, first + 1) - index for index, first in enumerate(times)) <= 40 * 1.04 + 2
-    with pytest.raises(RaisedInTheClient, match="budget 'service' has a ceiling, which the driver keeps"):
+    with pytest.raises(RaisedInTheClient, match="budget 'service' has a ceiling, which only the driver can enforce"):
         connect.run(partial(limited, ceiling=(5, "1 day")))

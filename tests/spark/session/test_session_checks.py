@@ -75,7 +75,9 @@ def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
     venv.create(tmp_path / "other", with_pip=False, symlinks=True)
     other = tmp_path / "other" / "bin" / "python"
     assert other.resolve() == Path(sys.executable).resolve()
-    with pytest.raises(ConfigurationError, match=f"workers run {other}, this program runs {sys.executable}: put os.en"):
+    with pytest.raises(
+        ConfigurationError, match=f"workers run {other}, and this program runs {sys.executable}: set os.en"
+    ):
         requirements.check_python(str(other))
     requirements.check_python(sys.executable)
     alias = tmp_path / "python3"

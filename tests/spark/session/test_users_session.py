@@ -229,11 +229,14 @@ def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
     assert programs_of(left.writeStream) == programs_of(left)
     frame = counts(files, 2)
     registry._newest.clear()
-    with pytest.raises(ProgramError, match="was planned by another process, or too long ago: call to_dataframe"):
+    with pytest.raises(
+        ProgramError,
+        match="another process planned a program of the query, or it was planned too long ago: call to_dataframe",
+    ):
         programs_of(frame)
     assert programs_of(both) == result, "of programs that are in use none is forgotten"
     other = counts(files, 3).select("key")
-    with pytest.raises(ProgramError, match="the query holds programs of parallelism 2 and 3: the state"):
+    with pytest.raises(ProgramError, match="the query contains programs of parallelism 2 and 3, and"):
         both.unionAll(other).writeStream.format("noop").start()
 
 
@@ -302,9 +305,9 @@ def test_names_with_dots_and_backticks(user, files, tmp_path):
 
 def test_doubled_names_are_refused(user):
     env = StreamExecutionEnvironment.get_execution_environment(user)
-    with pytest.raises(ProgramError, match=r"from_dataframe\(\): 2 columns are called 'key'"):
+    with pytest.raises(ProgramError, match=r"from_dataframe\(\): 2 columns have the name 'key'"):
         env.from_dataframe(numbers(user).select("key", "key"))
-    with pytest.raises(ProgramError, match="output 'output': 2 columns are called 'id'"):
+    with pytest.raises(ProgramError, match="output 'output': 2 columns have the name 'id'"):
         env.from_dataframe(numbers(user)).map(lambda row: (1, 2.0)).to_dataframe("id LONG, id DOUBLE")
 
 

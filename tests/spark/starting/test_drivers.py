@@ -141,7 +141,7 @@ def test_a_hook_that_hangs_holds_up_neither_the_query_nor_its_end(
         query = pillarbox.start(writer(spark, inbox, tmp_path / "checkpoint").trigger(availableNow=True))
         query.awaitTermination()
         assert hung.is_set() and query.exception() is None
-        assert "has not finished within 5 seconds of its end" in caplog.text
+        assert "did not finish within 5 seconds after the query's end" in caplog.text
         started = find(query)
         assert started is not None and started.is_closed, "its functions are closed"
     finally:

@@ -183,7 +183,7 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
     query.awaitTermination()
     assert epochs(tmp_path / "checkpoint") == (1, 1)
     asking.join()
-    assert messages[0] == "waiting for the query's driver to take the request" and query.exception() is None
+    assert messages[0] == "waiting for the query's driver to accept the request" and query.exception() is None
     if RESCALES:
         assert pillarbox.rescale(spark, checkpoint, 2)
 
@@ -210,7 +210,7 @@ def test_what_the_command_prints_of_a_query_that_it_has_stopped(spark, tmp_path,
     assert result.stdout == f"{checkpoint}: the query is stopped after epoch 0\n", result.output
     assert not query.isActive
     result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint])
-    assert result.stderr == "an earlier call has asked for it, and it is done\n"
+    assert result.stderr == "an earlier command has requested it, and it is done\n"
     add(spark, tmp_path)
     query = start(spark, tmp_path)
     while not (tmp_path / "begun").exists():

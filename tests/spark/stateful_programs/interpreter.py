@@ -54,7 +54,7 @@ def draw_calls(draw: random.Random, most: int, *, timers: bool) -> str:
 
 
 def draw_rows(seed: int, programs: int, batches: int, *, timers: bool) -> list[list[dict[str, Any]]]:
-    """Return the rows of each micro-batch: some of them late, some at the very watermark.
+    """Return the rows of each micro-batch: some of them late, some at the very watermark. The first key is null.
 
     Args:
         timers: whether calls of timers are drawn. (Without a time mode, Spark's worker dies of ``listTimers``.)
@@ -69,7 +69,7 @@ def draw_rows(seed: int, programs: int, batches: int, *, timers: bool) -> list[l
                 micros = draw.choice([0, 0, 500])
                 rows[-1].append(
                     {
-                        "k": f"p{program}",
+                        "k": f"p{program}" if program else None,
                         "t": f"{datetime.fromtimestamp(second, timezone.utc):%Y-%m-%dT%H:%M:%S}.{micros:06}Z",
                         "n": number,
                         "calls": draw_calls(draw, 6, timers=timers),

@@ -318,7 +318,7 @@ def test_a_head_is_plain_data_and_runs_nothing():
     task = Task().put(1, a=1).commit()
     body = pickle.dumps({"operator": pickle.loads, "subtask": 3}, 5)
     task.store.chunks[META] = b"pillarbox\x02\x00" + zlib.crc32(body).to_bytes(4, "little") + body
-    with pytest.raises(CheckpointMismatchError, match=r"it names _pickle\.loads, and has to be plain data"):
+    with pytest.raises(CheckpointMismatchError, match=r"it refers to _pickle\.loads, and must be plain data"):
         Task(task.store)
 
 

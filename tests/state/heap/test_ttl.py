@@ -592,7 +592,7 @@ def test_the_builder_makes_what_keywords_make():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: StateTtlConfig(0), "the time-to-live of a state has to be at least one millisecond, not 0"),
+        (lambda: StateTtlConfig(0), "the time-to-live of a state must be at least one millisecond, not 0"),
         (lambda: StateTtlConfig("-5 seconds"), "a duration cannot be negative"),
         (lambda: StateTtlConfig("soon"), "not a duration: 'soon'"),
         (lambda: StateTtlConfig(5, update_type=WRONG), "none of StateTtlConfig.UpdateType.Disabled"),

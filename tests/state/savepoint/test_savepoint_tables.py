@@ -786,7 +786,7 @@ def test_a_directory(tmp_path):
     part = directory / "state" / "op" / "part-0.parquet"
     content = part.read_bytes()
     part.write_bytes(content[:-1] + b"x")
-    with pytest.raises(CheckpointMismatchError, match=r"the file state/op/part-0.parquet is not as it was written"):
+    with pytest.raises(CheckpointMismatchError, match=r"the file state/op/part-0.parquet is damaged"):
         LocalSavepoint(directory)
     (directory / "state" / "op" / "more.parquet").write_bytes(content)
     with pytest.raises(CheckpointMismatchError, match=r"the file state/op/more.parquet is none of its own; remove it"):

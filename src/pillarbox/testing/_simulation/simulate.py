@@ -155,9 +155,7 @@ def simulate(
         logger.setLevel(level)
 
 
-def _keys(
-    keys: Key | Mapping[str, Key] | None, names: Iterable[str], argument: str
-) -> dict[str, Callable[[Any], Any]]:
+def _keys(keys: Key | Mapping[str, Key] | None, names: Iterable[str], argument: str) -> dict[str, Callable[[Any], Any]]:
     """Return the key functions of sources or outputs, by name."""
     names = list(names)
     if keys is None:

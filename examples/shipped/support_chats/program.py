@@ -10,6 +10,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from model import serve
 from pyspark.sql import DataFrame
 
 import pillarbox
@@ -25,7 +26,6 @@ from pillarbox import (
     TimeWindow,
     WatermarkStrategy,
 )
-from pillarbox.examples._programs.support_chats.model import serve
 
 PRICE = 0.002  # dollars for an answer
 FAILED = OutputTag[AsyncFailure]("failed")

@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from model import predict, train
 from pyspark.sql import DataFrame
 
 from pillarbox import (
@@ -17,7 +18,6 @@ from pillarbox import (
     WatermarkStrategy,
     local_session,
 )
-from pillarbox.examples._programs.score.model import predict, train
 
 NOON, TWO = datetime(2026, 3, 2, 12), datetime(2026, 3, 2, 14)  # when fraud changes, and when the new model comes
 PAYMENT = "id LONG, at TIMESTAMP, amount DOUBLE, abroad DOUBLE, pause DOUBLE, fraud INT"
@@ -54,7 +54,8 @@ def score(payments: list[Row]) -> list[tuple[Any, ...]]:
 
 def trained_on(payments: DataFrame) -> list[float]:
     rows = payments.orderBy("id").collect()
-    return train([[row[feature] for feature in FEATURES] for row in rows], [row.fraud for row in rows])
+    weights: list[float] = train([[row[feature] for feature in FEATURES] for row in rows], [row.fraud for row in rows])
+    return weights
 
 
 spark = local_session()

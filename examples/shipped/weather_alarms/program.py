@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from chart import draw
 from pyspark.sql import DataFrame
 
 import pillarbox
@@ -22,7 +23,6 @@ from pillarbox import (
     avg_,
     local_session,
 )
-from pillarbox.examples._programs.weather_alarms.chart import draw
 
 THRESHOLDS = MapStateDescriptor[int, float]("thresholds")  # miles an hour, by the time since when
 
@@ -51,7 +51,7 @@ def arriving(folder: str, columns: str) -> DataFrame:
     """Read a file for each micro-batch, in the order of their names: Spark goes by their times of modification."""
     target = mkdtemp()
     for second, file in enumerate(sorted((Path(__file__).parent / folder).iterdir())):
-        os.utime(shutil.copy(file, target), (1_700_000_000 + second,) * 2)
+        os.utime(shutil.copy(file, target), (1_700_000_000 + second, 1_700_000_000 + second))
     reader = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
     return reader.parquet(target) if folder == "weather" else reader.csv(target, header=True)
 

@@ -49,7 +49,7 @@ print(f"history: {history.count()} orders, {totals.count()} customers")
 # Spark reads files in the order of their times of modification; an installed package does not keep these.
 (work / "live").mkdir()
 for second, file in enumerate(sorted((here / "live").glob("*.csv"))):
-    os.utime(shutil.copy(file, work / "live"), (1_700_000_000 + second,) * 2)
+    os.utime(shutil.copy(file, work / "live"), (1_700_000_000 + second, 1_700_000_000 + second))
 live = spark.readStream.option("maxFilesPerTrigger", 1).csv(str(work / "live"), header=True, schema=ORDER)
 
 env = StreamExecutionEnvironment.get_execution_environment(spark)

@@ -9,6 +9,8 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from model import serve
+
 from pillarbox import (
     DeadLetter,
     KeyedProcessFunction,
@@ -20,7 +22,6 @@ from pillarbox import (
     WatermarkStrategy,
     local_session,
 )
-from pillarbox.examples._programs.fraud.model import serve
 
 MINUTE = 60_000  # milliseconds
 RAW = "id LONG, card STRING, at TIMESTAMP, amount STRING, country STRING"

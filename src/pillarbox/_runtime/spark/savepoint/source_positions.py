@@ -19,10 +19,10 @@ from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import NONE, SavepointStart
 from pillarbox._graph.source_match import match_sources
 from pillarbox._runtime.spark.checkpoint.offset_entry import OffsetEntry
+from pillarbox._runtime.spark.savepoint.seen_files import glob_of, paths_seen
 from pillarbox._runtime.spark.session.folders import unless_missing
 from pillarbox._runtime.spark.session.java import java_session, jvm, plan_steps
 from pillarbox._runtime.spark.session.session_settings import spark_version
-from pillarbox._runtime.spark.starting.seen_files import glob_of, paths_seen
 from pillarbox._runtime.spark.worker.position import Position
 
 if TYPE_CHECKING:
@@ -360,8 +360,8 @@ def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str)
 def _before_first_file(source: PlannedSource) -> Any:
     if source.cleans:
         raise CheckpointMismatchError(
-            f"{source.name} has read no file that is still there, and Spark cannot clean files after such a start:"
-            " start the query without the option cleanSource until its first micro-batch is committed"
+            f"none of the files that {source.name} has read exists, and Spark cannot clean files after such a"
+            " start: start the query without the option cleanSource until its first micro-batch is committed"
         )
     return BEGINNING
 

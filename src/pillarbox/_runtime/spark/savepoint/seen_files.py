@@ -45,17 +45,16 @@ def glob_of(paths: Iterable[str]) -> str:
     for path in paths:
         match = _PLACE.fullmatch(path)
         if match is None:
-            raise CheckpointMismatchError(f"the savepoint says that the file {path!r} was read, which has no full path")
+            raise CheckpointMismatchError(f"the savepoint lists the file {path!r} as read, which has no full path")
         if ":" in match[2]:
             raise CheckpointMismatchError(
-                f"the savepoint says that the file {path!r} was read, and Spark cannot look for a path with a colon as"
-                " one of several: let the source begin as in a new query, positions={NAME: None}, on files that"
-                " were not read yet"
+                f"the savepoint lists the file {path!r} as read, and Spark cannot look up several paths of which"
+                " one contains a colon: start the source as new, with positions={NAME: None}, on unread files"
             )
         places.add(match[1])
         files.add(match[2])
     if len(places) != 1:
-        raise CheckpointMismatchError(f"the files that one source has read lie in {' and '.join(sorted(places))}")
+        raise CheckpointMismatchError(f"the files that one source has read are in {' and '.join(sorted(places))}")
     # One level above all folders, so that each alternative has a slash; but nothing is above the root.
     folders = {os.path.dirname(path) for path in files}
     above = os.path.dirname(os.path.commonpath(folders)).rstrip("/")
