@@ -9,10 +9,10 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._runtime.spark.savepoint import seen_files
 from pillarbox._runtime.spark.savepoint.seen_files import glob_of, paths_seen
 from pillarbox._runtime.spark.savepoint.source_positions import FoundPositions, PlannedSource, SeenFiles
 from pillarbox._runtime.spark.savepoint.source_positions import find_positions as find
-from pillarbox._runtime.spark.starting import seen_files
 from pillarbox._state.savepoint.manifest import Sources
 
 FILES = PlannedSource("FileSource[/in]", 0)

@@ -6,8 +6,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from pillarbox._runtime.spark.savepoint import seen_files
 from pillarbox._runtime.spark.savepoint.seen_files import glob_of
-from pillarbox._runtime.spark.starting import seen_files
 
 pytestmark = pytest.mark.spark
 
