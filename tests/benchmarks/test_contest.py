@@ -49,8 +49,8 @@ class Said:
             raise SideFailed("Traceback\n  lines\nValueError: no such job\n  more")
         half = source.name
         rows = zip(*self.contest.batches(2).of_job(int(source.parent.name)))
-        kept = [row for row in rows if half == "whole" or row[0] % 2 == int(half)]
-        target.write_text("".join(f"{','.join(map(str, row))}\n" for row in kept))
+        part = [row for row in rows if half == "whole" or row[0] % 2 == int(half)]
+        target.write_text("".join(f"{','.join(map(str, row))}\n" for row in part))
         return {"seconds": 1.0}
 
     def close(self) -> None:

@@ -55,6 +55,6 @@ def test_nobody_looks_while_a_case_measures(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.long("a minute for each case")
 @pytest.mark.parametrize("case", [name for name in CASES if name not in WITHOUT_QUERIES])
 def test_the_doctor_finds_nothing_in_a_case(case: str) -> None:
-    _, said = last_line(case, "--size", "small")
-    assert said["findings"] == []
-    assert said["examined"]
+    _, result = last_line(case, "--size", "small")
+    assert result["findings"] == []
+    assert result["examined"]

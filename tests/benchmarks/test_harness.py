@@ -92,13 +92,13 @@ def counted(batches, number, late):
     results: dict[tuple[int, int], tuple[int, int]] = {}
     for index in range(number + 1):
         for key, ts, amount in zip(*(column.tolist() for column in batches.columns(index).values())):
-            place = key, ts // 60_000 * 60_000
-            n, total = results.get(place, (0, 0))
-            results[place] = n + 1, total + amount
+            window = key, ts // 60_000 * 60_000
+            n, total = results.get(window, (0, 0))
+            results[window] = n + 1, total + amount
     ends = [int(batches.columns(index)["ts"].max()) - 5_000 for index in range(number + 1)]
     now = ends[number - 1] if late else ends[number]
     before = (ends[number - 2] if number > 1 else 0) if late else ends[number - 1]
-    due = [(*place, *values) for place, values in results.items() if before < place[1] + 60_000 <= now]
+    due = [(*window, *values) for window, values in results.items() if before < window[1] + 60_000 <= now]
     return summary(list(np.array(due).T))
 
 
@@ -155,8 +155,8 @@ class Calculator:
 
 def test_a_side_is_an_object_in_a_process_of_its_own(tmp_path):
     side = Side(Calculator, start=40, closed=tmp_path / "closed")
-    said = side.ask("add", number=2)
-    assert said == {"value": 42, "pid": side.pid} and side.pid != os.getpid()
+    answer = side.ask("add", number=2)
+    assert answer == {"value": 42, "pid": side.pid} and side.pid != os.getpid()
     with pytest.raises(SideFailed, match="no such sum"):
         side.ask("fail")
     assert side.ask("add", number=1)["value"] == 43

@@ -59,8 +59,10 @@ def test_a_stopwatch_tells_the_time_from_the_first_begin_to_the_last_end(tmp_pat
 )
 def test_what_a_side_is_made_of_has_no_name_that_the_process_takes_itself(path):
     """`Side` passes on a contender's arguments, but would keep one with the name of its own."""
-    taken = {name for name, each in signature(Side).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
+    parameters = {name for name, each in signature(Side).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
     classes = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)]
     methods = [each for class_ in classes for each in class_.body if isinstance(each, ast.FunctionDef)]
-    made = [method for method in methods if method.name == "__init__"]
-    assert {argument.arg for each in made for argument in each.args.args + each.args.kwonlyargs} & taken == set()
+    initializers = [method for method in methods if method.name == "__init__"]
+    assert {
+        argument.arg for each in initializers for argument in each.args.args + each.args.kwonlyargs
+    } & parameters == set()

@@ -358,9 +358,9 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
         if directory == "bad":
             raise SavepointError("no driver accepted the request")
 
-    made = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
+    opened = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
     monkeypatch.setattr(asking, "request_savepoint", request_savepoint)
-    monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: SimpleNamespace(manifest=made))
+    monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: SimpleNamespace(manifest=opened))
     result = called("savepoint", "cp", "/sp", "--stop", "--drain", "--timeout", "5")
     assert (result.exit_code, result.stderr) == (0, "waiting\n")
     assert result.stdout == "/sp: a savepoint of epoch 7; state of 0 operators, 0 bytes; drained\n"

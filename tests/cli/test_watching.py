@@ -82,10 +82,10 @@ def test_a_damaged_bundle_is_one_sentence(tmp_path: Path, sessions: list[str]) -
 def test_a_port_in_use_is_left_for_a_free_one(tmp_path: Path, served: list[Any]) -> None:
     path = tmp_path / "b.zip"
     write_bundle(path, snapshot(), [], None, with_records=False)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         result = called("dashboard", str(path), "--port", str(port))
     assert (result.exit_code, len(served)) == (0, 1)
     assert f"port {port} of 127.0.0.1 is in use" in result.stderr
@@ -150,8 +150,8 @@ def test_the_memory_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "stored_snapshot", lambda spark, checkpoint: query.snapshot())
     result = called("memory", "/checkpoints/counts")
     assert result.exit_code == 0
-    for said in ("executor on one, process 7", "2 x 20 MiB", "homes, measured", "60 MiB", "no known limit"):
-        assert said in result.stdout
+    for words in ("executor on one, process 7", "2 x 20 MiB", "homes, measured", "60 MiB", "no known limit"):
+        assert words in result.stdout
     lines = result.stdout.splitlines()
     assert lines[-2:] == ["1 executor: 1.7 GiB with their heaps", "spark.executor.memoryOverhead=1000m"]
     document = json.loads(called("memory", "/checkpoints/counts", "--json").stdout)

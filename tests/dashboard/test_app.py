@@ -144,14 +144,14 @@ def test_only_rates_and_conditions_are_made_again_as_time_passes(live: Live, mon
         return views[-1]
 
     monkeypatch.setattr(versioned_view, "view_of", counted)
-    made = VersionedView(live)
-    first = json.loads(made.since(""))
+    versioned = VersionedView(live)
+    first = json.loads(versioned.since(""))
     live.model._clock = lambda: START + 1000
-    made.since("")
+    versioned.since("")
     assert len(views) == 1
     # Findings repeat the condition, so they are made with it.
     live.model._clock = lambda: START + 600_000
-    changed = json.loads(made.since(first["change"]))
+    changed = json.loads(versioned.since(first["change"]))
     assert len(views) == 2
     assert {"conditions", "findings"} <= changed.keys()
 
@@ -187,11 +187,11 @@ def test_lines_of_a_long_run_keep_their_peaks(live: Live, count: int) -> None:
     [one] = snapshot.run.moments
     moments = [replace(one, at=minute, lag=None, process_bytes=5) for minute in range(count)]
     long = 1_800_000
-    for place in {0, count // 2, count - 1}:
+    for index in {0, count // 2, count - 1}:
         peak = replace(
-            moments[place], longest=long, duration=long, lag=70, process_bytes=900, state_bytes={"a": 7, "b": 8}
+            moments[index], longest=long, duration=long, lag=70, process_bytes=900, state_bytes={"a": 7, "b": 8}
         )
-        run = replace(snapshot.run, moments=[*moments[:place], peak, *moments[place + 1 :]])
+        run = replace(snapshot.run, moments=[*moments[:index], peak, *moments[index + 1 :]])
         points = view_of(replace(snapshot, run=run)).run.moments
         assert len(points) <= 240
         assert (sum(point.epochs for point in points), points[-1].at) == (count, count - 1)
@@ -246,10 +246,10 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
     began = 1_699_999_981_000
     one_task = keyed(records_in=8, busy_ms=600, operators=[[8, 3], [3, 3]], keys=3, state_bytes=300)
     other_task = keyed(records_in=5, busy_ms=200, operators=[[5, 1], [1, 1]], keys=2, state_bytes=200)
-    told = progress(1, replace(one_task, started=began + 100))
+    report = progress(1, replace(one_task, started=began + 100))
     second = progress(1, replace(other_task, started=began + 100), name="pillarbox 2")
-    reports = {name: values for name, values in told["observedMetrics"].items() if values["tasks"]}
-    query.progressed({**told, "observedMetrics": second["observedMetrics"] | reports})
+    reports = {name: values for name, values in report["observedMetrics"].items() if values["tasks"]}
+    query.progressed({**report, "observedMetrics": second["observedMetrics"] | reports})
     view = view_of(query.snapshot())
     assert view.plan is not None
     shares = {(vertex.program, vertex.level): vertex.level_share for vertex in view.plan.vertices}

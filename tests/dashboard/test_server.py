@@ -94,10 +94,10 @@ def test_twenty_queries_that_have_ended_are_kept(dashboard: Dashboard) -> None:
 
 
 def test_a_port_in_use_is_left_for_a_free_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         with open_dashboard([], "127.0.0.1", port) as opened:
             assert opened.port != port
             assert got(f"{opened.url}api/queries") == []

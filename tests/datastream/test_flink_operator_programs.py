@@ -183,7 +183,7 @@ def test_partitioning(env):
     assert spread(stream.partition_custom(Modulo(), lambda x: x[0])) == by_rest
     assert spread(stream.broadcast()) == sorted((index, pair) for index in range(3) for pair in pairs)
     assert spread(stream.global_()) == [(0, pair) for pair in pairs]
-    assert Counter(place for place, _ in spread(stream.rebalance())) == {0: 4, 1: 4, 2: 4}
+    assert Counter(subtask for subtask, _ in spread(stream.rebalance())) == {0: 4, 1: 4, 2: 4}
     assert sorted(pair for _, pair in spread(stream.shuffle())) == pairs
     assert sorted(pair for _, pair in spread(stream.rescale())) == pairs
     assert sorted(pair for _, pair in spread(stream.forward())) == pairs

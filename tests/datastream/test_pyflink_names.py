@@ -81,15 +81,16 @@ def parameters_of(owner: Any, method: str) -> Iterator[inspect.Parameter]:
 
 def differs(owner: Any, method: str, wanted: list[str]) -> bool:
     """Whether a call with PyFlink's parameters is refused, or means another one."""
-    given = parameters_of(owner, method)
+    parameters = parameters_of(owner, method)
     for name in wanted:
-        match = next(given, None)
+        match = next(parameters, None)
         if match is None:
             return True
         if match.kind is not inspect.Parameter.POSITIONAL_ONLY and match.name != name.lstrip("*"):
             return True
     return any(
-        more.default is more.empty and more.kind in (more.POSITIONAL_ONLY, more.POSITIONAL_OR_KEYWORD) for more in given
+        more.default is more.empty and more.kind in (more.POSITIONAL_ONLY, more.POSITIONAL_OR_KEYWORD)
+        for more in parameters
     )
 
 
@@ -107,11 +108,11 @@ def test_methods_have_the_parameters_of_pyflinks():
 def test_methods_that_are_not_here_say_so(owner):
     env = pillarbox.StreamExecutionEnvironment()
     stream = env.from_collection([1])
-    made = {"DataStream": stream, "DataStreamSink": stream.print(), "StreamExecutionEnvironment": env}[owner]
+    instance = {"DataStream": stream, "DataStreamSink": stream.print(), "StreamExecutionEnvironment": env}[owner]
     for method in NOT_HERE[owner].split():
-        assert not hasattr(made, method)
+        assert not hasattr(instance, method)
         with pytest.raises(pillarbox.ProgramError, match=rf"^pillarbox's \w+ ha(s|ve) no {method}\(\): .+"):
-            getattr(made, method)
+            getattr(instance, method)
         if owner != "DataStreamSink":
             assert f"`{method}" in PAGE or f".{method}" in PAGE, method
 

@@ -74,11 +74,11 @@ class ByCard(KeySelector):
 
 
 def test_results_of_a_row_type_have_its_names(env):
-    made = env.from_collection([("ann", 5)]).map(lambda pair: Row(pair[0], pair[1]), output_type=PAYMENT)
-    assert made.key_by(lambda row: row.card).map(lambda row: (row.amount, row)).execute_and_collect() == [
+    rows = env.from_collection([("ann", 5)]).map(lambda pair: Row(pair[0], pair[1]), output_type=PAYMENT)
+    assert rows.key_by(lambda row: row.card).map(lambda row: (row.amount, row)).execute_and_collect() == [
         (5, Row(card="ann", amount=5))
     ]
-    assert repr(made.execute_and_collect()) == "[Row(card='ann', amount=5)]"
+    assert repr(rows.execute_and_collect()) == "[Row(card='ann', amount=5)]"
 
 
 def test_tuples_get_the_names_of_declared_columns(env):
@@ -104,8 +104,8 @@ def test_named_rows_are_taken_by_name(env):
 
 
 def test_results_of_a_tuple_type_are_tuples_and_floats_have_32_bits(env):
-    made = env.from_collection([("ann", 0.1)], Types.ROW([Types.STRING(), Types.FLOAT()]))
-    as_tuples = made.map(lambda row: row, output_type=Types.TUPLE([Types.STRING(), Types.FLOAT()]))
+    rows = env.from_collection([("ann", 0.1)], Types.ROW([Types.STRING(), Types.FLOAT()]))
+    as_tuples = rows.map(lambda row: row, output_type=Types.TUPLE([Types.STRING(), Types.FLOAT()]))
     (result,) = as_tuples.execute_and_collect()
     assert type(result) is tuple
     assert result == ("ann", 0.10000000149011612)

@@ -158,9 +158,9 @@ def test_a_query_that_starts(spark: SparkSession, tmp_path: Path, caplog: pytest
 
 def told_in_the_client(spark: Any, folder: Path) -> list[str]:
     """Start a query under Spark Connect, and return the client's log of it."""
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("pillarbox")
     logger.addHandler(handler)
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
@@ -174,13 +174,13 @@ def told_in_the_client(spark: Any, folder: Path) -> list[str]:
     finally:
         spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
         logger.removeHandler(handler)
-    return told
+    return messages
 
 
 @pytest.mark.long("a server of Spark Connect, for the rules of the test before")
 def test_a_query_that_starts_under_spark_connect(connect: Any, tmp_path: Path) -> None:
-    [said] = [each for each in connect.run(told_in_the_client, tmp_path) if "pillarbox doctor" in each]
-    assert said.startswith("Spark keeps 2 epochs: ")
+    [warning] = [each for each in connect.run(told_in_the_client, tmp_path) if "pillarbox doctor" in each]
+    assert warning.startswith("Spark keeps 2 epochs: ")
 
 
 def test_a_query_with_speculation_is_refused(spark: SparkSession, tmp_path: Path) -> None:

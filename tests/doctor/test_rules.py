@@ -40,7 +40,7 @@ HOUR = 3_600_000
 
 def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **progress_values: Any) -> Snapshot:
     """A query that is well, or whose tasks in epoch N are ``change(N)``."""
-    made = model()
+    query_model = model()
     for number in range(epochs):
         tasks = [
             source(records_in=1000),
@@ -58,8 +58,8 @@ def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **
                 memory_limit=8 << 30,
             ),
         ]
-        made.progressed(progress(number, *(tasks if change is None else change(number)), **progress_values))
-    result = made.snapshot()
+        query_model.progressed(progress(number, *(tasks if change is None else change(number)), **progress_values))
+    result = query_model.snapshot()
     return replace(result, run=replace(result.run, settings=SETTINGS))
 
 
@@ -77,10 +77,10 @@ def with_moments(*moments: dict[str, Any]) -> Snapshot:
                 "duration": 1000,
                 "longest": 1000,
                 "process_bytes": 1 << 27,
-                **given,
+                **values,
             }
         )
-        for index, given in enumerate(moments)
+        for index, values in enumerate(moments)
     ]
     return replace(result, run=replace(result.run, moments=every))
 
@@ -112,12 +112,12 @@ def skewed(number: int) -> list[Any]:
 
 
 def stuck(number: int) -> list[Any]:
-    place = {"topic": "t", "partition": 0, "offset": 9}
+    position = {"topic": "t", "partition": 0, "offset": 9}
     ahead = source(subtask=1, records_in=9, event_times=[START, START + 1000 * number, {}])
     # It stands still from the second epoch on.
     watermark = START + min(number, 1)
     return [
-        source(records_in=9, event_times=[1, 2, place]),
+        source(records_in=9, event_times=[1, 2, position]),
         ahead,
         keyed(records_in=9, watermark=watermark, held_by=[0, 0]),
     ]
@@ -139,8 +139,8 @@ def without_homes(number: int) -> list[Any]:
 
 
 def full(number: int) -> list[Any]:
-    told = {"host": "one", "process": 9, "private_bytes": 2 << 30, "memory_limit": 3 << 30}
-    return [source(records_in=9), keyed(records_in=9, keys=9, watermark=START + number, **told)]
+    report = {"host": "one", "process": 9, "private_bytes": 2 << 30, "memory_limit": 3 << 30}
+    return [source(records_in=9), keyed(records_in=9, keys=9, watermark=START + number, **report)]
 
 
 def copying(number: int) -> list[Any]:

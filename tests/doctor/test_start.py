@@ -47,12 +47,12 @@ def test_a_healthy_start_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_finding_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     setting = "spark.python.worker.reuse"
-    given = started(**{setting: "False"})
-    warn_of_findings(given, START_RULES)
+    facts = started(**{setting: "False"})
+    warn_of_findings(facts, START_RULES)
     [messages] = warned(caplog)
     assert messages.startswith(f"{setting} is false: each Spark task starts a new Python process")
     assert messages.endswith("(a finding of pillarbox doctor: worker_reuse)")
-    warn_of_findings(given, START_RULES)
+    warn_of_findings(facts, START_RULES)
     assert warned(caplog) == []
     # Another one is another one: of another rule, or of the same.
     warn_of_findings(started(parallelism="96"), START_RULES)
@@ -67,8 +67,8 @@ def test_the_first_epoch_tells_of_the_workers(caplog: pytest.LogCaptureFixture) 
     result.progressed(progress(0, *tasks))
     snapshot = result.snapshot()
     assert snapshot.run.worker_versions == [VERSIONS, other]
-    told = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
-    warn_of_findings(told, FIRST_EPOCH_RULES)
+    facts = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
+    warn_of_findings(facts, FIRST_EPOCH_RULES)
     [messages] = warned(caplog)
     assert "1 package differs between workers and driver: pandas 2.2.0 (driver: 2.3.3)" in messages
 
@@ -105,8 +105,8 @@ def test_rules_of_a_start_know_their_facts_then() -> None:
     first = model()
     first.progressed(progress(0, source(records_in=9, versions=VERSIONS), keyed(**told_by_home)))
     snapshot = first.snapshot()
-    told = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
-    assert [rule.__name__ for rule in FIRST_EPOCH_RULES if not is_known(rule, told)] == []
+    facts = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
+    assert [rule.__name__ for rule in FIRST_EPOCH_RULES if not is_known(rule, facts)] == []
 
 
 def test_the_parallelism_of_a_checkpoint_is_taken_where_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,28 +171,28 @@ def calls(make: Callable[[], Any]) -> Iterator[tuple[str, Any, list[Any], dict[s
     needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
     for wrong in parameters:
         for value in WRONG:
-            given = [
+            arguments = [
                 value if each is wrong else RIGHT.get(each.name, "x")
                 for each in needed
                 if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
             ]
             named = {each.name: RIGHT.get(each.name, "x") for each in needed if each.kind is each.KEYWORD_ONLY}
             if wrong.kind is wrong.VAR_POSITIONAL:
-                given.append(value)
+                arguments.append(value)
             elif wrong.kind is wrong.VAR_KEYWORD:
                 named["more"] = value
             elif wrong not in needed or wrong.kind is wrong.KEYWORD_ONLY:
                 named[wrong.name] = value
-            yield wrong.name, value, given, named
+            yield wrong.name, value, arguments, named
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_arguments_of_wrong_kinds_are_no_raw_errors(place):
     make = PLACES[place]
     raw = []
-    for name, value, given, named in calls(make):
+    for name, value, arguments, named in calls(make):
         try:
-            result = make()(*given, **named)
+            result = make()(*arguments, **named)
             if isinstance(result, DataStream) and not isinstance(result, KeyedStream):
                 result.execute_and_collect()  # errors that only a run can find
         except PillarboxError as error:

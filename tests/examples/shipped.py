@@ -84,29 +84,29 @@ def dedupe_and_backfill(folder: Path) -> list[str]:
     for row in history.values():
         spent[row["customer"]] += int(row["cents"])
     first = [f"history: {len(history)} orders, {len(spent)} customers"]
-    known: dict[str, datetime] = {}
+    orders: dict[str, datetime] = {}
     count = out = 0
     event_time = datetime.min
     for file in sorted((folder / "live").iterdir()):
         for row in rows(file):
             count += 1
-            if row["id"] not in known:
-                known[row["id"]] = row["at"]
+            if row["id"] not in orders:
+                orders[row["id"]] = row["at"]
                 spent[row["customer"]] += int(row["cents"])
                 out += 1
             event_time = max(event_time, row["at"] - timedelta(minutes=5, milliseconds=1))
-        known = {order: at for order, at in known.items() if at + timedelta(hours=2) > event_time}
+        orders = {order: at for order, at in orders.items() if at + timedelta(hours=2) > event_time}
     return [
         *first,
         f"live: {count} rows in, {out} out, {count - out} dropped",
-        f"state: {len(spent)} customers, {len(known)} orders of the last hours",
+        f"state: {len(spent)} customers, {len(orders)} orders of the last hours",
         *(f"{customer} {cents}" for customer, cents in spent.most_common(5)),
     ]
 
 
 def weather_alarms(folder: Path) -> list[str]:
     """An epoch has a month of weather and of thresholds; event time follows the slower one."""
-    told = [(row["at"], float(row["mph"])) for row in rows(folder / "thresholds")]
+    thresholds = [(row["at"], float(row["mph"])) for row in rows(folder / "thresholds")]
     results, done = [], datetime.min
     wind: dict[datetime, float] = {}
     for epoch, file in enumerate(sorted((folder / "weather").iterdir())):
@@ -120,7 +120,7 @@ def weather_alarms(folder: Path) -> list[str]:
             values = [wind[at] for hour in range(6) if (at := end - timedelta(hours=6 - hour)) in wind]
             if end > done and values:
                 hours += 1
-                threshold = told[bisect_right(told, (end - timedelta(milliseconds=1), 1e9)) - 1][1]
+                threshold = thresholds[bisect_right(thresholds, (end - timedelta(milliseconds=1), 1e9)) - 1][1]
                 alarms += sum(values) / len(values) > threshold
             end += timedelta(hours=1)
         done = until
@@ -176,7 +176,7 @@ def support_chats(folder: Path) -> list[str]:
         chats.append((customer, "\n".join(texts)))
     failed = [customer for customer, text in chats if CARD_NUMBER.search(text)]
     answered = [text.split("\n") for _, text in chats if not CARD_NUMBER.search(text)]
-    summaries = Counter(f"{said[0].rstrip('.?!')} ({len(said)} lines)" for said in answered)
+    summaries = Counter(f"{texts[0].rstrip('.?!')} ({len(texts)} lines)" for texts in answered)
     asked = len({text for _, text in chats})
     hits = len(chats) - asked
     return [

@@ -120,9 +120,9 @@ def test_no_readme_shows_rates():
 
 @pytest.mark.slow("it makes all data anew")
 def test_the_script_makes_the_same_data():
-    made = example_data.files()
-    assert [path for path, text in made.items() if path.read_text() != text] == []
-    assert {path for folder in EXAMPLES.values() for path in folder.rglob("*.csv")} == made.keys()
+    files = example_data.files()
+    assert [path for path, text in files.items() if path.read_text() != text] == []
+    assert {path for folder in EXAMPLES.values() for path in folder.rglob("*.csv")} == files.keys()
     observed = example_data.weather()
     assert [path for path, table in observed.items() if not pq.read_table(path).equals(table)] == []
     assert {path for folder in EXAMPLES.values() for path in folder.rglob("*.parquet")} == observed.keys()

@@ -26,9 +26,9 @@ def test_a_state_more_on_the_way(changed_after):
     parts = [*slices(table, 6), heartbeat(table)]
     last: datetime = parts[changed_after - 1]["departed"][-1].as_py()
     since = last + timedelta(hours=1)
-    wanted = expected(table.to_pylist())
-    wanted = canonical([*wanted, *milestones(wanted, since, EVERY)])
-    assert Counter(kind for kind, *_ in wanted)["milestone"] > 20
+    expected_rows = expected(table.to_pylist())
+    expected_rows = canonical([*expected_rows, *milestones(expected_rows, since, EVERY)])
+    assert Counter(kind for kind, *_ in expected_rows)["milestone"] > 20
 
     results: list[Any] = []
     savepoint = None
@@ -44,4 +44,4 @@ def test_a_state_more_on_the_way(changed_after):
                 records = [ArrowRecords(batch) for batch in part.to_batches(max_chunksize=10_000)]
                 results += running.run_epoch({0: [records]})["events"]
             savepoint = running.savepoint()
-    assert canonical(results) == wanted
+    assert canonical(results) == expected_rows

@@ -78,13 +78,13 @@ def test_counters_are_asked_for_as_such() -> None:
 
 
 def test_panels_do_not_overlap() -> None:
-    taken: set[tuple[int, int]] = set()
+    covered: set[tuple[int, int]] = set()
     for panel in panels():
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert at["x"] + at["w"] <= 24
-        assert not cells & taken
-        taken |= cells
+        assert not cells & covered
+        covered |= cells
     assert len({panel["id"] for panel in panels()}) == len(panels())
     assert all(one["gridPos"]["y"] <= other["gridPos"]["y"] for one, other in pairwise(panels()))
 

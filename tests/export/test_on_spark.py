@@ -123,8 +123,8 @@ def check(before: Scraped, after: Scraped) -> None:
     assert queries == {"one": 2, "other": 1}
     assert after["pillarbox_query_up", ("one",)] == 1
     # 500 keys have as many series as 7, and a query that has started again as many as one that has started once.
-    assert {place for place in after if place[0] != "pillarbox_query_info"} == {
-        place for place in before if place[0] != "pillarbox_query_info"
+    assert {series for series in after if series[0] != "pillarbox_query_info"} == {
+        series for series in before if series[0] != "pillarbox_query_info"
     }
     assert len(after) == len(before) < 2 * 150
 

@@ -84,10 +84,10 @@ def test_names_are_as_prometheus_wants_them() -> None:
 
 
 def test_a_server_says_so_if_it_cannot_listen() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen(1)
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        port = listener.getsockname()[1]
         with pytest.raises(
             ConfigurationError,
             match=rf"^the metrics server cannot listen on 127.0.0.1:{port} \(Address already in use\): choose"

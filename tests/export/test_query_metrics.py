@@ -72,7 +72,7 @@ def test_counters_are_sums_of_epochs_and_never_fall(epochs: list[tuple[int, list
             odd += sum(report["counters"].get("count.odd.name", 0) for report in reports)
             keys |= {report["subtask"]: report["keys"] for report in reports}
         after = metrics.values().counters
-        assert all(after[place] >= count for place, count in before.items())
+        assert all(after[series] >= count for series, count in before.items())
         before = after
     assert value(metrics, m.EPOCHS) == (number_of_epochs or None)
     assert value(metrics, m.EPOCH_TIME) == (1000 * number_of_epochs or None)
@@ -112,7 +112,7 @@ def test_names_of_user_metrics_are_bounded(caplog: pytest.LogCaptureFixture) -> 
             counters = {f"count.key-{number}-{index}": 1 for index in range(MOST_NAMES // 2)}
             query.progressed(progress(number, keyed(counters=counters, gauges={f"map-3.of-{number}": 1.0})))
     standing = metrics.values()
-    assert len([place for place in standing.counters if place[0] is m.USER_COUNT]) <= MOST_NAMES
+    assert len([series for series in standing.counters if series[0] is m.USER_COUNT]) <= MOST_NAMES
     user = {labels for metric, labels in [*standing.counters, *standing.gauges] if len(metric.labels) == 2}
     assert len(user & {labels for metric, labels in standing.counters if metric is m.USER_COUNT}) <= MOST_NAMES
     assert standing.gauges[m.LEFT_OUT, ()] == MOST_NAMES
@@ -139,13 +139,13 @@ def _asking() -> Plan:
 
 
 def test_calls_of_a_service() -> None:
-    told = {"requests": 9, "retried": 2, "completed": 5, "failed": 1, "timed_out": 1, "dropped": 1, "cache_hits": 3,
+    counters = {"requests": 9, "retried": 2, "completed": 5, "failed": 1, "timed_out": 1, "dropped": 1, "cache_hits": 3,
             "in_flight": 4, "in_flight_max": 8, "latency_p50_us": 1500, "latency_p95_us": 0, "latency_p99_us": 9000,
             "rate_limited_ms": 70, "mine": 1}  # fmt: skip
     query = QueryModel("q", "counts", "", _asking(), Run("r", START), clock=lambda: START)
     metrics = QueryMetrics(query)
     for number in (1, 2):
-        query.progressed(progress(number, keyed(counters={f"map-3.{name}": count for name, count in told.items()})))
+        query.progressed(progress(number, keyed(counters={f"map-3.{name}": count for name, count in counters.items()})))
     operator = "map-3"
     sums = (m.REQUESTS, m.RETRIED, m.COMPLETED, m.FAILED, m.TIMED_OUT, m.DROPPED, m.CACHE_HITS, m.RATE_LIMITED)
     assert [value(metrics, each, operator) for each in sums] == [18, 4, 10, 2, 2, 2, 6, 140]

@@ -26,12 +26,12 @@ class SetClock:
     def time_ns(self) -> int:
         """Return the time of the wall clock."""
         try:
-            said = self._file.read_text()
+            text = self._file.read_text()
         except FileNotFoundError:
             return time.time_ns()
-        number, milliseconds = said.split()
-        if said != self._seen:
-            self._seen = said
+        number, milliseconds = text.split()
+        if text != self._seen:
+            self._seen = text
             _note_of(self._file, int(number)).touch()
         return time.time_ns() + int(milliseconds) * 1_000_000
 

@@ -115,7 +115,7 @@ MakeRun = Callable[..., Run]
 @pytest.fixture
 def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
     """Yield a function that creates runs with the seed's input."""
-    made: list[Run] = []
+    runs: list[Run] = []
 
     def make(
         seed: int,
@@ -125,13 +125,13 @@ def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
         parts: Sequence[Part] = (),
         **shape: int,
     ) -> Run:
-        home = tmp_path / f"run{len(made)}"
+        home = tmp_path / f"run{len(runs)}"
         epochs = make_events(seed, **shape)
         write_events(epochs[:written], home / "in")
         run = Run(spark, home, epochs, answer(epochs, parts), Faults(home), FileSink(home / "out", before))
         run.parts = parts
         run.program = {"max_parallelism": 2}  # small enough for a test to distinguish them
-        made.append(run)
+        runs.append(run)
         return run
 
     yield make

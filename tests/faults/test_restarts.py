@@ -44,12 +44,12 @@ def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
     rng = random.Random(seed)
     run = make_run(seed + 1, epochs=3)
     at = rng.choice([number for number, result in enumerate(run.right.points["second timer"]) if result and number < 3])
-    place = rng.choice(run.right.points["second timer"][at])
-    run.plan([Fault("second timer", place, "raise", 4)])
+    timer = rng.choice(run.right.points["second timer"][at])
+    run.plan([Fault("second timer", timer, "raise", 4)])
     with pytest.raises(StreamingQueryException) as caught:
         run.to_the_end()
     text = str(caught.value)
-    assert re.search(rf"operator '[^']+' failed in the event time timer at {place[1]} of key {place[0]}: ", text)
+    assert re.search(rf"operator '[^']+' failed in the event time timer at {timer[1]} of key {timer[0]}: ", text)
     assert "InjectedError: injected: raise second timer" in text
     query = run.to_the_end()
     run.check()

@@ -24,11 +24,11 @@ def anywhere(
     """
     faults = []
     every = list(right.points if places is None else places)
-    for place in every:
-        by_epoch = right.points[place]
-        epochs = [number for number, result in enumerate(by_epoch) if result and (number or place != every[-1])]
+    for point in every:
+        by_epoch = right.points[point]
+        epochs = [number for number, result in enumerate(by_epoch) if result and (number or point != every[-1])]
         epoch = rng.choice(epochs)
-        faults.append(Fault(place, rng.choice(by_epoch[epoch]), rng.choice(actions)))
+        faults.append(Fault(point, rng.choice(by_epoch[epoch]), rng.choice(actions)))
     return faults
 
 

@@ -104,9 +104,9 @@ def test_tasks_learn_the_layout_from_their_query(monkeypatch):
     assert [layout.decode(compiled_with, code) for code in (1, 2)] == [(1, 0), None]
     context = context_of_task(0, 0, {f"spark.pillarbox.layout.{program.id}": "[4, 128, 2]"})
     monkeypatch.setattr(TaskContext, "_taskContext", context)
-    told = TaskFacts.here(layout).layout
-    assert told == Layout(4, 128, 2)
-    assert layout.decode(told, subtask_codes(1, 4)[3]) == (1, 3)
+    current = TaskFacts.here(layout).layout
+    assert current == Layout(4, 128, 2)
+    assert layout.decode(current, subtask_codes(1, 4)[3]) == (1, 3)
 
 
 def described(program, layout=None):

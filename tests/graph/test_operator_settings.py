@@ -139,8 +139,8 @@ def test_unchained_operators_keep_subtask_and_order():
     assert sorted(value for (value, _, _), _, _ in seen) == list(range(60))
     assert all(before == after for (_, before, _), after, _ in seen)
     for subtask in range(3):
-        mine = [value for (value, _, _), place, _ in seen if place == subtask]
-        assert mine == sorted(mine)
+        own = [value for (value, _, _), index, _ in seen if index == subtask]
+        assert own == sorted(own)
 
 
 def test_forward_is_a_promise():

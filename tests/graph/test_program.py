@@ -305,9 +305,9 @@ def test_what_no_output_needs_is_left_out():
 def test_uids_are_given_or_derived_from_kind_and_place():
     env = environment()
     source = env.from_collection([1])
-    given = source.key_by("a").process(Keyed()).uid("mine")
+    named = source.key_by("a").process(Keyed()).uid("mine")
     derived = source.key_by("a").process(Keyed()).name("for people")
-    program = compiled(env, given=given, derived=derived)
+    program = compiled(env, given=named, derived=derived)
     assert [vertex.uid for vertex in program.vertices] == ["", "mine", "process-5"]
 
 

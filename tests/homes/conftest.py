@@ -49,8 +49,8 @@ class Executor:
 
     def home(self, place: str = "a", run: str = "run", **told: Any) -> dict[str, Any]:
         """Ask for a home as a relay does."""
-        given = {"query": "query", "secret": "s", "epoch": 0, "mode": "fork", "most": 9, "idle": 99.0, "without": 0}
-        return self.keeper.ask("home", place=place, run=run, **{**given, **told})
+        arguments = {"query": "query", "secret": "s", "epoch": 0, "mode": "fork", "most": 9, "idle": 99.0, "without": 0}
+        return self.keeper.ask("home", place=place, run=run, **{**arguments, **told})
 
     def end(self) -> None:
         self.process.kill()

@@ -52,13 +52,13 @@ def serve() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended children
     asked = socket.socket(fileno=os.dup(0))
     while True:
-        told, [*files], _, _ = socket.recv_fds(asked, 1 << 12, 1)
-        if not told:
+        request, [*files], _, _ = socket.recv_fds(asked, 1 << 12, 1)
+        if not request:
             return
         pid = os.fork()
         if pid == 0:
             asked.close()
-            _become(json.loads(told), files[0])
+            _become(json.loads(request), files[0])
         os.close(files[0])
         asked.send(str(pid).encode())
 

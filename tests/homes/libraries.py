@@ -242,9 +242,9 @@ def _executor(folder: Path) -> Any:
 
 
 def _subprocesses(_: None) -> bool:
-    said = subprocess.check_output(["sh", "-c", "echo 7"])
+    output = subprocess.check_output(["sh", "-c", "echo 7"])
     ended = [subprocess.run(["sh", "-c", f"kill -{name} $$"], check=False).returncode for name in ("INT", "TERM")]
-    return said == b"7\n" and ended == [-signal.SIGINT, -signal.SIGTERM]
+    return output == b"7\n" and ended == [-signal.SIGINT, -signal.SIGTERM]
 
 
 def _at_exit(folder: Path) -> None:
@@ -256,9 +256,9 @@ class _Object:
 
 
 def _finalizer(folder: Path) -> Any:
-    made = _Object()
-    weakref.finalize(made, (folder / "end").touch)
-    return made, tempfile.TemporaryDirectory(dir=folder)
+    finalized = _Object()
+    weakref.finalize(finalized, (folder / "end").touch)
+    return finalized, tempfile.TemporaryDirectory(dir=folder)
 
 
 def _replace_output(folder: Path) -> None:

@@ -84,8 +84,8 @@ def session(told: dict[str, Any], folder: Path) -> SparkSession:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    made: SparkSession = builder.getOrCreate()
-    return made
+    spark: SparkSession = builder.getOrCreate()
+    return spark
 
 
 def main(folder: Path, told: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def main(folder: Path, told: dict[str, Any]) -> None:
     results = [row for batch in out.values() for row in batch]
     homes = {pid for *_, pid in results}
     asked = Counter((folder / "asked").read_text().splitlines())
-    said = {
+    result = {
         "counted": sorted((key, state) for key, _, state, _ in results),
         "in_fields": sum(field == state for _, field, state, _ in results),
         "asked": len(asked),
@@ -121,7 +121,7 @@ def main(folder: Path, told: dict[str, Any]) -> None:
         "homes": len(homes),
         "alive": [pid for pid in homes if Path(f"/proc/{pid}").exists()],
     }
-    print(json.dumps(said), flush=True)
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

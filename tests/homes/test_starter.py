@@ -160,7 +160,7 @@ def test_a_home_that_was_stopped_when_its_starter_was_killed_lives_on(executor: 
     stopped, other = executor.home("stopped")["pid"], executor.home("other")["pid"]
     os.kill(stopped, signal.SIGSTOP)
     os.kill(executor.starter, signal.SIGKILL)
-    assert [executor.home(place)["pid"] for place in ("stopped", "other")] == [stopped, other]
+    assert [executor.home(name)["pid"] for name in ("stopped", "other")] == [stopped, other]
 
 
 def test_how_a_home_ended_is_known(executor: Executor) -> None:

@@ -62,10 +62,10 @@ class Shop:
 
     def create(self, topic: str, partitions: int) -> None:
         optional = self._jvm.java.util.Optional
-        made = self._jvm.org.apache.kafka.clients.admin.NewTopic(
+        new_topic = self._jvm.org.apache.kafka.clients.admin.NewTopic(
             self.full(topic), optional.of(partitions), optional.empty()
         )
-        self._admin.createTopics(self._jvm.java.util.Collections.singleton(made)).all().get()
+        self._admin.createTopics(self._jvm.java.util.Collections.singleton(new_topic)).all().get()
         self.paid[topic] = []
 
     def grow(self, topic: str, partitions: int) -> None:
@@ -76,11 +76,11 @@ class Shop:
 
     def forget(self, topic: str, partition: int, offset: int) -> None:
         """Delete all messages before an offset, like retention."""
-        place = self._jvm.org.apache.kafka.common.TopicPartition(self.full(topic), partition)
+        topic_partition = self._jvm.org.apache.kafka.common.TopicPartition(self.full(topic), partition)
         deleted = self._jvm.org.apache.kafka.clients.admin.RecordsToDelete
         # There is a method of the object of the same name, which hides the static one from Py4J.
         before = JavaMember("beforeOffset", None, f"z:{deleted._fqn}", deleted._gateway_client)(offset)
-        self._admin.deleteRecords(self._jvm.java.util.Collections.singletonMap(place, before)).all().get()
+        self._admin.deleteRecords(self._jvm.java.util.Collections.singletonMap(topic_partition, before)).all().get()
 
     def pay(self, topic: str, cards: Mapping[str, int], times: int = 12) -> None:
         """Send payments of cards; the numbers are the cards' partitions."""

@@ -117,8 +117,8 @@ def test_state_with_sources_that_begin_by_their_own_options(shop: Shop, begins: 
     shop.forget("payments", 0, 10)  # its beginning is not number 0 any more
     shop.run("first", shop.environment(2), {"payments": shop.read("payments")})
     shop.save("first", "savepoint")
-    kept = [paid for paid in shop.paid["payments"] if CARDS[paid[0]] == 0][10:]
-    kept += [paid for paid in shop.paid["payments"] if CARDS[paid[0]] == 1]
+    payments = [paid for paid in shop.paid["payments"] if CARDS[paid[0]] == 0][10:]
+    payments += [paid for paid in shop.paid["payments"] if CARDS[paid[0]] == 1]
     shop.paid["payments"].clear()
     shop.pay("payments", CARDS)
     unread = list(shop.paid["payments"])
@@ -127,8 +127,8 @@ def test_state_with_sources_that_begin_by_their_own_options(shop: Shop, begins: 
     shop.pay("payments", CARDS)
     shop.run("second", shop.environment(3, **how), {"payments": shop.read("payments", startingOffsets=begins)})
     paid = shop.paid["payments"][len(unread) :]
-    expected = [*kept, *unread, *paid] if begins == "earliest" else paid
-    assert shop.found("second") == totals_of(expected, kept)
+    expected = [*payments, *unread, *paid] if begins == "earliest" else paid
+    assert shop.found("second") == totals_of(expected, payments)
 
 
 def test_the_driver_is_killed_and_the_checkpoint_rescaled(shop: Shop) -> None:

@@ -41,10 +41,10 @@ def names(mails: list[Mail]) -> list[str]:
 
 
 def take_all(mailbox: TaskMailbox) -> list[str]:
-    taken = []
+    letters = []
     while (m := mailbox.try_take(MIN_PRIORITY)) is not None:
-        taken.append(str(m))
-    return taken
+        letters.append(str(m))
+    return letters
 
 
 @pytest.fixture
@@ -548,8 +548,8 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
             mailbox.put(Mail(partial(got[writer].append, i), 0, "%d of %d", i, writer))
 
     running = [threads.start(write, w) for w in range(writers)]
-    taken = 0
-    while taken < writers * each:
+    count = 0
+    while count < writers * each:
         if take == "take":
             m: Mail | None = mailbox.take(MIN_PRIORITY)
         elif take == "try_take":
@@ -559,7 +559,7 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
             m = mailbox.try_take_from_batch()
         if m is not None:
             m.run()
-            taken += 1
+            count += 1
     for future in running:
         future.result(threads.patience)
     assert got == {w: list(range(each)) for w in range(writers)}

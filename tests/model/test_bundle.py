@@ -33,7 +33,7 @@ def _failure() -> Failure:
     message = (
         f"operator 'count' failed at {RECORD}: ValueError: {MESSAGE}\n  {FRAME}, in process_element\n    {MESSAGE}"
     )
-    place: dict[str, Any] = {
+    position: dict[str, Any] = {
         "operator": "count",
         "uid": "count",
         "subtask": 1,
@@ -41,7 +41,7 @@ def _failure() -> Failure:
         "attempt": 0,
         "host": "host",
     }
-    return Failure("OperatorError", "ValueError", key=KEY, record=RECORD, number=7, message=message, **place)
+    return Failure("OperatorError", "ValueError", key=KEY, record=RECORD, number=7, message=message, **position)
 
 
 def snapshot() -> Snapshot:
@@ -85,8 +85,8 @@ def test_there_are_no_keys_and_no_records_in_it(tmp_path: Path) -> None:
     # How heavy keys are is no secret.
     [sample] = [task.key_sample for task in bundle.epochs[-1].tasks if task.key_sample]
     assert sample == [400, [["key 1", 200], ["key 2", 50]]]
-    [told] = bundle.epochs[-1].sources
-    assert (told.description, told.rows, told.metrics, told.end) == ("PubSub", 9, {"behind": "7"}, None)
+    [source] = bundle.epochs[-1].sources
+    assert (source.description, source.rows, source.metrics, source.end) == ("PubSub", 9, {"behind": "7"}, None)
     assert bundle.run.moments[-1].counters == bundle.epochs[-1].vertices[1].counters == {"count.dead_letters": 2}
 
 

@@ -85,8 +85,8 @@ def lagging(*lags: int) -> QueryModel:
     """A query whose event time lags, at the end of epochs a minute apart."""
     query = model()
     for number, lag in enumerate(lags):
-        told = progress(number, source(records_in=60), keyed(watermark=START + 60_000 * number - lag))
-        query.progressed({**told, "timestamp": f"2023-11-14T22:{13 + number:02d}:19.000Z"})
+        report = progress(number, source(records_in=60), keyed(watermark=START + 60_000 * number - lag))
+        query.progressed({**report, "timestamp": f"2023-11-14T22:{13 + number:02d}:19.000Z"})
     return query
 
 

@@ -57,9 +57,9 @@ class Day:
         tasks = keyed_values.pop("tasks", None) or [keyed(**{**values, **keyed_values})]
         times = [self.now - 60_000, self.now - 1000, {}]
         begun = datetime.fromtimestamp((self.now - took) / 1000, timezone.utc).isoformat().replace("+00:00", "Z")
-        told = progress(self.number, source(records_in=rows, event_times=times), *tasks, sources=sources)
-        told |= {"timestamp": begun, "durationMs": {"addBatch": took - 100, "triggerExecution": took}}
-        self.model.progressed(told)
+        report = progress(self.number, source(records_in=rows, event_times=times), *tasks, sources=sources)
+        report |= {"timestamp": begun, "durationMs": {"addBatch": took - 100, "triggerExecution": took}}
+        self.model.progressed(report)
         self.number += 1
 
     def beat(self, since: int | None = None) -> None:
@@ -171,13 +171,13 @@ def told_by(fault: Minute, day: Day) -> dict[int, set[str]]:
 @pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")
 @pytest.mark.parametrize("rule", FAULTS)
 def test_a_fault_is_said_while_it_lasts(rule: str) -> None:
-    for minute, said in told_by(FAULTS[rule], Day()).items():
+    for minute, rules in told_by(FAULTS[rule], Day()).items():
         if BEGINS + _SLACK <= minute < ENDS:
-            assert said == {rule}, f"minute {minute - BEGINS} of the fault"
+            assert rules == {rule}, f"minute {minute - BEGINS} of the fault"
         elif minute < BEGINS or minute >= ENDS + _SLACK:
-            assert said == set(), f"minute {minute}, healthy"
+            assert rules == set(), f"minute {minute}, healthy"
         else:
-            assert said <= {rule}
+            assert rules <= {rule}
 
 
 @pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")
@@ -186,11 +186,11 @@ def test_epochs_that_take_too_long_are_said_while_they_do() -> None:
 
     day = Day()
     day.tells_backlog = False
-    for minute, said in told_by(slow, day).items():
+    for minute, rules in told_by(slow, day).items():
         if BEGINS + 2 * _SLACK <= minute < ENDS:  # an epoch takes two minutes, and three have to
-            assert said == {"falling_behind"}, minute
+            assert rules == {"falling_behind"}, minute
         elif minute < BEGINS or minute >= ENDS + _SLACK:
-            assert said == set(), minute
+            assert rules == set(), minute
 
 
 def test_a_watermark_in_the_future_stays() -> None:
@@ -205,15 +205,15 @@ def test_a_watermark_in_the_future_stays() -> None:
 def test_a_source_that_is_rare_is_not_silent() -> None:
     """It has a file each hour: that is usual after the second one, and not after the first."""
     day = Day()
-    said = []
+    rules = []
     for minute in range(6 * 60):
         day.now = START + minute * MINUTE
         if minute % 60 == 0:
             day.epoch()
         day.beat()
         if minute > 125:
-            said.append(day.found())
-    assert set().union(*said) == set()
+            rules.append(day.found())
+    assert set().union(*rules) == set()
     day.now += 4 * HOUR
     day.beat()
     assert day.found() == {"silent_source"}

@@ -26,15 +26,15 @@ SETTINGS = {
 
 def home(subtask: int, **values: Any) -> Any:
     """Return the report of a task in its own home."""
-    told = {"host": "one", "executor": 7, "process": 100 + subtask, "private_bytes": 30 * MIB, **values}
-    return keyed(subtask=subtask, **told)
+    report = {"host": "one", "executor": 7, "process": 100 + subtask, "private_bytes": 30 * MIB, **values}
+    return keyed(subtask=subtask, **report)
 
 
 def query(*epochs: list[Any], **settings: str) -> Snapshot:
-    made = model()
+    query_model = model()
     for number, reports in enumerate(epochs):
-        made.progressed(progress(number, *reports))
-    result = made.snapshot()
+        query_model.progressed(progress(number, *reports))
+    result = query_model.snapshot()
     return replace(result, run=replace(result.run, settings={**SETTINGS, **settings}))
 
 

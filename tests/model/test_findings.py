@@ -25,15 +25,15 @@ def _held(*reports: Any) -> Any:
 
 
 def test_the_partition_that_holds_event_time_is_named_with_its_record() -> None:
-    place = {"topic": "payments", "partition": 1, "offset": 17}
+    position = {"topic": "payments", "partition": 1, "offset": 17}
     held = _held(
         source(subtask=0, event_times=[START, START + 9, {}]),
-        source(subtask=1, event_times=[START - 9, START - 5, place]),
+        source(subtask=1, event_times=[START - 9, START - 5, position]),
         keyed(subtask=0, watermark=START - 6, held_by=[0, 1]),
         keyed(subtask=1, watermark=START, held_by=[0, 0]),
     )
     assert (held.vertex, held.subtask, held.watermark, held.way) == (1, 0, START - 6, [[0, 1]])
-    assert (held.source, held.partition, held.latest, held.place) == (0, 1, START - 5, place)
+    assert (held.source, held.partition, held.latest, held.place) == (0, 1, START - 5, position)
     assert held.message == (
         "partition 1 of the source of 'payments' holds it back: its newest record is topic payments, partition 1,"
         " offset 17"
@@ -97,12 +97,12 @@ def _grown(limit: str | None, step: int) -> Any:
     for number in range(30):
         at = next(times)
         task = keyed(state_bytes=1000 + 10 * number, keys=number, process_bytes=(1 << 20) + step * number)
-        told = progress(number, task)
+        report = progress(number, task)
         # A quarter of an hour lies between two epochs.
         hour, minute = divmod(15 * number, 60)
-        told["timestamp"] = f"2023-11-14T{hour:02d}:{minute:02d}:00.000Z"
+        report["timestamp"] = f"2023-11-14T{hour:02d}:{minute:02d}:00.000Z"
         assert at
-        query.progressed(told)
+        query.progressed(report)
     if limit is not None:
         query._run.settings["spark.executor.pyspark.memory"] = limit
     return query.snapshot()

@@ -43,10 +43,10 @@ def test_an_epoch_has_sparks_parts_and_ours() -> None:
 
 def test_rows_are_those_of_the_sources_where_spark_leaves_out_the_sum() -> None:
     """As under Spark Connect."""
-    given = progress(3, source(records_in=6))
-    assert epoch_of(given).rows == 6
-    assert epoch_of({**given, "numInputRows": None}).rows == 10
-    assert epoch_of({**given, "numInputRows": 0}).rows == 0
+    report = progress(3, source(records_in=6))
+    assert epoch_of(report).rows == 6
+    assert epoch_of({**report, "numInputRows": None}).rows == 10
+    assert epoch_of({**report, "numInputRows": 0}).rows == 0
 
 
 def test_a_task_that_ran_twice_counts_once_and_is_repeated() -> None:
@@ -71,9 +71,9 @@ def test_programs_of_a_query_are_told_apart() -> None:
 
 
 def test_the_name_of_a_python_source_is_the_same_in_each_run() -> None:
-    told = progress(1, source(records_in=9))
-    told["sources"][0]["description"] = "org.apache.spark.python.PythonMicroBatchStream@221f402a"
-    assert epoch_of(told).sources[0].description == "PythonMicroBatchStream"
+    report = progress(1, source(records_in=9))
+    report["sources"][0]["description"] = "org.apache.spark.python.PythonMicroBatchStream@221f402a"
+    assert epoch_of(report).sources[0].description == "PythonMicroBatchStream"
 
 
 def test_json_and_back() -> None:

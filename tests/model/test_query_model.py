@@ -70,8 +70,8 @@ def test_the_version_grows_with_each_change() -> None:
     ):
         change()
         seen.append(query.refresh())
-    first, told, failed, ended, again = seen
-    assert first < told < failed
+    first, second, failed, ended, again = seen
+    assert first < second < failed
     # A query ends once, and an epoch is counted once.
     assert failed == ended == again
 

@@ -85,11 +85,11 @@ def check(kind: str, fields: list[tuple[str, int, str]], cut: int) -> None:
         second = harness.run_epoch()
     assert [make(*field_) for field_ in fields] == records  # as they were
     for method, key in product(METHODS, "ab"):
-        mine = [record for record in records if key_of(record) == key]
+        own = [record for record in records if key_of(record) == key]
         got = [record for record in first[method] + second[method] if key_of(record) == key]
-        assert len(got) == len(mine)
+        assert len(got) == len(own)
         for number, result in enumerate(got, 1):
-            seen = mine[:number]
+            seen = own[:number]
             if method.endswith("_by"):
                 assert result == _best(method, seen, amount_of)
             else:

@@ -131,8 +131,8 @@ def test_records_that_go(lower, upper):
         join.harness.push_watermark(time)
     assert join.cost < 120 * 5 * RECORDS + 2 * len(join.harness.get_output())
     # They expire slightly after their last possible partner.
-    kept = max(upper, 0) + max(abs(lower), abs(upper), upper - lower) // 8 + 1
-    assert len(join.harness.state_of("k")["left"]) <= kept + 1
+    limit = max(upper, 0) + max(abs(lower), abs(upper), upper - lower) // 8 + 1
+    assert len(join.harness.state_of("k")["left"]) <= limit + 1
     join.harness.push_watermark(20 * RECORDS)
     assert join.harness.state_of("k") == {}
 
@@ -191,11 +191,11 @@ def test_a_join_keeps_what_may_find_a_partner_and_little_else(by_columns, steps,
                 harness.snapshot()  # which is when rows are joined, and dropped
             for side, wait in waits.items():
                 needed = sum(time + wait >= watermark for time in on_time[side])
-                kept = kept_by(harness, side, by_columns)
+                rows = kept_by(harness, side, by_columns)
                 if by_columns:
-                    assert needed <= kept <= 2 * needed
+                    assert needed <= rows <= 2 * needed
                 elif what == "watermark":
-                    assert needed <= kept <= sum(time + wait + step >= watermark for time in on_time[side])
+                    assert needed <= rows <= sum(time + wait + step >= watermark for time in on_time[side])
 
 
 def by_rows(interval):

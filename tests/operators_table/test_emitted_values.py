@@ -393,8 +393,8 @@ def test_consumers_of_a_stream_have_records_of_their_own():
     source = env.from_collection(carts()).map(lambda cart: cart)
     spoilt = source.map(spoil).map(lambda cart: ("spoilt", cart.n))
     more = source.filter(emptied).map(lambda cart: ("more", len(cart.log)))
-    kept = source.map(lambda cart: ("kept", cart.n, len(cart.log)))
-    results = spoilt.union(more, kept).execute_and_collect()
+    cart_sizes = source.map(lambda cart: ("kept", cart.n, len(cart.log)))
+    results = spoilt.union(more, cart_sizes).execute_and_collect()
     assert sorted(results) == sorted(
         each for n in range(1, 9) for each in (("spoilt", n + 1), ("more", 0), ("kept", n, 1))
     )

@@ -85,7 +85,7 @@ def test_every_method_is_entered():
 
 
 def test_every_entry_is_complete():
-    missing = [said for entry in OPERATORS for said in entry.missing()]
+    missing = [field for entry in OPERATORS for field in entry.missing()]
     assert not missing, "\n".join(missing)
 
 
@@ -139,11 +139,11 @@ def test_its_state_is_stored_as_it_says(entry):
     with ProgramTestHarness(program(entry)) as harness:
         push(harness, entry, *RECORDS)
         harness.run_epoch()
-        said = {report.state_format for report in harness._job.reports if report.uid == "op"}
+        formats = {report.state_format for report in harness._job.reports if report.uid == "op"}
     if entry.state.format is None:
-        assert said <= {None}
+        assert formats <= {None}
     else:
-        assert all(each is not None and each.startswith(entry.state.format) for each in said), said
+        assert all(each is not None and each.startswith(entry.state.format) for each in formats), formats
 
 
 KEEPING = [entry for entry in OPERATORS if step_of(entry).factory.keeps_records]
@@ -193,10 +193,10 @@ CHANGES = [(entry, change) for entry in OPERATORS if isinstance(entry.changes, l
 @pytest.mark.parametrize(("entry", "change"), CHANGES, ids=lambda each: getattr(each, "change", None) or str(each))
 def test_a_change_is_refused_or_resumes_as_it_says(entry, change, tmp_path):
     def make(build: Callable[..., Any]) -> Callable[..., Any]:
-        def made(left: Any, right: Any) -> Any:
+        def stream_of(left: Any, right: Any) -> Any:
             return build(*(each.map(lambda value: value, ROW) for each in (left, right)[: entry.inputs]))
 
-        return made
+        return stream_of
 
     if isinstance(change, Refused):
         begun = Begun(make(entry.build), tmp_path, left=[record("a", 1, 1).value, record("a", 2, 2).value])

@@ -509,8 +509,8 @@ def test_classes_with_names_are_called_without_python():
     calls: list[str] = []
     sys.setprofile(lambda frame, event, argument: calls.append(event))
     try:
-        made = list(map(row_class(("a", "b")), [(1, 2), (3, 4)]))
+        rows = list(map(row_class(("a", "b")), [(1, 2), (3, 4)]))
     finally:
         sys.setprofile(None)
-    assert made == [(1, 2), (3, 4)]
+    assert rows == [(1, 2), (3, 4)]
     assert "call" not in calls[1:]  # but for `row_class` itself

@@ -28,7 +28,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 300), st.in
 
 def cut(items, places):
     """Items cut into epochs at the given places."""
-    edges = [0, *sorted(place % (len(items) + 1) for place in places), len(items)]
+    edges = [0, *sorted(cut % (len(items) + 1) for cut in places), len(items)]
     return [items[start:end] for start, end in pairwise(edges)]
 
 

@@ -108,9 +108,9 @@ def test_records_that_are_broadcast_count_once() -> None:
 
 
 def test_what_is_printed_is_short() -> None:
-    said = repr(task(0, 5))
-    assert said.startswith("TaskReport(vertex='count -> out', uid='count', level=1, subtask=0, epoch=3, records_in=5")
-    assert "None" not in said and "alignment_ms" not in said and "counters" not in said
+    text = repr(task(0, 5))
+    assert text.startswith("TaskReport(vertex='count -> out', uid='count', level=1, subtask=0, epoch=3, records_in=5")
+    assert "None" not in text and "alignment_ms" not in text and "counters" not in text
     table = str(metrics(progress(task(0, 5_000, keys=2), task(1, 7, keys=1)), by="operator"))
     head, row = table.splitlines()
     assert head.split()[:4] == ["operator", "tasks", "in", "out"]

@@ -35,9 +35,9 @@ class Prometheus:
 
     def _ask(self, path: str, **parameters: str) -> Any:
         with urlopen(f"{self._url}/api/v1/{path}?{urlencode(parameters)}", timeout=60) as answer:
-            told = json.load(answer)
-        assert told["status"] == "success", told
-        return told["data"]
+            document = json.load(answer)
+        assert document["status"] == "success", document
+        return document["data"]
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Return the labels and values of an expression.
@@ -93,11 +93,11 @@ def prometheus(folder: Path, scraped: str, rules: Path) -> Iterator[Prometheus]:
         try:
 
             def ready() -> list[str]:
-                said = log.read_text()
-                assert process.poll() is None, said
+                text = log.read_text()
+                assert process.poll() is None, text
                 # It listens before it can answer.
-                is_ready = "Server is ready to receive web requests" in said
-                return re.findall(r'msg="Listening on" address=(\S+)', said) if is_ready else []
+                is_ready = "Server is ready to receive web requests" in text
+                return re.findall(r'msg="Listening on" address=(\S+)', text) if is_ready else []
 
             yield Prometheus(f"http://{wait_until(ready, 'Prometheus')[0]}")
         finally:

@@ -130,10 +130,10 @@ def test_a_link_of_another_site_opens_the_page_and_its_scripts_get_nothing(
 ) -> None:
     with Dashboard(token=token) as opened, context_of(chromium) as context:
         opened.show(live)
-        place = f"http://{host}:{opened.port}"
+        address = f"http://{host}:{opened.port}"
 
         def answer(handler: Any) -> None:
-            body = f'<a href="{place}/query/q">the query</a>'.encode()
+            body = f'<a href="{address}/query/q">the query</a>'.encode()
             handler.send_response(200)
             handler.send_header("Content-Type", "text/html")
             handler.end_headers()
@@ -142,12 +142,12 @@ def test_a_link_of_another_site_opens_the_page_and_its_scripts_get_nothing(
         with site(answer) as other:
             tab = context.new_page()
             if token is not None:
-                tab.goto(f"{place}/?token={token}")  # the owner has opened it before
+                tab.goto(f"{address}/?token={token}")  # the owner has opened it before
             statuses: list[int] = []
             tab.goto(other.replace("127.0.0.1", "localhost"))
             tab.on("response", lambda response: statuses.append(response.status))
             tab.evaluate(
-                "address => fetch(address, { mode: 'no-cors', credentials: 'include' })", f"{place}/api/queries"
+                "address => fetch(address, { mode: 'no-cors', credentials: 'include' })", f"{address}/api/queries"
             )
             assert statuses == [403]
             tab.click("a")

@@ -34,11 +34,11 @@ def wrong_in(case: Case, said: Said) -> list[str]:
     expected = {case.rule} if isinstance(case, Fault) else set()
     allowed = expected | set(case.also if isinstance(case, Fault) else ())
     problems = []
-    for place, result in (("page", said.page), ("doctor", said.doctor)):
-        problems += [f"{place}: no finding of {rule}" for rule in expected - result.keys()]
-        problems += [f"{place}: {rule}: {result[rule]}" for rule in sorted(result.keys() - allowed)]
+    for reporter, result in (("page", said.page), ("doctor", said.doctor)):
+        problems += [f"{reporter}: no finding of {rule}" for rule in expected - result.keys()]
+        problems += [f"{reporter}: {rule}: {result[rule]}" for rule in sorted(result.keys() - allowed)]
         if isinstance(case, Fault) and not re.search(case.remedy, result.get(case.rule, ""), re.DOTALL):
-            problems.append(f"{place}: not the remedy: {result.get(case.rule)}")
+            problems.append(f"{reporter}: not the remedy: {result.get(case.rule)}")
     if not isinstance(case, Fault) and said.conditions:
         problems.append(f"page: {said.conditions}")
     return problems
@@ -47,14 +47,14 @@ def wrong_in(case: Case, said: Said) -> list[str]:
 def looked_at(case: Case, room: Room) -> Said:
     """Look at a query, while it runs or after it was stopped."""
     if isinstance(case, Fault) and case.is_live:
-        said = room.look_until(case.rule)
+        reports = room.look_until(case.rule)
     elif case.is_live:
-        said = room.look()
+        reports = room.look()
     else:
         room.stop()
-        said = room.look()
+        reports = room.look()
     (room.marks / "go").touch()
-    return said
+    return reports
 
 
 def text_of(said: Said, doctor: str) -> str:
@@ -81,10 +81,10 @@ def main() -> None:
 
         def finish(case: Case) -> None:
             room, name = rooms[name_of(case)], name_of(case)
-            said = looked_at(case, room)
+            reports = looked_at(case, room)
             room.stop()
-            problems = wrong_in(case, said)
-            texts[name] = text_of(said, room.doctors_words())
+            problems = wrong_in(case, reports)
+            texts[name] = text_of(reports, room.doctors_words())
             print(f"{'FAILED' if problems else 'ok':7}{name}", flush=True)
             for problem in problems:
                 print(f"       {problem}", flush=True)

@@ -86,7 +86,7 @@ class Room:
 
     def look(self) -> Said:
         """Return the current reports."""
-        said = Said()
+        reports = Said()
         if self.query is None:
             shown = CheckpointQuery(self.spark, self.checkpoint)
             url = f"{open_dashboard([shown], None, 0).url}api/queries/{shown.id}"
@@ -94,19 +94,19 @@ class Room:
             url = f"{pillarbox.dashboard(self.query, port=0).url}api/queries/{self.query.id}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             view = json.load(answer)
-        said.page = {each["rule"]: each["message"] for each in view["findings"]}
-        said.conditions, said.status = [each["line"] for each in view["conditions"]], view["status"]
+        reports.page = {each["rule"]: each["message"] for each in view["findings"]}
+        reports.conditions, reports.status = [each["line"] for each in view["conditions"]], view["status"]
         findings = examine(Facts.of(stored_snapshot(self.spark, self.checkpoint)))
-        said.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
-        return said
+        reports.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
+        return reports
 
     def look_until(self, rule: str) -> Said:
         """Wait until both page and doctor find something."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            said = self.look()
-            if (rule in said.page and rule in said.doctor) or time.monotonic() > deadline:
-                return said
+            reports = self.look()
+            if (rule in reports.page and rule in reports.doctor) or time.monotonic() > deadline:
+                return reports
             time.sleep(1.0)
 
     def doctors_words(self) -> str:

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{name}, seed {options.seed}: {error}")
                 return 1
         return 0
-    began = said = time.monotonic()
+    began = printed = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
     portions = [(name, seeds[start : start + 25]) for start in range(0, len(seeds), 25) for name in names]
     schedules, failures = 0, 0
@@ -73,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
                 return 1
             schedules += count
-            if time.monotonic() - said >= SAYS_EVERY:
-                said = time.monotonic()
+            if time.monotonic() - printed >= SAYS_EVERY:
+                printed = time.monotonic()
                 print(f"{schedules} of {len(seeds) * len(names)} schedules, {failures} failed", flush=True)
             for seed, text in failed:
                 failures += 1

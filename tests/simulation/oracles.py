@@ -316,8 +316,8 @@ def either(inputs: Inputs) -> dict[str, Values]:
 
 
 def second_mentions(inputs: Inputs) -> dict[str, Values]:
-    said = [value for value in all_of_them(inputs) if value[2] % 2] + inputs["rights"]
-    counts = Counter((value[0], value[2] % 9) for value in said)
+    mentions = [value for value in all_of_them(inputs) if value[2] % 2] + inputs["rights"]
+    counts = Counter((value[0], value[2] % 9) for value in mentions)
     return {"output": [mention for mention, count in counts.items() if count >= 2]}
 
 
@@ -355,7 +355,7 @@ def joined_windows(inputs: Inputs) -> dict[str, Values]:
     grouped: list[Any] = []
     in_sessions: list[Any] = []
 
-    def told(values: list[Any]) -> Any:
+    def pair_text(values: list[Any]) -> Any:
         return tuple(sorted(value[2] for value, stream in values if stream == which) for which in (0, 1))
 
     for _, lefts, rights in of_both(inputs):
@@ -364,8 +364,8 @@ def joined_windows(inputs: Inputs) -> dict[str, Values]:
             joined += product(ones[window], others[window])
         # Each record with the number of its stream; its time stays in its place.
         both = [((value, stream), value[1]) for stream, values in ((0, lefts), (1, rights)) for value in values]
-        grouped += [told([each[0] for each in group]) for group in aligned(90, 90)(both).values()]
-        in_sessions += [told([each[0] for each in group]) for group in sessions(lambda value: 40)(both).values()]
+        grouped += [pair_text([each[0] for each in group]) for group in aligned(90, 90)(both).values()]
+        in_sessions += [pair_text([each[0] for each in group]) for group in sessions(lambda value: 40)(both).values()]
     return {"joined": joined, "grouped": grouped, "sessions": in_sessions}
 
 
@@ -377,8 +377,8 @@ def rules_by_time(inputs: Inputs) -> dict[str, Values]:
         for now in sorted(set(map(second, values))):
             due = sorted(number for _, at, number in values if at == now)
             in_force = max((at for at in rules if at <= now), default=None)
-            known = sorted([-1, *(number for at, number in rules.items() if at <= now)])
-            results.append((key, now, due, in_force, in_force is not None and rules[in_force], known))
+            rules_so_far = sorted([-1, *(number for at, number in rules.items() if at <= now)])
+            results.append((key, now, due, in_force, in_force is not None and rules[in_force], rules_so_far))
     return {"payments": results, "side": []}
 
 

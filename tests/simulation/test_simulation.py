@@ -111,5 +111,5 @@ def test_plain_python_says_something_of_each_program_or_there_is_a_reason() -> N
     for name, program in PROGRAMS.items():
         if program.batch and program.oracle is not None:
             oracle = program.oracle
-            said = [list(values) for seed in range(3) for values in oracle(run_of(name, seed).inputs).values()]
-            assert any(said), name
+            outcomes = [list(values) for seed in range(3) for values in oracle(run_of(name, seed).inputs).values()]
+            assert any(outcomes), name

@@ -172,8 +172,8 @@ def test_values_of_all_types(everything):
 def test_keys_of_all_types(everything):
     for columns in KEYS, []:
         results = PF.window_aggregate(everything, keys=columns, time="at", window=WINDOW, n=count_(), total=sum_("id"))
-        wanted = own(everything, columns).agg(F.count("*").alias("n"), F.sum("id").alias("total"))
-        expected = counted(wanted.select(*columns, "w.start", "w.end", "n", "total").collect())
+        by_spark = own(everything, columns).agg(F.count("*").alias("n"), F.sum("id").alias("total"))
+        expected = counted(by_spark.select(*columns, "w.start", "w.end", "n", "total").collect())
         assert counted(results.collect()) == expected and len(expected) >= 6
 
 

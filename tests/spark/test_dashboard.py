@@ -72,12 +72,12 @@ def total(run: Any, name: str) -> int:
 def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
     """Compare the sums of a view with independent counts of the input."""
     newest = every[-1]
-    kept = [each for each in newest if each[0] != "test"]
+    passed = [each for each in newest if each[0] != "test"]
     cards = Counter(card for each in every for card, _, _ in each if card != "test")
     source, keyed = view["plan"]["vertices"]
     # Each operator of the source's chain emits its input, except the filter.
-    assert (source["run"]["operators"][0][0], source["run"]["operators"][-1][1]) == (len(newest), len(kept))
-    assert {tuple(each) for each in keyed["run"]["operators"]} == {(len(kept), len(kept))}
+    assert (source["run"]["operators"][0][0], source["run"]["operators"][-1][1]) == (len(newest), len(passed))
+    assert {tuple(each) for each in keyed["run"]["operators"]} == {(len(passed), len(passed))}
     assert (keyed["run"]["keys"], keyed["run"]["timers"]) == (len(cards), len(cards))
     # (Spark may also run epochs without input.)
     assert view["shown"]["rows"] == len(newest)
@@ -121,8 +121,8 @@ def restarted(spark: SparkSession, inbox: Inbox, checkpoint: Path) -> Any:
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(3)
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
     stream = env.from_dataframe(inbox.read(spark)).name("payments").assign_timestamps_and_watermarks(times)
-    kept = stream.filter(lambda payment: payment.card != "test").name("no tests")
-    return started(kept.key_by("card").process(Count()).uid("count"), checkpoint, "again")
+    passed = stream.filter(lambda payment: payment.card != "test").name("no tests")
+    return started(passed.key_by("card").process(Count()).uid("count"), checkpoint, "again")
 
 
 def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list[pillarbox.Dashboard]) -> None:
@@ -276,12 +276,12 @@ def test_several_programs_and_several_queries(
             }
             # The number in a program's name depends on the programs that the session had before.
             names = sorted({program for program, _ in results}, key=lambda name: (len(name), name))
-            kept = [len([payment for payment in payments(number) if payment[0] != "test"]) for number in range(2)]
+            passed = [len([payment for payment in payments(number) if payment[0] != "test"]) for number in range(2)]
             assert results == {
                 (names[0], 0): (len(payments(0)), True),
-                (names[0], 1): (kept[0], True),
+                (names[0], 1): (passed[0], True),
                 (names[1], 0): (len(payments(1)), True),
-                (names[1], 1): (kept[1], True),
+                (names[1], 1): (passed[1], True),
             }
     finally:
         two.stop()

@@ -71,7 +71,7 @@ def test_batch_mode_parallelism_and_chains(spark, tmp_path):
     placed = sums.process(Place()).set_parallelism(2).start_new_chain().process(Place()).set_parallelism(1)
     results = sorted(placed.execute_and_collect())
     assert [(key, n) for key, n, *_ in results] == [(key, ROWS // KEYS) for key in range(KEYS)]
-    assert {tuple(place) for _, _, *place in results} == {(0, 2, 0, 1), (1, 2, 0, 1)}
+    assert {tuple(placement) for _, _, *placement in results} == {(0, 2, 0, 1), (1, 2, 0, 1)}
     totals = keyed.process(Total()).to_dataframe("key LONG, n LONG")
     assert sorted(map(tuple, totals.collect())) == [(key, ROWS // KEYS) for key in range(KEYS)]
 

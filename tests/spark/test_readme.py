@@ -176,18 +176,18 @@ def test_a_program_of_the_docs(page: str, number: int, spark: SparkSession, caps
     payments = spark.createDataFrame(PAYMENTS, "card STRING, at LONG, amount DOUBLE").coalesce(1)
     names: dict[str, Any] = {"__name__": "__main__", "spark": spark, "payments": payments, "env": env}
     source = programs()[page][number] if LONG else programs()[page][number].replace(*FEWER_SCHEDULES)
-    place, (*statements, last) = f"{page}, program {number}", ast.parse(source).body
-    exec(compile(ast.Module(statements, []), place, "exec"), names)
+    label, (*statements, last) = f"{page}, program {number}", ast.parse(source).body
+    exec(compile(ast.Module(statements, []), label, "exec"), names)
     capsys.readouterr()
     if isinstance(last, ast.Assign):  # it is planned, and nothing asks for its rows
-        exec(compile(ast.Module([last], []), place, "exec"), names)
+        exec(compile(ast.Module([last], []), label, "exec"), names)
         (target,) = last.targets
         last = ast.Expr(ast.Name(ast.unparse(target), ast.Load(), lineno=1, col_offset=0))
     if isinstance(last, ast.Expr):
-        frame = eval(compile(ast.Expression(last.value), place, "eval"), names)
+        frame = eval(compile(ast.Expression(last.value), label, "eval"), names)
     else:
         frame = None
-        exec(compile(ast.Module([last], []), place, "exec"), names)
+        exec(compile(ast.Module([last], []), label, "exec"), names)
     rows: Any = capsys.readouterr().out or None if frame is None else sorted(map(tuple, frame.collect()))
     expected = RESULTS[page, number]
     assert expected(rows) if callable(expected) else rows == expected

@@ -64,8 +64,8 @@ class Begun:
 
     def refuses(self, make: Made, words: str) -> None:
         """Check that a program is refused wherever it could begin, with these words, and that their advice helps."""
-        (said,) = (said for said in self.compared(make).refused if "it kept" in said or "places" in said)
-        assert words in said and "give it another uid() and start from a savepoint" in said
+        (refusal,) = (text for text in self.compared(make).refused if "it kept" in text or "places" in text)
+        assert words in refusal and "give it another uid() and start from a savepoint" in refusal
         with pytest.raises(CheckpointMismatchError) as caught:
             self.resumes(make)
         assert words in str(caught.value) and "start from a savepoint with allow_non_restored_state=True" in str(

@@ -57,9 +57,9 @@ class Budgets:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped:
             self.skipped.add(report.nodeid)
-        taken: Any = dict(report.user_properties).get("taken")
-        if report.when == "call" and report.passed and taken is not None:
-            seconds, spark, slow = taken
+        measured: Any = dict(report.user_properties).get("taken")
+        if report.when == "call" and report.passed and measured is not None:
+            seconds, spark, slow = measured
             self.taken.append(Taken(report.nodeid, seconds, SPARK if spark else UNIT, slow))
 
     @cached_property
@@ -73,8 +73,8 @@ class Budgets:
         """Return tests that are over their budget, or much slower than recorded."""
         results = []
         recorded = self._table.get("tests", {})
-        taken = [each._replace(seconds=each.seconds * self._scale) for each in self.taken]
-        for each in sorted(taken, key=lambda one: one.seconds / one.budget, reverse=True):
+        times = [each._replace(seconds=each.seconds * self._scale) for each in self.taken]
+        for each in sorted(times, key=lambda one: one.seconds / one.budget, reverse=True):
             before = recorded.get(each.test)
             if before is not None and each.seconds > _SLOWER * max(before, each.budget):
                 results.append(f"{each.test} took {each.seconds:.2f} s, and {before:.2f} when recorded")
@@ -83,7 +83,7 @@ class Budgets:
                     f"{each.test} took {each.seconds:.2f} s of {each.budget:g}: make it faster, or mark it as slow"
                     " with the reason"
                 )
-        together = sum(each.seconds for each in taken if each.slow and each.budget == UNIT)
+        together = sum(each.seconds for each in times if each.slow and each.budget == UNIT)
         if together > SLOW_UNIT_TESTS and not LONG:  # the minute is for tests in make test
             results.append(f"unit tests that are marked as slow took {together:.0f} s of {SLOW_UNIT_TESTS:g} together")
         return results
@@ -159,12 +159,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("fast"):
         return
     recorded = recorded_seconds()
-    kept: list[pytest.Item] = []
+    selected: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
         is_slow = is_marked(item, "spark", "fault", "slow", "long") or recorded.get(item.nodeid, 0.0) > FAST
-        (left_out if is_slow else kept).append(item)
-    items[:] = kept
+        (left_out if is_slow else selected).append(item)
+    items[:] = selected
     config.hook.pytest_deselected(items=left_out)
 
 

@@ -161,9 +161,9 @@ def _as_function(name: str, source: str) -> str:
     source = source.replace("(...)", "()")  # "and so on"
     body = "".join(f"    {line}\n" for line in source.splitlines())
     (function,) = symtable.symtable(f"def {name}():\n{body}", name, "exec").get_children()
-    given = {"SparkSession", "pillarbox", *pillarbox.__all__, *dir(builtins)}
-    taken = sorted(_taken(function) - given)
-    return f"def {name}({', '.join(f'{each}: {TAKEN[each]}' for each in taken)}) -> None:\n{body}"
+    available = {"SparkSession", "pillarbox", *pillarbox.__all__, *dir(builtins)}
+    missing = sorted(_taken(function) - available)
+    return f"def {name}({', '.join(f'{each}: {TAKEN[each]}' for each in missing)}) -> None:\n{body}"
 
 
 def _taken(scope: symtable.SymbolTable) -> set[str]:

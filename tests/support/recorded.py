@@ -56,21 +56,21 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
         results.append(place)
 
     def of_partition(job: LocalJob, number: int, partition: int, runs: Any, bounded: bool) -> Iterator[Any]:
-        given = list(runs)
-        is_pickled = not all(isinstance(run, ArrowRecords) for run in given)
-        batches = [pickled(run) if is_pickled else run.batch for run in given]
+        batch_of_runs = list(runs)
+        is_pickled = not all(isinstance(run, ArrowRecords) for run in batch_of_runs)
+        batches = [pickled(run) if is_pickled else run.batch for run in batch_of_runs]
         portions = [batch_to_bytes(batch) for batch in batches]
-        place, facts = record(
+        identity, facts = record(
             *(job, number, partition, 0, portions), time=0, clock=None, is_last=bounded, is_pickled=is_pickled
         )
-        yield from run_partition(job, number, partition, iter(given), bounded)
-        write(job, place, facts, {}, None)
+        yield from run_partition(job, number, partition, iter(batch_of_runs), bounded)
+        write(job, identity, facts, {}, None)
 
     def of_subtask(job: LocalJob, vertex: Any, subtask: int, arrived: Any, store: Any) -> Iterator[Any]:
         before = dict(chunks_of(store))
         time = job._epoch_time
         assert time is not None
-        place, facts = record(
+        identity, facts = record(
             *(job, vertex.number, subtask, vertex.level, [[tuple(each) for each in arrived]]), time=time, clock=None
         )
         try:
@@ -78,10 +78,10 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
         except Exception as error:
             failure = Failure.of(error, subtask, Attempt(vertex.number, job.epoch, 0))
             failed = replace(facts, failure=vars(failure), clock=clock_of(job, vertex.number, subtask))
-            write(job, place, failed, before, None)
+            write(job, identity, failed, before, None)
             raise
         done = replace(facts, clock=clock_of(job, vertex.number, subtask))
-        write(job, place, done, before, dict(chunks_of(store)))
+        write(job, identity, done, before, dict(chunks_of(store)))
 
     with (
         mock.patch.object(LocalJob, "_run_partition", of_partition),

@@ -28,8 +28,8 @@ def test_who_keeps_to_the_budget_is_not_mentioned(tmp_path):
 
 
 def test_who_does_not_is_told_unless_there_is_a_mark_or_a_record(tmp_path):
-    taken = ("new", 1.0, False, False), ("marked", 1.0, False, True), ("known", 1.0, False, False)
-    (complaint,) = budgets(tmp_path, {"known": 0.6}, *taken).complaints()
+    times = ("new", 1.0, False, False), ("marked", 1.0, False, True), ("known", 1.0, False, False)
+    (complaint,) = budgets(tmp_path, {"known": 0.6}, *times).complaints()
     assert complaint.startswith("new took 1.00 s of 0.25")
 
 
@@ -39,8 +39,8 @@ def test_who_becomes_twice_as_slow_is_told_also_with_a_mark(tmp_path):
 
 
 def test_tests_that_are_marked_have_a_minute_together(tmp_path):
-    taken = [(str(number), 9.0, False, True) for number in range(7)]
-    (complaint,) = budgets(tmp_path, {}, *taken).complaints()
+    times = [(str(number), 9.0, False, True) for number in range(7)]
+    (complaint,) = budgets(tmp_path, {}, *times).complaints()
     assert complaint == "unit tests that are marked as slow took 63 s of 60 together"
 
 
@@ -88,16 +88,16 @@ def test_what_is_long_or_needs_more_without_a_mark_is_for_test_all(monkeypatch):
 def test_fast_tests_are_unmarked_and_within_their_budget(monkeypatch):
     monkeypatch.setattr(plugin, "recorded_seconds", lambda: {"within": FAST, "over": FAST + 0.01})
     left_out: list[Any] = []
-    told = SimpleNamespace(pytest_deselected=lambda *, items: left_out.extend(items))
+    hooks = SimpleNamespace(pytest_deselected=lambda *, items: left_out.extend(items))
     items: list[Any] = [
         Item("new"),
         Item("within"),
         Item("over"),
         *map(Item, "abcd", ("spark", "fault", "slow", "long")),
     ]
-    for fast, kept in ((False, 7), (True, 2)):
-        config: Any = SimpleNamespace(getoption=lambda name, fast=fast: fast, hook=told)
+    for fast, count in ((False, 7), (True, 2)):
+        config: Any = SimpleNamespace(getoption=lambda name, fast=fast: fast, hook=hooks)
         plugin.pytest_collection_modifyitems(config, items)
-        assert len(items) == kept
+        assert len(items) == count
     assert [item.nodeid for item in items] == ["new", "within"]
     assert [each.nodeid for each in left_out] == ["over", "a", "b", "c", "d"]

@@ -198,7 +198,7 @@ def test_event_time_does_not_depend_on_which_channel_comes_first(epochs, data):
         while any(left):
             subtask = data.draw(st.sampled_from([n for n in range(3) if left[n]]))
             mixed.append((subtask, left[subtask].pop(0)))
-        one([(subtask, element) for subtask, said in enumerate(channels) for element in said])
+        one([(subtask, element) for subtask, elements in enumerate(channels) for element in elements])
         other(mixed)
         assert one.gate.snapshot() == other.gate.snapshot()
         if data.draw(st.booleans()):

@@ -124,8 +124,8 @@ class Machine:
         folder = self.root / ("" if version == 2 else "memory") / path
         self.write(folder / ("memory.current" if version == 2 else "memory.usage_in_bytes"), used)
         self.write(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"), limit)
-        told = {"pgfault": 1, **statistics}
-        self.write(folder / "memory.stat", "\n".join(f"{name} {amount}" for name, amount in told.items()))
+        values = {"pgfault": 1, **statistics}
+        self.write(folder / "memory.stat", "\n".join(f"{name} {amount}" for name, amount in values.items()))
 
     def memory(self) -> Memory | None:
         return process_memory(str(self.root), str(self.process))

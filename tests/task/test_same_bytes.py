@@ -85,7 +85,7 @@ def test_an_attempt_sends_what_the_one_before_it_sent(columnar):
     """At any time, and whichever epochs its process has seen before."""
     compiled = program(columnar)
     source, keyed = (ship(vertex) for vertex in compiled.vertices[:2])
-    (code,) = (code for code, place in compiled.subtasks.items() if place == (1, 0))
+    (code,) = (code for code, subtask in compiled.subtasks.items() if subtask == (1, 0))
 
     def new_source(clock: int) -> SourceStreamTask:
         task = SourceStreamTask(source.load(), 0, clock=ManualProcessingTimeService(clock))
@@ -127,7 +127,7 @@ def streams_that_meet() -> Program:
 def test_a_task_made_anew_says_of_event_time_what_the_one_before_would_have_said():
     compiled = streams_that_meet()
     source, keyed = (ship(vertex) for vertex in compiled.vertices[:2])
-    (code,) = (code for code, place in compiled.subtasks.items() if place == (1, 0))
+    (code,) = (code for code, subtask in compiled.subtasks.items() if subtask == (1, 0))
     reader = SourceStreamTask(source.load(), 0, clock=ManualProcessingTimeService(0))
     reader.restore()
 

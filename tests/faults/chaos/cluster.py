@@ -87,8 +87,8 @@ class Driver:
         if not self.status.exists():
             return []
         lines = self.status.read_text().splitlines(keepends=True)
-        said = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [(what, why) for what, why in said]
+        reports = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [(what, why) for what, why in reports]
 
     def is_alive(self) -> bool:
         return self.process.poll() is None
@@ -118,9 +118,9 @@ class Driver:
 
     def failure(self) -> str | None:
         """Return the failure of its queries, or its own."""
-        said = self.said()[-1:]
-        if said and (said[0][0] == "failed" or (said[0][0] == "stopped" and said[0][1])):
-            return said[0][1]
+        last = self.said()[-1:]
+        if last and (last[0][0] == "failed" or (last[0][0] == "stopped" and last[0][1])):
+            return last[0][1]
         if not self.is_alive() and not self.is_done():
             lines = [line for line in self.log().splitlines() if "Error" in line or "Exception" in line]
             return f"the driver is dead: {lines[-1] if lines else ''}"
@@ -210,5 +210,5 @@ def reason(failure: str) -> str:
     """Return the most specific line of an error."""
     message = failure.partition("=== Streaming Query ===")[0]
     lines = [line.strip() for line in message.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    said: Sequence[str] = [line for line in lines if "Error" in line or "Exception" in line] or lines[:1]
-    return said[-1][:300] if said else "nothing"
+    errors: Sequence[str] = [line for line in lines if "Error" in line or "Exception" in line] or lines[:1]
+    return errors[-1][:300] if errors else "nothing"

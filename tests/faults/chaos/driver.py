@@ -375,14 +375,14 @@ def main(home: Path, status: Path, python: str) -> None:
             order = orders.get(timeout=0.05)
             if order == "end":
                 break
-            what, _, place = order.partition(" ")
+            what, _, folder = order.partition(" ")
             if what in _DONE:
-                getattr(programs, what)(Path(place))
+                getattr(programs, what)(Path(folder))
                 say(_DONE[what])
             elif what.startswith("read-"):
-                say("read", json.dumps(programs.read(what.removeprefix("read-"), Path(place))))
+                say("read", json.dumps(programs.read(what.removeprefix("read-"), Path(folder))))
             elif what.startswith("start"):
-                programs.start(Path(place), all_of_them=what == "start")
+                programs.start(Path(folder), all_of_them=what == "start")
                 say("started")
             else:
                 failure = programs.failure()

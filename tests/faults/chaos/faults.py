@@ -148,21 +148,21 @@ class ChaosFaults(ChaosRun):
         """Read the first program's checkpoint while it runs: it has an epoch with its whole state."""
         if not self.until(lambda: self._newest("commits") >= 0):
             return False
-        driver, said, reader = (
+        driver, count, reader = (
             self.driver,
             len(self.driver.said()),
             rng.choices(list(READERS), list(READERS.values()))[0],
         )
         order = f"read-{reader} {self.place}"
         driver.order(order)
-        if not self.until(lambda: driver.has_answered(order, said)):
+        if not self.until(lambda: driver.has_answered(order, count)):
             return False
-        document = next((json.loads(why) for what, why in driver.said()[said:] if what == "read"), None)
+        document = next((json.loads(why) for what, why in driver.said()[count:] if what == "read"), None)
         if document is None:
             return False
         self.say(f"{reader}: {document.get('error', 'epoch {}'.format(document.get('epoch')))[:3000]}")
         if error := document.get("error"):
-            is_fair = error.startswith("CheckpointMismatchError") and any(said in error for said in CLEANED_AWAY)
+            is_fair = error.startswith("CheckpointMismatchError") and any(text in error for text in CLEANED_AWAY)
             if not is_fair and ("FileNotFound" in error or not self._is_explained()):
                 self.unexplained += 1
                 self.say(f"UNEXPLAINED: {reader}")
@@ -178,9 +178,9 @@ class ChaosFaults(ChaosRun):
         if rng.random() < 0.5:
             far = rng.choice([-1500, 1500])
             self._write_clock(far)
-        due, said = async_job.count_of(self.epochs[: self.given]), len(self.driver.said())
+        due, count = async_job.count_of(self.epochs[: self.given]), len(self.driver.said())
         self.order(f"available {self.place}")
-        happened = self.driver.has_done("available", said)
+        happened = self.driver.has_done("available", count)
         if happened and self.mode == "carry":
             # A timer may be due later; but no request is left without an answer.
             squares = async_job.batches_of(FileSink(self.place / "squares"))
@@ -289,11 +289,11 @@ class ChaosFaults(ChaosRun):
         """
         self.pending += orders
         if rng.random() < 0.5 and self._carry_out(leave=1):
-            order, said = self.pending[0][0], len(self.driver.said())
+            order, count = self.pending[0][0], len(self.driver.said())
             self.driver.order(f"{order} {self.place}")
-            self.until(lambda: is_half() or self.driver.has_answered(order, said), recovering=False)
+            self.until(lambda: is_half() or self.driver.has_answered(order, count), recovering=False)
             time.sleep(rng.choice([0.0, rng.uniform(0, 1)]))
-            done = self.driver.has_done(order, said)
+            done = self.driver.has_done(order, count)
             self.driver.end(rng.choice(["all", "all", "jvm", "driver"]))
             self.say(f"killed {'behind' if done else 'in the middle of'} {order}")
         if self.driver.failure() is None or not self.driver.is_alive():

@@ -258,9 +258,9 @@ class ChaosRun:
 
     def order(self, what: str) -> None:
         """Give the driver an order, and wait until it is carried out."""
-        driver, said = self.driver, len(self.driver.said())
+        driver, count = self.driver, len(self.driver.said())
         driver.order(what)
-        self.until(lambda: driver.has_answered(what, said), recovering=False)
+        self.until(lambda: driver.has_answered(what, count), recovering=False)
 
     def stopped(self) -> bool:
         """Stop the queries. Return whether they were still running."""
@@ -292,9 +292,9 @@ class ChaosRun:
     def _carry_out(self, leave: int = 0) -> bool:
         """Make the driver carry out pending orders, except the last ``leave``. Return whether it has."""
         while len(self.pending) > leave:
-            (order, then), said = self.pending[0], len(self.driver.said())
+            (order, then), count = self.pending[0], len(self.driver.said())
             self.order(f"{order} {self.place}")
-            if not self.driver.has_done(order, said):
+            if not self.driver.has_done(order, count):
                 return False
             self.pending.pop(0)
             then()

@@ -98,9 +98,9 @@ def answer(epochs: Sequence[Epoch], parts: Sequence[Part] = ()) -> Answer:
     """Compute the expected output of the ledger and of these parts."""
     program = _Program([part.new_model() for part in parts])
     results = [program.epoch(events) for events in epochs]
-    places = {place: None for _, points in results for place, passed in points.items() if passed}
+    places = {point: None for _, points in results for point, passed in points.items() if passed}
     return Answer(
         {batch: sorted(rows) for batch, (rows, _) in enumerate(results)},
-        {place: [points.get(place, []) for _, points in results] for place in places},
+        {point: [points.get(point, []) for _, points in results] for point in places},
         program.totals,
     )

@@ -27,7 +27,7 @@ def test_they_are_what_plain_python_says(input_seed, parallelism):
     right = answer(epochs, PARTS)
     rows = [result for batch in right.output.values() for result in batch]
     assert {name for name, *_ in rows} == {"ledger", "region", *(name for part in PARTS for name in part.rows)}
-    assert {place for place, result in right.points.items() if sum(map(len, result)) <= 10} == set()
+    assert {point for point, result in right.points.items() if sum(map(len, result)) <= 10} == set()
     assert sum(name == "column pairs" and state.endswith("null]") for name, _, _, state in rows) > 10
     assert sum(name == "strict: refused" and "the timer at" in state for name, _, _, state in rows) > 10
     assert max(Counter(row[:3] for row in rows if row[0] == "tumbling").values()) > 1  # one fired twice

@@ -281,8 +281,8 @@ class Known(BroadcastProcessFunction):
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Said]:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()
-        known = sorted(number for number, since in facts.items() if since < now)[-NEWEST:]
-        yield Said(value.key, value.ts, [value.id, known])
+        numbers = sorted(number for number, since in facts.items() if since < now)[-NEWEST:]
+        yield Said(value.key, value.ts, [value.id, numbers])
 
     def process_broadcast_element(self, fact: Any, ctx: Any) -> None:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()
@@ -298,8 +298,8 @@ class KnownModel(Model):
 
     def record(self, event: Event) -> None:
         """Take a record; facts of this epoch are not visible yet."""
-        known = sorted(fact for fact, since in self._facts.items() if since < self.watermark)
-        self.say(event.key, event.ts, [event.id, known[-NEWEST:]])
+        facts = sorted(fact for fact, since in self._facts.items() if since < self.watermark)
+        self.say(event.key, event.ts, [event.id, facts[-NEWEST:]])
         if is_fact(event):
             self._facts[event.id] = self.watermark
 

@@ -211,7 +211,7 @@ class RuledModel(Model):
     def advance(self, watermark: int) -> None:
         """Advance event time: due events receive their rules."""
         super().advance(watermark)
-        for key, at in sorted(place for place in self._waiting if place[1] <= watermark):
+        for key, at in sorted(waiting for waiting in self._waiting if waiting[1] <= watermark):
             rule = max((since for since in self._in_force if since <= at), default=None)
             state = [
                 sorted(self._waiting.pop((key, at))),

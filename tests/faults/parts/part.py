@@ -141,8 +141,8 @@ def rows_of(models: Iterable[Model], points: defaultdict[str, list[Any]]) -> lis
     for model in models:
         of_model, result = model.taken()
         rows += of_model
-        for place, passed in result.items():
-            points[place] += passed
+        for point, passed in result.items():
+            points[point] += passed
     return rows
 
 
@@ -151,5 +151,5 @@ def _name(part: str, side: str | None) -> str:
 
 
 def _out(name: str, row: Callable[[Any], Said] | None, result: Any) -> Out:
-    said = result if row is None else row(result)
-    return Out(name, said.key, said.ts, json.dumps(said.state), os.getpid(), 0)
+    output = result if row is None else row(result)
+    return Out(name, output.key, output.ts, json.dumps(output.state), os.getpid(), 0)

@@ -92,10 +92,10 @@ class Counts(KeyedProcessFunction):
     """Counts a key's records: all of them, in state that lives for years, and this epoch's, in state that dies."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        kept, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
-        kept.enable_time_to_live(StateTtlConfig("1000 days"))
+        lasting, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
+        lasting.enable_time_to_live(StateTtlConfig("1000 days"))
         fresh.enable_time_to_live(StateTtlConfig("1 ms"))
-        self.kept = runtime_context.get_state(kept)
+        self.kept = runtime_context.get_state(lasting)
         self.fresh = runtime_context.get_state(fresh)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:

@@ -237,8 +237,8 @@ def main(home: Path, kind: str, loss: str, rounds: int, seed: int) -> None:
     for _ in range(rounds):
         levels.round()
     result = levels.stop()
-    told = {"spark": spark.version, "kind": kind, "loss": loss, "rounds": rounds, "parallelism": parallelism}
-    print(json.dumps({**told, "failures": Counter(levels.failures), **result}), flush=True)
+    settings = {"spark": spark.version, "kind": kind, "loss": loss, "rounds": rounds, "parallelism": parallelism}
+    print(json.dumps({**settings, "failures": Counter(levels.failures), **result}), flush=True)
     os._exit(1 if result["lost"] or result["doubled"] else 0)
 
 

@@ -54,8 +54,8 @@ class Remember(KeyedProcessFunction):
 
     def process_element(self, value, ctx):
         self.values.add((value.n, value.text))
-        kept = list(self.values.get())
-        yield ctx.get_current_key(), len(kept), sum(n for n, _ in kept)
+        records = list(self.values.get())
+        yield ctx.get_current_key(), len(records), sum(n for n, _ in records)
 
 
 def write_input(spark: Any, folder: Path, epochs: int, seed: int = 1) -> None:
@@ -81,10 +81,10 @@ def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict
     try:
         df = spark.readStream.schema("k LONG, n LONG, text STRING").option("maxFilesPerTrigger", 1)
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1).set_max_parallelism(1)
-        kept = env.from_dataframe(df.parquet(str(inputs))).key_by("k").process(Remember(attempt)).uid("remember")
+        remembered = env.from_dataframe(df.parquet(str(inputs))).key_by("k").process(Remember(attempt)).uid("remember")
         results: list[Any] = []
         query = (
-            kept.to_dataframe("k LONG, count LONG, sum LONG")
+            remembered.to_dataframe("k LONG, count LONG, sum LONG")
             .writeStream.foreachBatch(lambda rows, epoch: results.extend(tuple(row) for row in rows.collect()))
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
@@ -221,12 +221,12 @@ def trials(spark: Any, home: Path, name: str, made: Checkpoint, kind: str, now: 
         except Exception as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             causes = [line.strip() for line in lines if line.startswith(("Caused by", "pillarbox."))]
-            said = (causes or lines or [type(error).__name__])[-1][:160]
+            message = (causes or lines or [type(error).__name__])[-1][:160]
             outcome = "noticed"
         else:
-            outcome, said = ("harmless" if result == made.right else "SILENT"), ""
+            outcome, message = ("harmless" if result == made.right else "SILENT"), ""
         shutil.rmtree(copy)
-        yield Trial(name, kind, what, outcome, said)
+        yield Trial(name, kind, what, outcome, message)
 
 
 def main(home: Path, names: list[str]) -> None:
@@ -235,13 +235,13 @@ def main(home: Path, names: list[str]) -> None:
         for name in names or SETTINGS:
             settings = SETTINGS[name]
             folder = home / kind / name.replace(" ", "-")
-            made = make(spark, folder, f"{name} {kind}", {**settings, **more})
-            for trial in trials(spark, folder, name, made, kind, settings):
+            checkpoint = make(spark, folder, f"{name} {kind}", {**settings, **more})
+            for trial in trials(spark, folder, name, checkpoint, kind, settings):
                 print(json.dumps([spark.version, *vars(trial).values()]), flush=True)
             if name == "nothing":
                 # An older checkpoint continues with the new settings.
-                result = run(spark, made.inputs, made.path, "settings came", SETTINGS["both"])
-                print(json.dumps([spark.version, "older checkpoint", kind, result == made.right]), flush=True)
+                result = run(spark, checkpoint.inputs, checkpoint.path, "settings came", SETTINGS["both"])
+                print(json.dumps([spark.version, "older checkpoint", kind, result == checkpoint.right]), flush=True)
     spark.stop()
 
 

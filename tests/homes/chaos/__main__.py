@@ -189,8 +189,8 @@ class Running(threading.Thread):
                 continue  # the executor has just ended
             worker = self._random.choice(self._workers)
             try:
-                told = (self.label, f"run of {self.label}", self._most, next(self.attempts))
-                send(worker.connected, (*told, self._state, rows, self.slow))
+                header = (self.label, f"run of {self.label}", self._most, next(self.attempts))
+                send(worker.connected, (*header, self._state, rows, self.slow))
                 answer = receive(worker.connected)
             except (OSError, EOFError):
                 self.failures["worker"] += 1
@@ -347,9 +347,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.tempdir = folder
         import_and_freeze()
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-        said = run(seed, options.faults, options.stop, options.most)
-    print(json.dumps(said), flush=True)
-    return 1 if said["wrong"] or said["late"] or said["left"] else 0
+        result = run(seed, options.faults, options.stop, options.most)
+    print(json.dumps(result), flush=True)
+    return 1 if result["wrong"] or result["late"] or result["left"] else 0
 
 
 if __name__ == "__main__":

@@ -65,10 +65,10 @@ class Process:
             OSError: it has ended.
             EOFError: likewise.
         """
-        mine, other = socket.socketpair()
+        parent, other = socket.socketpair()
         with other:
             socket.send_fds(self.connected, [kind.encode()], [other.fileno()])
-        return Process(receive(mine), mine)
+        return Process(receive(parent), parent)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         with suppress(ProcessLookupError):
@@ -77,14 +77,14 @@ class Process:
 
 def executor(work: Callable[[Any], Any]) -> Process:
     """Fork an executor, whose workers answer messages by calling ``work``."""
-    mine, other = socket.socketpair()
+    parent, other = socket.socketpair()
     pid = os.fork()
     if not pid:
         _close_all_but(other.fileno())
         os.setsid()
         _serve(other, work)
     other.close()
-    return Process(pid, mine)
+    return Process(pid, parent)
 
 
 def _serve(asked: socket.socket, work: Callable[[Any], Any]) -> NoReturn:

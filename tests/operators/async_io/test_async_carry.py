@@ -39,8 +39,8 @@ class Tail(StreamOperator):
         self.received.append(Watermark(timestamp))
 
     def take(self) -> list[Any]:
-        taken, self.received = self.received, []
-        return taken
+        received, self.received = self.received, []
+        return received
 
 
 class Resident:

@@ -121,7 +121,7 @@ def test_a_function_that_stops_the_loop_does_not_end_it():
 
 def test_stop_iteration_of_a_plain_function():
     def ask(value):
-        return next(known for known in [0, 2] if known == value)
+        return next(number for number in [0, 2] if number == value)
 
     with pytest.raises(OperatorError, match="failed at the record 1: RuntimeError: the function raised StopIteration"):
         collect(ask, timeout=None)

@@ -53,9 +53,9 @@ class TooManyRequests(Exception):
 
 def harness(**options: Any) -> Any:
     options = {"timeout": None, **options}
-    made: Any = Harness(node(AsyncWaitOperator, "ask", Service(), AsyncOptions("map_async", **options)))
-    made.operator.function.clock = made.processing_time_service
-    return made
+    created: Any = Harness(node(AsyncWaitOperator, "ask", Service(), AsyncOptions("map_async", **options)))
+    created.operator.function.clock = created.processing_time_service
+    return created
 
 
 @pytest.mark.parametrize("option", ["rate_limit", "job_rate_limit", "budgets"])

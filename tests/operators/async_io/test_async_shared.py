@@ -107,13 +107,13 @@ def test_equal_records_of_different_types_share_no_answer(key):
 
 
 def test_a_resource_is_made_once_and_closed_with_its_last_share():
-    made: list[Any] = []
+    resources: list[Any] = []
 
     class Resource:
         is_closed = False
 
         def __init__(self) -> None:
-            made.append(self)
+            resources.append(self)
 
         def close(self) -> None:
             self.is_closed = True
@@ -121,13 +121,13 @@ def test_a_resource_is_made_once_and_closed_with_its_last_share():
     shared = SharedResources()
     one, two = shared.lease("a", Resource), shared.lease("a", Resource)
     other = shared.lease("b", Resource)
-    assert one.resource is two.resource is made[0] and other.resource is made[1] and len(made) == 2
+    assert one.resource is two.resource is resources[0] and other.resource is resources[1] and len(resources) == 2
     one.release()
-    assert not made[0].is_closed
+    assert not resources[0].is_closed
     two.spoil()
-    assert two.is_spoilt and shared.lease("a", Resource).resource is made[2]
+    assert two.is_spoilt and shared.lease("a", Resource).resource is resources[2]
     two.release()
-    assert [each.is_closed for each in made] == [True, False, False]
+    assert [each.is_closed for each in resources] == [True, False, False]
 
 
 def test_they_share_a_loop_which_ends_with_the_last_of_them():

@@ -223,11 +223,11 @@ ALL_WINDOWS = [
 def test_a_lateness_without_end_keeps_windows_for_good(window):
     env = StreamExecutionEnvironment()
     stream = payments(env=env).key_by("card").window(window).allowed_lateness(2**63 - 1).aggregate(n=count_())
-    with env.local_job(out=stream.uid("windows")) as kept:
-        run(kept, ("ann", 5, 1, None, ""))
-        assert {row.n for row in run(kept, ("bob", 10**9, 1, None, ""))} == {1}
-        kept.reset()
-        assert {row.n for row in run(kept, ("ann", 6, 1, None, ""))} == {2}
+    with env.local_job(out=stream.uid("windows")) as endless:
+        run(endless, ("ann", 5, 1, None, ""))
+        assert {row.n for row in run(endless, ("bob", 10**9, 1, None, ""))} == {1}
+        endless.reset()
+        assert {row.n for row in run(endless, ("ann", 6, 1, None, ""))} == {2}
 
 
 @pytest.mark.parametrize("window", [*ALL_WINDOWS, TumblingEventTimeWindows.of("1 day", time_zone="Europe/Berlin")])
@@ -444,17 +444,17 @@ def test_columnar_runs_need_no_python_objects(monkeypatch):
     )
     with env.local_job(out=stream) as columnar:
         (source,) = columnar.program.sources
-        taken: list[int] = []
+        sizes: list[int] = []
         rows_from_arrow = _elements.rows_from_arrow  # type: ignore[attr-defined]
 
         def counted(batch: pa.RecordBatch) -> list[Any]:
-            taken.append(batch.num_rows)
+            sizes.append(batch.num_rows)
             return rows_from_arrow(batch)
 
         monkeypatch.setattr(_elements, "rows_from_arrow", counted)
         out = columnar.run_epoch({source: [[ArrowRecords(batch)]]}, bounded=True)["out"]
     assert [(row.card, row.n, row.top, row.low) for row in out] == [("a", 2, 7, 1), ("b", 1, 6, 2)]
-    assert taken == [2]  # where the results were read, and nowhere before
+    assert sizes == [2]  # where the results were read, and nowhere before
 
 
 def test_first_of_a_type_without_order_is_refused():

@@ -101,8 +101,8 @@ def test_an_update_without_a_timeout_ends_the_one_before():
 
 def test_frames_have_the_types_of_columns_and_are_cut():
     def types(key, frames, state):
-        said = [f"{len(frame)} {frame['v'].dtype} {list(frame.index)}" for frame in frames]
-        yield emitted(f"{type(key[0]).__name__} {said}", 0)
+        frames_text = [f"{len(frame)} {frame['v'].dtype} {list(frame.index)}" for frame in frames]
+        yield emitted(f"{type(key[0]).__name__} {frames_text}", 0)
 
     rows = [("a", 5, 1), ("a", 5, 2), ("a", 5, 3), ("b", 5, None)]
     batches = batches_of(types, "none", pandas=2, key=("v", "k"))

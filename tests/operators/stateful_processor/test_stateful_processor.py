@@ -69,8 +69,8 @@ def test_a_map_gives_rows_by_key_and_tuples_as_a_whole():
             self.map.updateValue(("x",), (1,))
             self.map.updateValue(("y",), (2,))
             self.map.removeKey(("y",))
-            said = [self.map.getValue(("x",)), self.map.getValue(("y",)), *self.map.iterator(), *self.map.values()]
-            yield Row(k=repr(said), v=self.map.containsKey(("x",)) + self.map.containsKey(("y",)))
+            values = [self.map.getValue(("x",)), self.map.getValue(("y",)), *self.map.iterator(), *self.map.values()]
+            yield Row(k=repr(values), v=self.map.containsKey(("x",)) + self.map.containsKey(("y",)))
 
     assert MicroBatches(Maps()).run([("a", 0, 1)]) == [("[Row(n=1), None, (('x',), (1,)), (1,)]", 1)]
 

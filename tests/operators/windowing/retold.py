@@ -101,23 +101,23 @@ class Retold:
 
     def add(self, key: Any, value: int, time: int) -> None:
         windows = self.windows.setdefault(key, {})
-        place = self.places.get(key, 0)
-        self.places[key] = place + 1
-        taken = False
-        for span in self.kind.windows(time if self.kind.by_event_time else self.clock, place):
+        index = self.places.get(key, 0)
+        self.places[key] = index + 1
+        is_added = False
+        for span in self.kind.windows(time if self.kind.by_event_time else self.clock, index):
             window = self._met(windows, span) if self.kind.merges else windows.get(span)
             if window is None:
                 window = Open(span, self.kind.last(span))
             if self._over(window):
                 windows.pop(window.span, None)
                 continue
-            taken = True
+            is_added = True
             windows[window.span] = window
             window.elements.append((value, time))
             self._do(key, window, self.when.element(window, value, time, self))
             if self.kind.ends:
                 window.timers.add((self._own_clock, self._end(window)))
-        if not taken and self.kind.by_event_time and time + self.lateness <= self.watermark:
+        if not is_added and self.kind.by_event_time and time + self.lateness <= self.watermark:
             self.late.append(value)
 
     def set_watermark(self, watermark: int) -> None:
@@ -176,10 +176,10 @@ class Retold:
 
     def _do(self, key: Any, window: Open, answer: str) -> None:
         if "fire" in answer and window.elements:
-            given = window.elements if self.evict is None else self.evict.before(window.elements)
-            if given or not self.folds:
+            elements = window.elements if self.evict is None else self.evict.before(window.elements)
+            if elements or not self.folds:
                 window.fired += 1
-                self.out.append((key, window.span, [value for value, _ in given], window.fired))
-            window.elements = given if self.evict is None else self.evict.after(given)
+                self.out.append((key, window.span, [value for value, _ in elements], window.fired))
+            window.elements = elements if self.evict is None else self.evict.after(elements)
         if "purge" in answer:
             window.elements = []

@@ -102,7 +102,7 @@ def by_hand(kind, events):
                 else:
                     sessions.append((time, time + 12, [number]))
             expected |= {(key, (start, end)): numbers for start, end, numbers in sessions}
-    return {place: tuple(sorted(numbers)) for place, numbers in expected.items()}
+    return {window: tuple(sorted(numbers)) for window, numbers in expected.items()}
 
 
 @given(data=st.data(), kind=st.sampled_from(sorted(KINDS)), folds=st.booleans(), parallelism=st.integers(1, 3))

@@ -319,8 +319,8 @@ def test_errors_of_triggers_name_the_record():
     trigger = Broken(1, TriggerResult.FIRE)
     says = pytest.raises(OperatorError, match=r"at the record \('a', 1\).*returned None: return")
     windows = TumblingEventTimeWindows.of(10)
-    with open_windows(lambda s: s.window(windows).trigger(trigger).process(Contents())) as made, says:
-        push(made, ("a", 1, 2))
+    with open_windows(lambda s: s.window(windows).trigger(trigger).process(Contents())) as harness, says:
+        push(harness, ("a", 1, 2))
 
 
 class ByTheClock(Dangling):

@@ -79,13 +79,13 @@ def test_windows_close_as_the_model_says(epochs, bound, timeout, other, parallel
             for name, source, partitions in (("one", sources[0], one), ("two", sources[1], two)):
                 numbered = []
                 for partition, content in enumerate(partitions):
-                    made = []
+                    records = []
                     for key, time in content:
                         number += 1
-                        made.append((key, time, number))
-                    numbered.append(made)
-                    harness.push_all(name, made, partition=partition)
-                    for record in made:
+                        records.append((key, time, number))
+                    numbered.append(records)
+                    harness.push_all(name, records, partition=partition)
+                    for record in records:
                         window = record[0], (record[1] // 50 * 50, record[1] // 50 * 50 + 50)
                         if window[1][1] - 1 <= watermark:
                             late.append(record)

@@ -373,26 +373,28 @@ class Odd(Evictor):
 
 
 def last_ones(number: int, after: bool) -> Evict:
-    def kept(elements: list[Any]) -> list[Any]:
+    def last_elements(elements: list[Any]) -> list[Any]:
         return elements[len(elements) - number :] if len(elements) > number else elements
 
     name = f"count({number}, {after})"
-    return Evict(name, CountEvictor.of(number, after), **{"after" if after else "before": kept})
+    return Evict(name, CountEvictor.of(number, after), **{"after" if after else "before": last_elements})
 
 
 def latest(size: int, after: bool) -> Evict:
-    def kept(elements: list[Any]) -> list[Any]:
+    def latest_elements(elements: list[Any]) -> list[Any]:
         return [element for element in elements if element[1] > max(time for _, time in elements) - size]
 
-    return Evict(f"time({size}, {after})", TimeEvictor.of(size, after), **{"after" if after else "before": kept})
+    return Evict(
+        f"time({size}, {after})", TimeEvictor.of(size, after), **{"after" if after else "before": latest_elements}
+    )
 
 
 def nearest(threshold: int, after: bool) -> Evict:
-    def kept(elements: list[Any]) -> list[Any]:
+    def nearest_elements(elements: list[Any]) -> list[Any]:
         return [element for element in elements if abs(element[1] - elements[-1][1]) < threshold]
 
     evictor = DeltaEvictor.of(threshold, lambda record, last: abs(record[2] - last[2]), after)
-    return Evict(f"delta({threshold}, {after})", evictor, **{"after" if after else "before": kept})
+    return Evict(f"delta({threshold}, {after})", evictor, **{"after" if after else "before": nearest_elements})
 
 
 evictors = st.one_of(

@@ -107,17 +107,17 @@ class Model:
 
     def add(self, key: Any, value: Any, time: int) -> list[Any]:
         fired = []
-        taken = False
+        is_added = False
         windows = self.open.setdefault(key, {})
         for assigned in self.kind.windows_at(time):
             window, content = self.met(windows, assigned) if self.kind.merges else (assigned, [])
             if self.is_over(window[1]):
                 continue
-            taken = True
+            is_added = True
             windows[window] = [*windows.get(window, []), *content, value]
             if window[1] - 1 <= self.watermark:
                 fired.append((key, window, sorted(windows[window])))
-        if not taken and time + self.lateness <= self.watermark:
+        if not is_added and time + self.lateness <= self.watermark:
             self.late.append(value)
         return fired
 

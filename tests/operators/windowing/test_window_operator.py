@@ -470,28 +470,28 @@ def test_window_functions_get_one_folded_element():
 
 
 def test_functions_are_opened_and_closed():
-    told = []
+    calls = []
 
     class Sum(ReduceFunction):
         def open(self, ctx):
-            told.append("open reduce")
+            calls.append("open reduce")
 
         def close(self):
-            told.append("close reduce")
+            calls.append("close reduce")
 
         def reduce(self, one, other):
             return summed(one, other)
 
     class Tell(Contents):
         def open(self, ctx):
-            told.append("open window")
+            calls.append("open window")
 
         def close(self):
-            told.append("close window")
+            calls.append("close window")
 
     with open_windows(lambda s: s.window(TumblingEventTimeWindows.of(10)).reduce(Sum(), Tell())):
         pass
-    assert told == ["open reduce", "open window", "close reduce", "close window"]
+    assert calls == ["open reduce", "open window", "close reduce", "close window"]
 
 
 @pytest.mark.parametrize(

@@ -208,9 +208,9 @@ def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
     renamed = then.goes_on(lambda env, paid: {"sum": sums(paid, Renamed(), uid=None)}, *paid("a"))
     assert renamed == {"sum": [("a", 2)]}
     former = then.compared(only_sums).refused[0].split("'")[1]
-    said = then.refusal(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=None)})
-    assert f"it contains state of '{former}', which the program lacks (the program has '" in said
-    assert "instead: set uid() to the old one)" in said
+    refusal = then.refusal(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=None)})
+    assert f"it contains state of '{former}', which the program lacks (the program has '" in refusal
+    assert "instead: set uid() to the old one)" in refusal
     mended = then.goes_on(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=former)}, *paid("a"))
     assert mended == {"sum": [("a", 2)]}
 
@@ -222,8 +222,8 @@ def test_the_order_of_the_operators(tmp_path: Path) -> None:
         return lambda env, paid: {uid: sums(paid, uid=uid) for uid in uids}
 
     then = Changed(in_order("one", "other"), paid("a", "b"), tmp_path)
-    said = then.refusal(in_order("other", "one"))
-    assert "operator 'one' is in another place of the program, where its state is not found" in said
+    refusal = then.refusal(in_order("other", "one"))
+    assert "operator 'one' is in another place of the program, where its state is not found" in refusal
     results = then.from_savepoint(in_order("other", "one"), *paid("a"))
     assert results == {"other": [("a", 2)], "one": [("a", 2)]}
 
@@ -290,8 +290,8 @@ def test_another_watermark_strategy(tmp_path: Path) -> None:
     assert then.goes_on(windowed(lenient), late, early) == {"windows": []}
     assert then.goes_on(windowed(lenient), late, early, row(card="a", at=8_500)) == {"windows": [("a", 2_000, 2)]}
     for silent in (AT.with_idleness("1 minute"), AT.with_wall_clock_progress("1 minute")):
-        said = then.refusal(windowed(silent))
-        assert "it was not run by processing time (timers, silence or carried requests), and is" in said
+        refusal = then.refusal(windowed(silent))
+        assert "it was not run by processing time (timers, silence or carried requests), and is" in refusal
         assert then.from_savepoint(windowed(silent), early, row(card="a", at=3_500)) == {"windows": [("a", 2_000, 2)]}
     timed = Changed(windowed(AT.with_idleness("1 minute")), [row(card="a", at=2_500)], tmp_path / "timed")
     assert timed.goes_on(windowed(AT.with_idleness("1 hour")), row(card="a", at=3_500)) == {
@@ -419,7 +419,7 @@ def places_of(harness: ProgramTestHarness) -> list[str]:
     """Return the parts of a columnar join's state that are not empty."""
     (task,) = harness._job._tasks.values()
     task.backend.set_current_key(0)
-    return sorted({place[0] for place in task.backend.get_namespaces()})
+    return sorted({namespace[0] for namespace in task.backend.get_namespaces()})
 
 
 def test_a_left_join_that_becomes_an_inner_one() -> None:

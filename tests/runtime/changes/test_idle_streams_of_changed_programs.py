@@ -61,8 +61,8 @@ def run(before: Any, after: Any, by: str, folder: Path, *, more: Any = ()) -> li
             env.from_savepoint(folder / "savepoint")
         return after(env, a, b)
 
-    kept = None if by == "savepoint" else snapshot
-    with ProgramTestHarness(again, parallelism=2, processing_time=now, snapshot=kept) as second:
+    state = None if by == "savepoint" else snapshot
+    with ProgramTestHarness(again, parallelism=2, processing_time=now, snapshot=state) as second:
         second.push_all("a", paid(5_000, 9_000))
         second.run_epoch()
         return second.run_epoch()["windows"] + second.get_output("windows")

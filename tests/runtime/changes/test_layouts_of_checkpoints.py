@@ -43,12 +43,12 @@ class Notes:
 
 @pytest.fixture
 def folder(monkeypatch):
-    def made(*notes: dict[str, Any]) -> Notes:
+    def notes_of(*notes: dict[str, Any]) -> Notes:
         files = Notes(*notes)
         monkeypatch.setattr(module, "session_of", lambda spark: files)
         return files
 
-    return made
+    return notes_of
 
 
 def test_what_is_noted_holds(folder):

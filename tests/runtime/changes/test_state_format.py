@@ -133,9 +133,9 @@ def test_operators_whose_types_are_known_are_plain(name):
 def test_other_operators_say_why_they_are_pickled(reason):
     with start(PICKLED[reason]) as job:
         push(job, ("a", 1_000, 3))
-        (said,) = formats(job)
-    assert said is not None
-    assert said.startswith(f"pickle: {reason}")
+        (state_format,) = formats(job)
+    assert state_format is not None
+    assert state_format.startswith(f"pickle: {reason}")
 
 
 def test_an_accumulator_of_another_type_is_refused():
@@ -179,8 +179,8 @@ def test_broadcast_state_without_keys_says_that_there_are_none():
     out = env.from_collection([]).connect(rules).process(Known()).uid("op")
     with env.local_job(out=out) as job:
         job.run_epoch({source: [] for source in job.program.sources})
-        (said,) = formats(job)
-    assert said is not None and said.startswith("pickle: it works without keys")
+        (state_format,) = formats(job)
+    assert state_format is not None and state_format.startswith("pickle: it works without keys")
 
 
 class Classified(NamedTuple):
@@ -232,8 +232,8 @@ def test_a_key_is_not_known_behind_a_function_that_does_not_declare_its_column(d
     keyed = labels.key_by("conversation") if declared is None else labels.key_by(lambda value: value[0])
     with env.local_job(out=keyed.process(Labels()).uid("op")) as job:
         assert push(job, 1) == [1]
-        (said,) = formats(job)
-    assert said is not None and said.startswith("pickle: the type of its key is not known")
+        (state_format,) = formats(job)
+    assert state_format is not None and state_format.startswith("pickle: the type of its key is not known")
 
 
 def test_a_key_that_is_not_what_its_declared_column_says_is_refused_by_name():

@@ -35,14 +35,14 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """The clock of the worker."""
-    mine = Residency(stay=True)
-    monkeypatch.setattr(residency, "here", mine)
+    residents = Residency(stay=True)
+    monkeypatch.setattr(residency, "here", residents)
     wall = Clock()
     monkeypatch.setattr(system_clock, "time", wall)
     ANSWER.clear()
     yield wall
     ANSWER.set()
-    mine.close_all()
+    residents.close_all()
 
 
 class Remind(KeyedProcessFunction):

@@ -355,8 +355,8 @@ def test_nan_is_no_key_of_a_function():
     rows = [(True, ROW((None, None, math.nan, None, None, None, None, 1, 1)), True)]
     with env.local_job(columns=columns) as job:
         assert run(job, rows, bounded=True) == {"columns": []}
-    for made in (lambda: env.local_job(pairs=pairs), lambda: env.local_job(columns=columns, pairs=pairs)):
-        with made() as job, pytest.raises(KeyTypeError, match="NaN"):
+    for open_job in (lambda: env.local_job(pairs=pairs), lambda: env.local_job(columns=columns, pairs=pairs)):
+        with open_job() as job, pytest.raises(KeyTypeError, match="NaN"):
             run(job, rows)
 
 
@@ -534,7 +534,7 @@ def test_many_epochs_leave_few_streams_and_write_what_is_new(monkeypatch, longes
             sizes.append(report.state_bytes or 0)
             task = next(iter(many._tasks.values()))
             task.backend.set_current_key(0)
-            streams.append(sum(place[0] == "left" for place in task.backend.get_namespaces()))
+            streams.append(sum(namespace[0] == "left" for namespace in task.backend.get_namespaces()))
         out = push(many, [], [], bounded=True)
     alone += len(out)
     assert pairs > 50

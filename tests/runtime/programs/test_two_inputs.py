@@ -28,7 +28,7 @@ PARALLELISM = st.integers(1, 4)
 
 
 def cut(items, places):
-    edges = [0, *sorted(place % (len(items) + 1) for place in places), len(items)]
+    edges = [0, *sorted(cut % (len(items) + 1) for cut in places), len(items)]
     return [items[start:end] for start, end in pairwise(edges)]
 
 

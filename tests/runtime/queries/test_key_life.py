@@ -108,10 +108,10 @@ def test_pending_calls_of_a_key_are_those_with_the_key_in_their_record(form: Any
     assert of_key["rows"][0]["states"] == {"seen": "2"}
     assert of_key["rows"][0]["timers"] == [["event", 5_000]]
     # They are listed as calls of the subtask of the key.
-    said = describe_key("ann", 3, [3], result)
-    assert said["calls"] == calls
+    description = describe_key("ann", 3, [3], result)
+    assert description["calls"] == calls
     count = of_key["carried"]["ask"]
-    assert f"{count} requests of 'ask' in this subtask are carried into the next epoch" in said["messages"]
+    assert f"{count} requests of 'ask' in this subtask are carried into the next epoch" in description["messages"]
 
 
 def test_the_key_of_an_asynchronous_operator_itself() -> None:

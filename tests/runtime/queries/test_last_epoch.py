@@ -18,10 +18,10 @@ SUBTASKS = 3
 
 @pytest.fixture(autouse=True)
 def worker(monkeypatch):
-    mine = Residency()
-    monkeypatch.setattr(residency, "here", mine)
-    yield mine
-    mine.close_all()
+    residents = Residency()
+    monkeypatch.setattr(residency, "here", residents)
+    yield residents
+    residents.close_all()
 
 
 class Due(KeyedProcessFunction):

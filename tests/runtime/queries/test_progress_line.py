@@ -90,14 +90,14 @@ class Query:
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: str, written: threading.Event | None) -> str:
-    query, known = Query(written), model()
-    known.progressed(progress(1, source(records_in=50)))
+    query, query_model = Query(written), model()
+    query_model.progressed(progress(1, source(records_in=50)))
     context = SimpleNamespace(getConf=lambda: {"spark.ui.showConsoleProgress": bar})
     spark = SimpleNamespace(_jsparkSession=None, sparkContext=context)
     start: Any = SimpleNamespace(checkpoint=None, is_available_now=True, spark=spark)
     sparks: Any = query
     started = StartedQuery(sparks, start)
-    watched: Any = known
+    watched: Any = query_model
     monkeypatch.setattr(module, "watched", lambda started: watched)
     remember(started)
     monkeypatch.setattr(sys, "stderr", stream)

@@ -252,8 +252,8 @@ def test_lines_of_other_versions_are_passed_over():
 
 def test_one_that_is_withdrawn_while_it_is_taken_is_not_carried_out(folder, watch, calls):
     ask(folder)
-    taken = Status("r", "taken")
-    folder.when = lambda line: folder.content.append(Status("r", "withdrawn")) if line == taken else None
+    accepted = Status("r", "taken")
+    folder.when = lambda line: folder.content.append(Status("r", "withdrawn")) if line == accepted else None
     watch.look()
     assert not calls and folder.of(Status)[-1] == Status("r", "failed", "the request was withdrawn")
 
@@ -352,18 +352,18 @@ def test_the_command_waits_for_the_answer(folder, clock, savepoints):
             folder.content += [Status(line.request, "taken"), Status(line.request, "done")]
 
     folder.when = driver
-    told: list[str] = []
-    savepoint(told, drain=True)
-    assert told == ["waiting for the query's driver to accept the request"]
+    messages: list[str] = []
+    savepoint(messages, drain=True)
+    assert messages == ["waiting for the query's driver to accept the request"]
 
 
 def test_the_command_waits_until_the_query_is_stopped(folder, clock):
     observed = [Observed(1, "stopping"), Observed(1, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
-    told: list[str] = []
-    stop(told)
+    messages: list[str] = []
+    stop(messages)
     assert folder.of(Desired) == [Desired(1, "stopped", 1_030_000)]
-    assert told == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
+    assert messages == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
 
 
 def test_a_recording_is_asked_for(folder, clock):
@@ -451,21 +451,21 @@ def test_to_stop_twice_is_the_same_wish(folder, clock):
     want_stop(folder, 4)
     observed = [Observed(4, "stopping"), Observed(4, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
-    told: list[str] = []
-    stop(told)
-    assert told[0] == "an earlier command has requested it: waiting for that" and len(folder.of(Desired)) == 1
-    told.clear()
-    stop(told)
-    assert told == ["an earlier command has requested it, and it is done"] and len(folder.of(Desired)) == 1
+    messages: list[str] = []
+    stop(messages)
+    assert messages[0] == "an earlier command has requested it: waiting for that" and len(folder.of(Desired)) == 1
+    messages.clear()
+    stop(messages)
+    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.of(Desired)) == 1
 
 
 def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock):
     want_stop(folder)
     lines = [Desired(2, "running"), Observed(3, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(lines.pop(0))
-    told: list[str] = []
-    stop(told)
-    assert folder.of(Desired)[-1].desired == 3 and told[1] == "the query's driver is asked once more"
+    messages: list[str] = []
+    stop(messages)
+    assert folder.of(Desired)[-1].desired == 3 and messages[1] == "the query's driver is asked once more"
 
 
 def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
@@ -486,9 +486,9 @@ def test_the_same_savepoint_again_finds_that_it_is_done(folder, clock, savepoint
     ask(folder)
     folder.content.append(Status("r", "taken"))  # the driver died after the savepoint, and before its answer
     savepoints.add("/sp")
-    before, told = list(folder.content), list[str]()
-    savepoint(told, directory="/sp/")
-    assert folder.content == before and told == ["an earlier command has requested it, and it is done"]
+    before, messages = list(folder.content), list[str]()
+    savepoint(messages, directory="/sp/")
+    assert folder.content == before and messages == ["an earlier command has requested it, and it is done"]
 
 
 def test_a_driver_does_it_for_an_earlier_call(folder, clock, savepoints, watch, calls):
@@ -523,9 +523,9 @@ def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, sa
         SavepointError, match=r"has started it since, so nothing was requested.* 'pillarbox savepoint cp DIR'"
     ):
         savepoint()
-    told: list[str] = []
-    stop(told)
-    assert told == ["an earlier command has requested it, and it is done"] and len(folder.content) == 2
+    messages: list[str] = []
+    stop(messages)
+    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.content) == 2
 
 
 @pytest.mark.parametrize("ended", ["failed", "withdrawn", "over", "late", "forgotten"])
@@ -576,10 +576,10 @@ def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, cloc
 
     watches: list[RequestWatch] = []
     clock.sleep = sleep
-    told: list[str] = []
-    call(told)
+    messages: list[str] = []
+    call(messages)
     assert len(calls) == 1
-    assert told == ["waiting for the query's driver to accept the request", "the query's driver is asked once more"]
+    assert messages == ["waiting for the query's driver to accept the request", "the query's driver is asked once more"]
 
 
 @pytest.mark.parametrize("call", [stop, savepoint])
@@ -612,7 +612,7 @@ def test_a_query_that_was_stopped_and_started_again_can_be_stopped_again(
     newest = started()
     folder.when = lambda line: newest.look() if isinstance(line, Request | Desired) else None
     call()
-    assert [place for place, _ in calls] == ["/other", "stop" if call is stop else "/sp"]
+    assert [folder for folder, _ in calls] == ["/other", "stop" if call is stop else "/sp"]
 
 
 def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(folder, watch, calls, monkeypatch):

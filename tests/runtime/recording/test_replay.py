@@ -229,9 +229,9 @@ def test_the_debugger_stops_in_the_users_function(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr("sys.stdin", io.StringIO("p key\nwhere\nquit\n"))
     rerun = replayed(task, debug=True)
     assert (rerun.stopped, rerun.failure) == (True, None)
-    told = capsys.readouterr().out
-    assert f"(Pdb) {noted.key}\n" in told
-    assert "process_element()" in told.split("(Pdb)")[0]  # at once, and not in pillarbox's own code
+    output = capsys.readouterr().out
+    assert f"(Pdb) {noted.key}\n" in output
+    assert "process_element()" in output.split("(Pdb)")[0]  # at once, and not in pillarbox's own code
     # To continue is to see the failure, with the number that it has.
     monkeypatch.setattr("sys.stdin", io.StringIO("continue\n"))
     rerun = replayed(task, debug=True)
@@ -307,9 +307,9 @@ def test_the_debugger_stops_in_functions_of_all_shapes(tmp_path, monkeypatch, ca
     task = tasks_of(tmp_path, shape(), [["a", "a", "b"]])[-1]
     monkeypatch.setattr("sys.stdin", io.StringIO("p 'the key', key\nquit\n"))
     assert replayed(task, debug=True).stopped
-    told = capsys.readouterr().out
-    assert "(Pdb) ('the key', 'b')\n" in told
-    assert "assert key" in told.split("(Pdb)")[0]
+    output = capsys.readouterr().out
+    assert "(Pdb) ('the key', 'b')\n" in output
+    assert "assert key" in output.split("(Pdb)")[0]
 
 
 class Multiplies:
@@ -350,9 +350,9 @@ def test_the_debugger_looks_back_where_no_record_is_known(tmp_path, monkeypatch,
     assert noted.number is None
     monkeypatch.setattr("sys.stdin", io.StringIO("p timestamp, len(seen)\nquit\n"))
     rerun = replayed(task, debug=True)
-    told = capsys.readouterr().out
-    assert "on_timer()" in told.split("(Pdb)")[0]
-    assert re.search(r"\(Pdb\) \(17\d{11}, \d+\)\n", told)
+    output = capsys.readouterr().out
+    assert "on_timer()" in output.split("(Pdb)")[0]
+    assert re.search(r"\(Pdb\) \(17\d{11}, \d+\)\n", output)
     # The cause of the debugger's start is still shown.
     assert rerun.failure is not None
     assert (rerun.failure.cause, rerun.failure.key) == ("ValueError", noted.key)

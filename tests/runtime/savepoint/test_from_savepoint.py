@@ -308,8 +308,8 @@ class Pass(KeyedProcessFunction):
 
 def of_cards(stream: Any, card: str, strategy: WatermarkStrategy) -> Any:
     """Return the payments of a card behind a shuffle, with watermarks of their own."""
-    mine = stream.key_by("card").process(Pass()).uid(f"pass-{card}").filter(lambda value: value.card == card)
-    return mine.assign_timestamps_and_watermarks(strategy).uid(f"times-{card}")
+    own = stream.key_by("card").process(Pass()).uid(f"pass-{card}").filter(lambda value: value.card == card)
+    return own.assign_timestamps_and_watermarks(strategy).uid(f"times-{card}")
 
 
 def test_operators_in_other_places_keep_their_own_event_times(tmp_path: Path) -> None:
@@ -371,9 +371,12 @@ def test_names_of_side_outputs_and_edges_are_no_uids() -> None:
     program: Any = SimpleNamespace(vertices=[SimpleNamespace(nodes=nodes)])
     valve = {"watermark": 5, "idle": False, "channels": {("windows", "late", 0): (5, False, True)}}
     other = {**valve, "channels": {("late", None, 0): (5, False, True)}}
-    known = {"operators": {}, "meetings": {("edge", "late", 0, 0): valve, ("edge",): other, ("edge", 3, 0, 0): valve}}
+    event_time = {
+        "operators": {},
+        "meetings": {("edge", "late", 0, 0): valve, ("edge",): other, ("edge", 3, 0, 0): valve},
+    }
     manifest = Manifest("0", 1, None, (), Sources(), {})
-    result = start._own_state(OwnState({"event_time": known}), manifest, program).task["event_time"]["meetings"]
+    result = start._own_state(OwnState({"event_time": event_time}), manifest, program).task["event_time"]["meetings"]
     assert [*result] == [("edge", "later", 0, 0), ("end",), ("edge", 3, 0, 0)]
     assert [[*each["channels"]] for each in result.values()] == [
         [("windows", "late", 0)],
@@ -415,9 +418,9 @@ def refused(build: Any, directory: Any, **options: Any) -> str:
 
 
 def test_all_that_does_not_fit_is_told_at_once(savepoint: Path) -> None:
-    said = refused(rekeyed_program, savepoint, renamed={"nobody": "fresh"})
-    assert said.startswith(f"the program cannot start from the savepoint {savepoint}:\n")
-    lines = said.splitlines()[1:]
+    refusal = refused(rekeyed_program, savepoint, renamed={"nobody": "fresh"})
+    assert refusal.startswith(f"the program cannot start from the savepoint {savepoint}:\n")
+    lines = refusal.splitlines()[1:]
     assert len(lines) == 3
     assert "renamed names 'nobody'" in lines[0] and "'ask', 'over', 'windows'" in lines[0]
     assert "operator 'over'" in lines[1] and "was the column card, and is the column at" in lines[1]

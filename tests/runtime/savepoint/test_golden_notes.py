@@ -25,9 +25,9 @@ def notes(path: Path) -> set[tuple[str, Any, Any]]:
     """Return the metadata of columnar streams in a checkpoint: (operator, side of a join, metadata)."""
     results = set()
     for (uid, _), store in load(path).items():
-        for place, row in restored(store).items():
-            if isinstance(place, tuple):
-                space = place[1]
+        for address, row in restored(store).items():
+            if isinstance(address, tuple):
+                space = address[1]
                 side = space[0] if isinstance(space, tuple) else None
                 results |= {(uid, side, _metadata(stream)) for stream in _streams(space, row)}
     return results
@@ -58,9 +58,9 @@ def test_the_golden_checkpoint_has_them():
         "passed": {"tumbling", "sliding", "sessions", "inner", "left"}
     }
     result = notes(make_noted.PATH)
-    windows = {uid: dict(said)[b"pillarbox.windows"] for uid, side, said in result if side is None}
+    windows = {uid: dict(metadata)[b"pillarbox.windows"] for uid, side, metadata in result if side is None}
     assert windows.keys() == make_noted.WINDOWS.keys() and len(set(windows.values())) == 3
-    assert {(uid, side): dict(said) for uid, side, said in result if side is not None} == {
+    assert {(uid, side): dict(metadata) for uid, side, metadata in result if side is not None} == {
         ("inner", "left"): {b"pillarbox.matches": b"not kept"},
         ("inner", "right"): {},
         ("left", "left"): {},
@@ -79,9 +79,9 @@ def test_it_goes_on_as_if_nothing_had_been():
                 sent.append([(report.vertex, report.subtask, report.bytes_out) for report in undisturbed.reports])
     assert all(any(out[name] for out in expected) for name in expected[0])
     with make_noted.job(load(make_noted.PATH)) as golden:
-        for number, out, told in zip(LAST, expected, sent):
+        for number, out, sizes in zip(LAST, expected, sent):
             assert make_noted.run(golden, number) == out
-            assert [(report.vertex, report.subtask, report.bytes_out) for report in golden.reports] == told
+            assert [(report.vertex, report.subtask, report.bytes_out) for report in golden.reports] == sizes
 
 
 def test_whoever_listens_now_is_told_that_the_stream_is_idle():

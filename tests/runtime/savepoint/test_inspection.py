@@ -40,20 +40,20 @@ def asking(uid: str) -> Any:
 @pytest.fixture
 def beside(monkeypatch) -> Any:
     """The checkpoints that there are, by name: each has the state of a harness, and its program."""
-    known: dict[str, ProgramTestHarness] = {}
+    harnesses: dict[str, ProgramTestHarness] = {}
 
     def description(spark: Any, name: str) -> Any:
-        described = describe_programs([known[name]._program])
+        described = describe_programs([harnesses[name]._program])
         return SimpleNamespace(binding=lambda: described, newest=lambda: described)
 
     def files(spark: Any, name: str) -> Any:
-        stores = known[name].snapshot().stores
+        stores = harnesses[name].snapshot().stores
         views = {code: LogView(store, code) for code, store in enumerate(stores.values()) if store.get(0) is not None}
         return SimpleNamespace(stateful=[0], views=lambda operator: views)
 
     monkeypatch.setattr(inspection, "Checkpoint", description)
     monkeypatch.setattr(inspection, "CheckpointState", files)
-    return known
+    return harnesses
 
 
 def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> None:
@@ -68,11 +68,11 @@ def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> No
         for harness in (then, now):
             harness.push("rows", row(card="c"))
             harness.run_epoch()
-        said = changes_to(no_spark, "then", "now")["refused"]
+        refusals = changes_to(no_spark, "then", "now")["refused"]
         same = changes_to(no_spark, "then", "then")
         snapshot = then.snapshot()
         ANSWERING.set()
-    assert said == [
+    assert refusals == [
         "operator 'ask' has requests that are carried on, and the program does not have it in the chain of 'pass': set"
         " uid() to the old one"
     ]

@@ -175,27 +175,27 @@ def test_edited_rows_lie_where_records_of_their_keys_come(uid, tmp_path):
     savepoint = LocalSavepoint(tmp_path / "s")
     table = savepoint.table(uid)
     rows = pa.Table.from_batches([*savepoint.batches(uid)]).combine_chunks().to_batches()[0]
-    place = rows.schema.get_field_index("key_group")
-    elsewhere = pa.array([(group + 1) % 128 if group is not None else None for group in rows[place].to_pylist()])
+    index = rows.schema.get_field_index("key_group")
+    elsewhere = pa.array([(group + 1) % 128 if group is not None else None for group in rows[index].to_pylist()])
     edited = EditedTable(table.operator)
-    for given in (
+    for variant in (
         rows.drop_columns(["key_group"]),
-        rows.set_column(place, "key_group", elsewhere.cast(pa.int32())),
-        rows.set_column(place, "key_group", pa.array([1000] * rows.num_rows, pa.int32())),
+        rows.set_column(index, "key_group", elsewhere.cast(pa.int32())),
+        rows.set_column(index, "key_group", pa.array([1000] * rows.num_rows, pa.int32())),
     ):
-        (made,) = edited.encode(given)
+        (made,) = edited.encode(variant)
         assert made["key_group"].equals(rows["key_group"]) and made.num_rows == rows.num_rows
     shares = list(table.route(rows, 4, table.operator.max_parallelism))
     parts = [part.name for part in table.operator.parts]
     assert sum(count_of(share, parts) for _, share in shares) == count_of(rows, parts) > 20
     # A file with wrong groups has the same shares: Arrow rows are hashed anew.
-    wrong = rows.set_column(place, "key_group", elsewhere.cast(pa.int32()))
+    wrong = rows.set_column(index, "key_group", elsewhere.cast(pa.int32()))
     assert [subtask for subtask, _ in shares] == [
         subtask
         for (subtask, share), (_, right) in zip(table.route(wrong, 4, table.operator.max_parallelism), shares)
         if repr(share.drop_columns(["key_group"]).to_pylist()) == repr(right.drop_columns(["key_group"]).to_pylist())
     ]
-    outside = rows.set_column(place, "key_group", pa.array([128] * rows.num_rows, pa.int32()))
+    outside = rows.set_column(index, "key_group", pa.array([128] * rows.num_rows, pa.int32()))
     with pytest.raises(CheckpointMismatchError, match=f"operator '{uid}': .* key_group 128, and key groups are 0 to"):
         list(table.route(outside, 4, table.operator.max_parallelism))
 
@@ -217,18 +217,20 @@ def test_the_golden_savepoint(path, tmp_path):
         layout = operator.parallelism, operator.max_parallelism
         identities = [LogIdentity(operator.uid, n, *layout, operator.program) for n in range(operator.parallelism)]
         new = {(operator.uid, n): log for n, log in restore_logs(savepoint, operator.uid, identities).items()}
-        old = {place: log for place, log in logs.items() if place[0] == operator.uid}
+        old = {identity: log for identity, log in logs.items() if identity[0] == operator.uid}
         if operator.uid in ("inner", "left"):
             joins.update(new)  # whose rows lie in other streams
         else:
             assert content(new) == content(old)
-        for place, log in new.items():
-            views = [LogView(store, 0) for store in (log, old.pop(place))]
+        for identity, log in new.items():
+            views = [LogView(store, 0) for store in (log, old.pop(identity))]
             assert views[0].head.types == views[1].head.types
-            mine, before = (view.task_state() for view in views)
-            assert mine.get("gate", {}).get("valve") == before.get("gate", {}).get("valve")
-            assert repr(mine.get("operators") or {}) == repr(before.get("operators") or {})
+            after, before = (view.task_state() for view in views)
+            assert after.get("gate", {}).get("valve") == before.get("gate", {}).get("valve")
+            assert repr(after.get("operators") or {}) == repr(before.get("operators") or {})
         assert not old
-    wanted = {place: logs[place] for place in joins}
-    out, expected = (rest(make_join, stores, make_join.EPOCHS, make_join.EPOCHS + 1)[0] for stores in (joins, wanted))
+    stores_of_joins = {identity: logs[identity] for identity in joins}
+    out, expected = (
+        rest(make_join, stores, make_join.EPOCHS, make_join.EPOCHS + 1)[0] for stores in (joins, stores_of_joins)
+    )
     assert out == expected and all(map(len, out[0].values()))

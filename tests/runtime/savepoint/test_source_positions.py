@@ -182,9 +182,9 @@ def test_a_log_of_the_second_version_without_names() -> None:
 
 def test_positions_of_some_sources_by_name() -> None:
     then = noted(topic(1), topic(2))
-    given = start({"b": {"topic": {"0": 70}}, "c": None})
-    assert offsets(find(given, then, ["a", "b"], kafka("a", "b", "c"))) == [1, 70, None]
-    refused = find(given, then, ["a", "b"], kafka("a", "b"))
+    started = start({"b": {"topic": {"0": 70}}, "c": None})
+    assert offsets(find(started, then, ["a", "b"], kafka("a", "b", "c"))) == [1, 70, None]
+    refused = find(started, then, ["a", "b"], kafka("a", "b"))
     assert "positions names 'c', and the program has no source of that name" in refused.wrong[0]
     edited = find(start({"b": {"topic": {"0": 70}}}), Sources(), None, kafka("a", "b"))
     assert offsets(edited) == [None, 70]

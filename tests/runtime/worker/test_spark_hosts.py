@@ -83,10 +83,10 @@ def clock() -> Seconds:
 def worker(monkeypatch, clock):
     """The worker at hand; a test may put another one in its place."""
     CLOSED.clear()
-    mine = Residency(clock)
-    monkeypatch.setattr(residency, "here", mine)
-    yield mine
-    mine.close_all()
+    residents = Residency(clock)
+    monkeypatch.setattr(residency, "here", residents)
+    yield residents
+    residents.close_all()
 
 
 def counting(parallelism: int = 2) -> Query:

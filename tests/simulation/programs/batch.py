@@ -63,14 +63,14 @@ def broadcast_first(env, lefts, rights):
 
 
 def all_are_known(inputs: Inputs) -> dict[str, Any]:
-    lefts, known = inputs["lefts"], len(inputs["rights"])
+    lefts, count = inputs["lefts"], len(inputs["rights"])
     places = [
-        (key, tuple(numbers[:end]), known)
+        (key, tuple(numbers[:end]), count)
         for key, values in by_key(lefts).items()
         for numbers in [[value[2] for value in values]]
         for end in range(1, len(numbers) + 1)
     ]
-    return {"each": [(value, known) for value in lefts], "by key": places}
+    return {"each": [(value, count) for value in lefts], "by key": places}
 
 
 class InTurn(KeyedCoProcessFunction):

@@ -228,8 +228,8 @@ class Versions(KeyedBroadcastProcessFunction):
         due = sorted(payment[2] for payment in self.waiting if payment[1] == timestamp)
         rules = ctx.get_broadcast_state(RULES)
         in_force = max((at for at in rules if at <= timestamp), default=None)
-        known = sorted(number for number, at in self.known.items() if at <= timestamp)
-        yield ctx.get_current_key(), timestamp, due, in_force, in_force is not None and rules[in_force], known
+        numbers = sorted(number for number, at in self.known.items() if at <= timestamp)
+        yield ctx.get_current_key(), timestamp, due, in_force, in_force is not None and rules[in_force], numbers
         left = [payment for payment in self.waiting if payment[1] != timestamp]
         self.waiting.update(left)
         if not left:

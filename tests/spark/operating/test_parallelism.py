@@ -138,7 +138,7 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
 @pytest.mark.long("three queries for a line of the log")
 def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
     """Nothing is configured here: messages that are no warnings are in no log."""
-    told = (
+    notices = (
         "pillarbox: the query begins with parallelism 2, as spark.sql.shuffle.partitions says:"
         " env.set_parallelism() sets another one, and 'pillarbox rescale' changes it, up to the max parallelism\n"
     )
@@ -148,19 +148,19 @@ def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
         " one\n"
     )
 
-    def said() -> str:
+    def log_text() -> str:
         return "".join(line for line in capsys.readouterr().err.splitlines(True) if "pillarbox" in line)
 
-    assert home.run(None) == counts(1) and said() == told + fixed
-    assert home.run(None) == counts(2) and said() == ""
+    assert home.run(None) == counts(1) and log_text() == notices + fixed
+    assert home.run(None) == counts(2) and log_text() == ""
     savepoint = str(home.folder / "savepoint")
     pillarbox.savepoint(home.spark, str(home.checkpoint), savepoint)
     home.checkpoint = home.folder / "from a savepoint"
-    assert home.run(None, savepoint=savepoint) == counts(3) and said() == told + fixed
-    assert home.run(None, savepoint=savepoint) == counts(4) and said() == ""
+    assert home.run(None, savepoint=savepoint) == counts(3) and log_text() == notices + fixed
+    assert home.run(None, savepoint=savepoint) == counts(4) and log_text() == ""
     home.checkpoint = home.folder / "another"
     home.run(2)
-    assert said() == fixed
+    assert log_text() == fixed
 
 
 @pytest.mark.long("runtime/changes/test_layouts_of_checkpoints.py has notes and logs without Spark")

@@ -107,8 +107,8 @@ def logs_of(spark: Any, checkpoint: str) -> dict[tuple[str, int], MemoryChunkSto
     for operator in files.stateful:
         heads = files.heads(operator)
         for code, number, payload in files.logs(operator).collect():
-            place = heads[code].operator, heads[code].subtask
-            results.setdefault(place, MemoryChunkStore()).put(number, bytes(payload))
+            identity = heads[code].operator, heads[code].subtask
+            results.setdefault(identity, MemoryChunkStore()).put(number, bytes(payload))
     return results
 
 
@@ -156,7 +156,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
 
     # Its rows are the checkpoint's, however they are read.
     columns = ("key", "seen", "last", "timers")
-    rows, same = (read_state(spark, place, "remember").select(*columns) for place in (checkpoint, directory))
+    rows, same = (read_state(spark, folder, "remember").select(*columns) for folder in (checkpoint, directory))
     assert rows.schema == same.schema
     results = sorted(map(repr, rows.collect()))
     assert results == sorted(map(repr, same.collect())) and len(results) == KEYS
@@ -166,8 +166,8 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     remember, sums = results["operators"]
     assert (remember["keys"], remember["timers"], remember["states"]["seen"]) == (KEYS, 3 * KEYS, "value LONG")
     assert remember["watermark"] == 20_000 + 700 * (KEYS - 1) - 1 and sums["arrow_rows"] >= KEYS
-    for place in (checkpoint, directory):
-        of_columns = read_state(spark, place, "sums/of x").where("stream IS NOT NULL")
+    for folder in (checkpoint, directory):
+        of_columns = read_state(spark, folder, "sums/of x").where("stream IS NOT NULL")
         partials = of_columns.selectExpr("partials.key", "partials.name", "partials.__pillarbox_rows AS n")
         counts = partials.groupBy("key", "name").sum("n").collect()
         assert sorted(map(tuple, counts)) == [(key, f"key {key}", 3) for key in range(KEYS)]
@@ -180,8 +180,10 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         new = restore_logs(
             local, operator.uid, [LogIdentity(operator.uid, n, count, operator.max_parallelism) for n in range(count)]
         )
-        mine = {(operator.uid, subtask): store for subtask, store in new.items()}
-        assert content(mine) == content({place: log for place, log in logs.items() if place[0] == operator.uid})
+        stores = {(operator.uid, subtask): store for subtask, store in new.items()}
+        assert content(stores) == content(
+            {identity: log for identity, log in logs.items() if identity[0] == operator.uid}
+        )
         spark_own, local_own = (each.own_states(operator.uid) for each in (opened, local))
         assert spark_own == local_own and spark_own[0].task["gate"]
 
@@ -235,7 +237,7 @@ def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
     # Queries take any path, and so do their descriptions; operations of Spark's state reader alone are refused.
     elsewhere = tmp_path / "copy [1]" / "5% *"
     copytree(checkpoint, elsewhere)
-    then, now = (Checkpoint(spark, str(place)) for place in (checkpoint, elsewhere))
+    then, now = (Checkpoint(spark, str(folder)) for folder in (checkpoint, elsewhere))
     assert (now.last_committed, now.parallelism, now.subtasks()) == (2, 2, then.subtasks())
     copytree(checkpoint, tmp_path / "copy%20[1]" / "5%25%20*")  # it would read that one instead
     for call in (

@@ -74,14 +74,14 @@ def test_the_task_that_failed(spark: SparkSession, ran: tuple[Inbox, str], tmp_p
     # The checkpoint is unchanged, and the copy is deleted.
     assert sorted(path for path in Path(checkpoint).rglob("*") if path.is_file()) == before
     assert not list(Path(checkpoint).parent.glob("checkpoint-recording-*"))
-    code, told = replayed(Path(folder), "--diff")
-    failure = told["failure"]
-    assert (code, told["uid"], told["epoch"], told["differs"]) == (0, "seen", 3, [])
+    code, result = replayed(Path(folder), "--diff")
+    failure = result["failure"]
+    assert (code, result["uid"], result["epoch"], result["differs"]) == (0, "seen", 3, [])
     assert (failure["cause"], failure["key"]) == ("ValueError", "'c3'")
     assert "an amount of -5" in failure["message"] or "amount=-5" in failure["record"]
     # It stops as requested; the number is the failure's.
-    code, told = replayed(Path(folder), "--at", str(failure["number"]))
-    assert (code, told["stopped"], told["failure"]) == (0, True, None)
+    code, result = replayed(Path(folder), "--at", str(failure["number"]))
+    assert (code, result["stopped"], result["failure"]) == (0, True, None)
     with pytest.raises(ConfigurationError, match="exists: pass a folder that does not exist"):
         pillarbox.record(program(spark, inbox), folder, checkpointLocation=checkpoint)
 
@@ -103,10 +103,10 @@ def test_a_task_of_a_committed_epoch(
         assert where == {"subtask": 0}
         assert not folder.exists()
         return
-    code, told = replayed(folder, "--diff")
-    assert (code, told["failure"], told["differs"]) == (0, None, [])
-    assert told["records"] > 0
-    assert told["state"] == ([] if uid != "timestamps-2" else None)
+    code, result = replayed(folder, "--diff")
+    assert (code, result["failure"], result["differs"]) == (0, None, [])
+    assert result["records"] > 0
+    assert result["state"] == ([] if uid != "timestamps-2" else None)
 
 
 @pytest.mark.long("an epoch runs again; tests of the comparison need none")

@@ -104,12 +104,12 @@ def test_the_driver_of_a_running_query_records(
     spark: SparkSession, running: tuple[Any, Inbox, str], tmp_path: Path
 ) -> None:
     query, inbox, checkpoint = running
-    told: list[str] = []
-    request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, notify=told.append, uid="seen", key="c3")
+    messages: list[str] = []
+    request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, notify=messages.append, uid="seen", key="c3")
     recording = read_recording(tmp_path / "c3")
     assert (recording.facts.epoch, recording.facts.uid) == (0, "seen")
     assert replay(recording, diff=True).state == []
-    assert told == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
+    assert messages == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
     # The driver's message reports the problem; the query continues.
     with pytest.raises(pillarbox.ConfigurationError, match="exists: give a folder that does not"):
         request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, uid="seen", key="c3")

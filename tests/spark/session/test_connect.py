@@ -411,9 +411,9 @@ def operated(spark, checkpoint):
 
 
 def test_a_query_that_is_looked_after_and_looked_into(connect, tmp_path):
-    ends, said, rows, (state, alarms, said_of_rescale) = connect.run(looked_after, tmp_path)
+    ends, refusal, rows, (state, alarms, said_of_rescale) = connect.run(looked_after, tmp_path)
     assert ends == [(True, "None")] * 2
-    assert "the key was the column key BIGINT, and is the column at BIGINT" in said
+    assert "the key was the column key BIGINT, and is the column at BIGINT" in refusal
     assert [row for row in rows if row[1] > 0] == [(key, n) for key in range(7) for n in (1, 2, 3, 4)]
     assert {key for key, n in rows if n < 0} == set(range(7))
     assert state == [(key, 4) for key in range(7)]
@@ -464,18 +464,18 @@ def stopped_and_drained(spark, folder: Path):
     pillarbox.stop_with_savepoint(query, str(folder / "second"), drain=True, timeout=400)
     rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
     opened = [open_savepoint(spark, str(folder / name)) for name in ("first", "second")]
-    said = [
+    contents = [
         (each.manifest.drained, sorted(map(tuple, each.frame("counted").select("key", "seen").collect())))
         for each in opened
     ]
-    return results, sorted(map(tuple, rows)), said
+    return results, sorted(map(tuple, rows)), contents
 
 
 def test_stopped_with_a_savepoint_and_drained(connect, tmp_path):
-    result, rows, said = connect.run(stopped_and_drained, tmp_path)
+    result, rows, contents = connect.run(stopped_and_drained, tmp_path)
     assert result == [False, 0]
     assert rows == [(key, 21) for key in range(7)]
-    assert said == [(False, [(key, 10) for key in range(7)]), (True, [(key, 21) for key in range(7)])]
+    assert contents == [(False, [(key, 10) for key in range(7)]), (True, [(key, 21) for key in range(7)])]
 
 
 @pytest.mark.parametrize("case", on("connect"))
@@ -498,8 +498,8 @@ async def at(row):
 def limited(spark, **limits):
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
     rows = env.from_dataframe(spark.range(60)).key_by("id")
-    made = rows.map_async(at, "id LONG, at DOUBLE", budgets=[Budget("service", requests=40, **limits)])
-    return sorted(row.at for row in made.to_dataframe().collect())
+    limited_rows = rows.map_async(at, "id LONG, at DOUBLE", budgets=[Budget("service", requests=40, **limits)])
+    return sorted(row.at for row in limited_rows.to_dataframe().collect())
 
 
 def test_budgets_are_static_shares_and_ceilings_are_refused(connect):

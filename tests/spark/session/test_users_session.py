@@ -333,7 +333,7 @@ def test_spark_compares_the_output_of_tasks_that_run_again(user, files, tmp_path
     writer = counts(files).writeStream
     writer = writer.foreachBatch(lambda batch, number: seen.append((batch.count(), batch.sparkSession.conf.getAll)))
     to_the_end(writer, tmp_path / "checkpoint")
-    assert [(told[SHUFFLE_CHECKSUMS], told[SHUFFLE_RETRY]) for _, told in seen] == [("true", "true")] * 2
+    assert [(settings[SHUFFLE_CHECKSUMS], settings[SHUFFLE_RETRY]) for _, settings in seen] == [("true", "true")] * 2
 
 
 def test_naive_datetimes_are_in_the_time_zone_of_the_programs_session(spark, user):

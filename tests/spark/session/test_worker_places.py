@@ -75,8 +75,8 @@ def run_without(blocked: set[str], code: str) -> list[str]:
 
 
 def test_a_keyed_program_runs_without_the_libraries_of_others():
-    said = run_without({"cachetools", "cloudpickle", "grpc", "uvloop", "zstandard"}, KEYED)
-    assert said == ["[(1, 1), (1, 2), (2, 1)]"]
+    output = run_without({"cachetools", "cloudpickle", "grpc", "uvloop", "zstandard"}, KEYED)
+    assert output == ["[(1, 1), (1, 2), (2, 1)]"]
 
 
 def test_the_states_are_declared_where_pillarbox_is_not():

@@ -113,15 +113,15 @@ def test_one_error_at_a_look_is_not_the_end_of_a_query(
     assert failed.wait(60)
     inbox.put(("a", 1, 1))
     query.processAllAvailable()
-    known = watched_query(query, "the test")
+    watched = watched_query(query, "the test")
     last = query.lastProgress
     assert last is not None
-    while (newest := known.snapshot().newest) is None or newest.number < last["batchId"]:
+    while (newest := watched.snapshot().newest) is None or newest.number < last["batchId"]:
         time.sleep(0.05)
-    assert known.snapshot().run.status == "running"
+    assert watched.snapshot().run.status == "running"
     query.stop()
     query.awaitTermination()
-    assert known.snapshot().run.status == "stopped"
+    assert watched.snapshot().run.status == "stopped"
     assert [record.getMessage() for record in caplog.records if "is read again" in record.getMessage()] != []
 
 

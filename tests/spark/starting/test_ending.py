@@ -171,9 +171,9 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
     add(spark, tmp_path)
     while not (tmp_path / "begun").exists():
         time.sleep(0.05)
-    told: list[str] = []
+    messages: list[str] = []
     asking = threading.Thread(
-        target=stop_query, args=(spark, checkpoint), kwargs={"timeout": 400, "notify": told.append}
+        target=stop_query, args=(spark, checkpoint), kwargs={"timeout": 400, "notify": messages.append}
     )
     asking.start()
     while query.isActive and asking.is_alive():
@@ -183,7 +183,7 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
     query.awaitTermination()
     assert epochs(tmp_path / "checkpoint") == (1, 1)
     asking.join()
-    assert told[0] == "waiting for the query's driver to accept the request" and query.exception() is None
+    assert messages[0] == "waiting for the query's driver to accept the request" and query.exception() is None
     if RESCALES:
         assert pillarbox.rescale(spark, checkpoint, 2)
 

@@ -118,22 +118,22 @@ def test_state_files_have_format_1_whatever_the_session_says(query: Query) -> No
     ids=["skips the writing", "returns early"],
 )
 def test_a_function_that_knows_its_batches(query: Query, reads: bool) -> None:
-    known: dict[int, list[tuple[str, int]]] = {}
+    batches: dict[int, list[tuple[str, int]]] = {}
 
     def write(batch: DataFrame, number: int) -> None:
-        if number in known and not reads:
+        if number in batches and not reads:
             return
         batch.persist()
         rows = [(row.k, row.n) for row in batch.collect()]
         batch.unpersist()
-        known.setdefault(number, rows)
+        batches.setdefault(number, rows)
 
     query.put("ab", "a")
     query.run(query.writer().foreachBatch(write))
     query.forget_last_commit()
     query.put("ab")
     query.run(query.writer().foreachBatch(write))
-    assert sorted(row for rows in known.values() for row in rows) == EXPECTED
+    assert sorted(row for rows in batches.values() for row in rows) == EXPECTED
 
 
 @pytest.mark.long("the test before reads an interrupted batch")

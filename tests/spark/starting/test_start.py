@@ -198,9 +198,9 @@ def test_a_description_that_is_half_written_is_none(home: Home) -> None:
     folder = Path(home.checkpoint, "pillarbox")
     (whole,) = (text for path in folder.glob("*.txt") if "programs" in (text := path.read_text()))
     later = whole.replace('"number": 1', '"number": 2').replace("card", "shop")
-    for place in (folder / "_temporary" / "0" / "part-0.txt", folder / "part-0.txt", folder / f".{'0' * 32}.txt.tmp"):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(later[: len(later) // 2])
+    for file in (folder / "_temporary" / "0" / "part-0.txt", folder / "part-0.txt", folder / f".{'0' * 32}.txt.tmp"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(later[: len(later) // 2])
     with pytest.raises(CheckpointMismatchError, match="the key was the column card"):
         pillarbox.start(home.writer(program(home, Sum(), key="shop")))
     home.put({"card": "a", "shop": "s", "amount": 2})

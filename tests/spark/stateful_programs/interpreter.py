@@ -184,19 +184,19 @@ def run_with_state(key, frames, state):
     for frame in frames:
         for row in frame.itertuples():
             calls += [(call, row.t.tz_localize("UTC")) for call in json.loads(row.calls)]
-    said = []
+    outcomes = []
     for (name, method, *arguments), t in calls:
         if name == "timer" and method != "list":
-            said.append(outcome(state.setTimeoutTimestamp, int(t.timestamp() * 1000) + 1000 * arguments[0]))
+            outcomes.append(outcome(state.setTimeoutTimestamp, int(t.timestamp() * 1000) + 1000 * arguments[0]))
         elif method in ("clear", "put"):
-            said.append(outcome(state.remove))
+            outcomes.append(outcome(state.remove))
         elif method == "update":
-            said.append(outcome(state.update, tuple(arguments[0])))
+            outcomes.append(outcome(state.update, tuple(arguments[0])))
         else:
-            said.append(repr((state.exists, state.getOption)))
+            outcomes.append(repr((state.exists, state.getOption)))
     if state.hasTimedOut and before is not None and before[0] == 1:
         state.remove()
     if state.hasTimedOut and before is not None and before[0] == 2:
         state.update((3, "timed out"))
-    text = f"{state.hasTimedOut} {key} {type(key[0]).__name__} {before} {state.getCurrentWatermarkMs()} {said}"
+    text = f"{state.hasTimedOut} {key} {type(key[0]).__name__} {before} {state.getCurrentWatermarkMs()} {outcomes}"
     yield pd.DataFrame({"k": [key[0]], "said": [text]})

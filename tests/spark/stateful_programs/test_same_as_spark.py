@@ -61,9 +61,9 @@ def results(
     arrived.mkdir(parents=True)
 
     def take(batch: DataFrame, number: int) -> None:
-        said = collected[number] = defaultdict(list)
+        texts = collected[number] = defaultdict(list)
         for row in batch.collect():
-            said[row.k].append(row.said)
+            texts[row.k].append(row.said)
 
     def start() -> Any:
         df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(arrived))
@@ -83,7 +83,7 @@ def results(
         query.processAllAvailable()
     finally:
         query.stop()
-    return {number: dict(said) for number, said in collected.items() if said}
+    return {number: dict(texts) for number, texts in collected.items() if texts}
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def session(spark: SparkSession) -> SparkSession:
 def _joined(batches: dict[int, dict[str, list[str]]]) -> dict[str, list[str]]:
     """Return each program's output over all micro-batches."""
     joined: dict[str, list[str]] = defaultdict(list)
-    for _, said in sorted(batches.items()):
-        for key, texts in said.items():
+    for _, by_key in sorted(batches.items()):
+        for key, texts in by_key.items():
             joined[key] += texts
     return joined
 

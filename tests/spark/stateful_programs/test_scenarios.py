@@ -75,13 +75,13 @@ class Composite(StatefulProcessor):
         a, b, c, d = self.value.get()
         b.append("of the user's own")  # it changes no state
         tags = [[(tag.n, tag.s) for tag in tags or ()] for _, tags in self.items.get()]
-        said = [a, self.value.get()[1], c, d, tags, list(self.map.keys()), self.map.getValue(("a", (1,))).d]
-        yield Row(said=repr(said))
+        values = [a, self.value.get()[1], c, d, tags, list(self.map.keys()), self.map.getValue(("a", (1,))).d]
+        yield Row(said=repr(values))
 
 
 def test_values_in_values(spark: SparkSession, group_by: Callable[..., Any]) -> None:
-    said = group_by(spark.range(1), "id").transformWithState(Composite(), "said STRING", "append", "None").head().said
-    assert said == (
+    text = group_by(spark.range(1), "id").transformWithState(Composite(), "said STRING", "append", "None").head().said
+    assert text == (
         "[1, ['x', 'y'], {'k': 5}, Row(e=None), [[(1, 'one'), (2, 'two')], [], []], [('a', Row(c=1))], {'b': [1, 2]}]"
     )
 

@@ -75,9 +75,9 @@ def test_each_kind_of_the_tasks_own_state_is_in_one(_logs):
     assert {request[0] for request in requests} == {"request", "watermark", "idle"}
     assert {request[1] for request in requests if request[0] == "idle"} >= {True}
     times = [task["event_time"] for task in tasks if "event_time" in task]
-    said = [each for time in times for each in time["operators"].values()]
-    assert {name for each in said for name in each} == {"watermark", "idle", "quiet_since", "silent"}
-    assert {each.get("silent") for each in said} == {None, True, False}
+    states = [each for time in times for each in time["operators"].values()]
+    assert {name for each in states for name in each} == {"watermark", "idle", "quiet_since", "silent"}
+    assert {each.get("silent") for each in states} == {None, True, False}
     assert any(time["meetings"] for time in times)
     assert {name for time in times for name in time} == {"operators", "meetings", "heard"}
 

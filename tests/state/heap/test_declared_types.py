@@ -108,15 +108,15 @@ VALUES += [Row.of(card="a", n=1), Row.of(card=1, n=1), Cart(1.5), Cart("x")]  # 
 @given(st.sampled_from(DECLARED), st.sampled_from(VALUES), st.sampled_from(["value", "list", "map", "any"]))
 def test_a_declared_type_holds_everywhere(declared: Any, value: Any, kind: str) -> None:
     fits = kind == "any" or plain_type(declared).fits([value])
-    for place, run in PLACES.items():
-        said = None
+    for where, run in PLACES.items():
+        message = None
         try:
             run(Keep(declared), (kind, value))
         except TypeMismatchError as error:
-            said = str(error)
-        assert (said is None) == fits, (place, said)
-        if said is not None:
-            assert f"the {kind} state '{kind}' of key 1 does not fit its declared type: " in said, place
+            message = str(error)
+        assert (message is None) == fits, (where, message)
+        if message is not None:
+            assert f"the {kind} state '{kind}' of key 1 does not fit its declared type: " in message, where
 
 
 def test_a_float_is_refused_where_it_is_text() -> None:

@@ -189,8 +189,8 @@ def test_the_same_name_gives_the_same_state(backend):
 
 
 def test_states_are_declared_in_open(backend):
-    known = state_of(backend, ValueStateDescriptor("s"))
-    assert backend.get_state(ValueStateDescriptor("s")) is known
+    state = state_of(backend, ValueStateDescriptor("s"))
+    assert backend.get_state(ValueStateDescriptor("s")) is state
     with pytest.raises(ProgramError, match=r"'op' asks for the state 'new' while records.*declare all states in open"):
         backend.get_state(ValueStateDescriptor("new"))
 
@@ -298,16 +298,16 @@ def test_a_key_of_another_subtask_is_refused():
     backend = KeyedStateBackend("op", KeyOwner(1, 4, 128))
     backend.get_state(ValueStateDescriptor("s"))
     backend.seal()
-    mine = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
+    own_keys = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
     for key in range(100):
-        if key in mine:
+        if key in own_keys:
             backend.set_current_key(key)
         else:
             with pytest.raises(
                 OperatorError, match=f"operator 'op': the key {key} belongs to subtask .* same key each time"
             ):
                 backend.set_current_key(key)
-    assert list(backend.rows) == mine
+    assert list(backend.rows) == own_keys
 
 
 def test_the_order_of_keys_is_found_once(monkeypatch):

@@ -240,14 +240,14 @@ def test_none_is_refused_and_the_key_that_failed_is_the_current_one(fold, says):
 
 def test_a_key_of_another_subtask_is_refused_when_it_is_new():
     worker = Worker(MemoryChunkStore(), owner=KeyOwner(1, 4, 128))
-    mine = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
+    own_keys = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
 
     def check(key: Any, window: Any) -> None:
         assert window.namespace == FIRST
         worker.backend.check_owner(key)
 
-    worker.fold(FIRST, *((key, key) for key in mine), check=check)
-    other = next(key for key in range(100) if key not in mine)
+    worker.fold(FIRST, *((key, key) for key in own_keys), check=check)
+    other = next(key for key in range(100) if key not in own_keys)
     with pytest.raises(OperatorError, match=f"the key {other} belongs to subtask"):
         worker.fold(FIRST, (other, 1), check=check)
     assert worker.backend.key == other

@@ -56,14 +56,14 @@ class Mean(AggregateFunction):
 
 
 def descriptor_of(kind: str, ttl: StateTtlConfig | None = None) -> Any:
-    made: dict[str, Any] = {
+    descriptors: dict[str, Any] = {
         "value": lambda: ValueStateDescriptor("value", int),
         "list": lambda: ListStateDescriptor("list", int),
         "map": lambda: MapStateDescriptor("map", int, int),
         "sum": lambda: ReducingStateDescriptor("sum", lambda a, b: a + b, int),
         "mean": lambda: AggregatingStateDescriptor("mean", Mean(), Types.TUPLE([Types.LONG(), Types.LONG()])),
     }
-    descriptor = made[kind]()
+    descriptor = descriptors[kind]()
     if ttl is not None:
         descriptor.enable_time_to_live(ttl)
     return descriptor
@@ -135,21 +135,21 @@ class Model:
 
     def call(self, now: int, ttl: StateTtlConfig | None, key: int, kind: str, what: str, argument: int) -> Any:
         """Call a state that never returns expired values."""
-        place = (key, kind)
+        slot = (key, kind)
         if ttl is None:
-            alive: dict[Any, Any] = {name: (value, None) for name, (value, _) in self.held[place].items()}
+            alive: dict[Any, Any] = {name: (value, None) for name, (value, _) in self.held[slot].items()}
         else:
             # Earlier values are stamped at the end of the first epoch, and count from then on.
             alive = {
                 name: (value, stamp)
-                for name, (value, stamp) in self.held[place].items()
+                for name, (value, stamp) in self.held[slot].items()
                 if stamp is None or stamp + ttl.millis > now
             }
-        self.held[place] = alive
+        self.held[slot] = alive
         stamp = None if ttl is None else now
         on_read = what != "peek" and ttl is not None and ttl.update_type is LIVE.OnReadAndWrite
         if what == "clear":
-            self.held[place] = {}
+            self.held[slot] = {}
             return None
         if kind in ("value", "sum", "mean"):
             (present, _) = alive.get(0, (None, None))
@@ -170,7 +170,7 @@ class Model:
             if what == "write":
                 alive[max(alive, default=-1) + 1] = argument, stamp
             elif what == "rewrite":
-                self.held[place] = {0: (argument, stamp), 1: (argument + 1, stamp)}
+                self.held[slot] = {0: (argument, stamp), 1: (argument + 1, stamp)}
             else:
                 if on_read:
                     alive.update({name: (value, now) for name, (value, _) in alive.items()})
@@ -256,13 +256,13 @@ def test_equal_to_plain_python(epochs, configs, large, late):
                 task = workers[0]
                 if task.log.sync(store) is Sync.OUT_OF_STEP:
                     task = workers[0] = Task(store, configs, late=late)
-                kept = copy.deepcopy(model.held)
+                copy_of_model = copy.deepcopy(model.held)
                 task.backend.now = now
                 for key, kind, what, argument in calls:
                     result = task.call(key, kind, what, argument)
                     assert result == model.call(now, configs.get(kind), key, kind, what, argument), (kind, what)
                 if event == "lost" and not attempt:
-                    model.held = kept  # the attempt is lost with its worker, and all is done again
+                    model.held = copy_of_model  # the attempt is lost with its worker, and all is done again
                     workers = [Task(store, configs, late=late)]
             task.commit()
             model.end_epoch(now, configs)
@@ -342,7 +342,7 @@ def test_a_time_to_live_that_is_switched_off_leaves_no_stamps():
     task.commit()
     task = Task(store, {})
     stamps = [index for index, slot in enumerate(task.backend.slots, FIRST_SLOT) if slot.name.startswith(STAMPS)]
-    assert [task.backend.rows[1][place] for place in stamps] == [None] * len(stamps)
+    assert [task.backend.rows[1][slot] for slot in stamps] == [None] * len(stamps)
     task = Task(store, {"value": StateTtlConfig(10)})  # and on again: it counts from now on
     task.backend.now = 5000
     assert task.call(1, "value", "read", 0) == 7

@@ -125,10 +125,10 @@ def test_the_note_of_a_function_is_the_same_in_every_process():
 
 def log(store, key):
     backend = KeyedStateBackend("op")
-    made = StateLog(LogIdentity("op", 0, 1, 128, (), key), backend)
+    state_log = StateLog(LogIdentity("op", 0, 1, 128, (), key), backend)
     backend.seal()
-    made.sync(store)
-    return made
+    state_log.sync(store)
+    return state_log
 
 
 def written(key):

@@ -704,8 +704,8 @@ def changed(shape, draw):
     if shape[0] in ("LIST", "MAP"):
         return shape[0], changed(shape[1], draw)
     names = draw(st.permutations([*shape[-1], "d"]))
-    kept = names[: draw(st.integers(1, len(names)))]
-    return *shape[:-1], {name: changed(shape[-1][name], draw) if name in shape[-1] else "STRING" for name in kept}
+    names_left = names[: draw(st.integers(1, len(names)))]
+    return *shape[:-1], {name: changed(shape[-1][name], draw) if name in shape[-1] else "STRING" for name in names_left}
 
 
 def simple(value):
@@ -732,8 +732,8 @@ def value_of(shape, declared, draw):
         return draw(SCALARS[shape][1])
     if shape[0] in ("LIST", "MAP"):
         inner = declared.__args__[-1]
-        made = [value_of(shape[1], inner, draw) for _ in range(draw(st.integers(0, 2)))]
-        return made if shape[0] == "LIST" else {str(index): each for index, each in enumerate(made)}
+        items = [value_of(shape[1], inner, draw) for _ in range(draw(st.integers(0, 2)))]
+        return items if shape[0] == "LIST" else {str(index): each for index, each in enumerate(items)}
     if shape[0] == "ROW" and not hasattr(declared, "__args__"):
         return Row.of(**{name: draw(SCALARS[part][1]) for name, part in shape[1].items()})
     if shape[0] == "ROW":
@@ -895,8 +895,8 @@ def test_golden_logs_go_on_with_a_changed_program(plain, monkeypatch, shop):
         }
 
     def order_of(n, currency, note=""):
-        kept = {} if plain else {"note": note}
-        return order(number=n, money=money(amount=n, currency=currency), **kept)
+        notes = {} if plain else {"note": note}
+        return order(number=n, money=money(amount=n, currency=currency), **notes)
 
     options: dict[str, Any] = {"name": "evolving", "timers": True}
     task = Task(store, moved={(golden.__name__, "Moved"): moved}, delete=["old"], **options, **declared(True))
@@ -993,9 +993,9 @@ def test_what_is_told_of_a_state_with_another_name_is_what_happens(states, delet
         state.update(1)
     then.commit()
     comparison = compare_states(head_of(then), head_of(program()))
-    told = [each for each in comparison.carried_out if "'sum'" in each]
-    assert comparison.doubtful == [] and len(comparison.refused) == bool(refused) and len(told) == bool(carried_out)
-    assert all(refused in each for each in comparison.refused) and all(carried_out in each for each in told)
+    changes = [each for each in comparison.carried_out if "'sum'" in each]
+    assert comparison.doubtful == [] and len(comparison.refused) == bool(refused) and len(changes) == bool(carried_out)
+    assert all(refused in each for each in comparison.refused) and all(carried_out in each for each in changes)
     if refused:
         with pytest.raises(CheckpointMismatchError):
             program(then.store)

@@ -108,6 +108,6 @@ def test_rows_of_namespaces_have_one_key_object_each(shared):
 
     # A start keeps its entries, and each later epoch releases one chunk's.
     for values in [1, 2, 3], [4, 5, 6]:
-        kept = written(values)
+        entries = written(values)
         assert keys_alive() <= 500 + 10
-        del kept
+        del entries

@@ -127,14 +127,14 @@ def test_the_log_and_what_an_epoch_writes_are_bounded_in_bytes(phases, seed):
     for what, epochs, count, sizes in phases:
         hot = [("hot", n) for n in range(min(count, 5))]
         for _ in range(epochs):
-            known = list(bounds.values)
+            keys_so_far = list(bounds.values)
             keys: list[Any]
             if what == "new":
                 keys = [next(fresh_key) for _ in range(count)]
-            elif what == "hot" or not known:
+            elif what == "hot" or not keys_so_far:
                 keys = hot
             else:
-                keys = [order.choice(known) for _ in range(count)]
+                keys = [order.choice(keys_so_far) for _ in range(count)]
             changes: dict[Any, bytes | None] = {}
             most = 400_000 - sum(map(len, bounds.values.values()))
             for key in keys:
@@ -251,7 +251,7 @@ def test_the_same_with_large_maps_and_lists(phases, seed):
             most = 100_000
             for _ in range(count):
                 key = order.randrange(3)
-                known = list(bounds.maps.get(key, ())) or [0]
+                keys_so_far = list(bounds.maps.get(key, ())) or [0]
                 value = order.randbytes(order.choice(sizes))
                 most -= len(value)
                 if most < 0:
@@ -260,9 +260,9 @@ def test_the_same_with_large_maps_and_lists(phases, seed):
                     operations.append((key, "put", next(names), value))
                     operations.append((key, "add", value[:100]))
                 elif what == "hot":
-                    operations.append((key, "put", order.choice(known), value))
+                    operations.append((key, "put", order.choice(keys_so_far), value))
                 elif what == "shrink":
-                    operations.append((key, "remove", order.choice(known)))
+                    operations.append((key, "remove", order.choice(keys_so_far)))
                 elif what == "values":
                     operations.append((key if order.random() < 0.5 else ("key", next(names)), "value", value))
             if what == "clear":

@@ -213,14 +213,14 @@ def test_values_of_all_shapes_by_workers_in_turn(phases, seed, workers):
     order, log, fresh_key = random.Random(seed), Log(workers), iter(range(10**9))
     for what, epochs, count, shapes, length in phases:
         for _ in range(epochs):
-            known = list(log.values) or ["first"]
+            keys_so_far = list(log.values) or ["first"]
             keys: list[Any]
-            if what == "new" and len(known) < 150:
+            if what == "new" and len(keys_so_far) < 150:
                 keys = [next(fresh_key) for _ in range(count)]
             elif what == "hot":
                 keys = [("hot", n) for n in range(min(count, 5))]
             else:
-                keys = [order.choice(known) for _ in range(count)]
+                keys = [order.choice(keys_so_far) for _ in range(count)]
             make = SHAPES[order.choice(shapes)]
             log.epoch({key: None if what == "gone" else make(length, order) for key in keys})
         log.check()
@@ -257,7 +257,9 @@ def test_windows_timers_and_stamps_by_workers_in_turn(phases, seed, workers):
             task.timers.current_watermark = task.windows.current_watermark = watermark
             places = [(order.randrange(20), (watermark + order.randrange(50) * 10, 10)) for _ in range(count)]
             # Expired values are also removed from other keys; and timers fire for any key.
-            touched = None if now or what == "fire" else {place if what == "windows" else place[0] for place in places}
+            touched = (
+                None if now or what == "fire" else {address if what == "windows" else address[0] for address in places}
+            )
             older = task.copy(touched)
             for key, window in places:
                 task.at(key)

@@ -392,21 +392,21 @@ def test_an_object_that_is_not_as_its_class_says_is_beside_its_column():
     kind = column_type("shop.Card[shop:dict](n: LONG, of: shop.Owner[shop:tuple](name: STRING)?)")
     card, owner = (name_of_class(("shop", name)) for name in ("Card", "Owner"))
 
-    def made(state: Any, of: Any = card) -> Any:
+    def obj(state: Any, of: Any = card) -> Any:
         value = Opaque.__new__(of)
         value.__setstate__(state)
         return value
 
-    fits = made({"n": 1, "of": Opaque.__new__(owner, "x")}), made({"of": None, "n": None})
+    fits = obj({"n": 1, "of": Opaque.__new__(owner, "x")}), obj({"of": None, "n": None})
     others = [
-        made({"n": 1}), made({"n": 1, "of": None, "more": 1}), made((None, {"n": 1, "of": None})), made([1, None]),
-        made({"n": 1, "of": None}, owner), made({"n": 1, "of": Opaque.__new__(owner)}), made({"n": "1", "of": None}),
+        obj({"n": 1}), obj({"n": 1, "of": None, "more": 1}), obj((None, {"n": 1, "of": None})), obj([1, None]),
+        obj({"n": 1, "of": None}, owner), obj({"n": 1, "of": Opaque.__new__(owner)}), obj({"n": "1", "of": None}),
         (1, None), {"n": 1, "of": None},
     ]  # fmt: skip
     column, wrong = kind.split([*fits, None, *others])
     assert wrong == [*range(3, 3 + len(others))]
     assert column.to_pylist()[:3] == [{"n": 1, "of": {"name": "x"}}, {"n": None, "of": None}, None]
-    assert list(map(pickled, kind.decode(column)[:2])) == [pickled(fits[0]), pickled(made({"n": None, "of": None}))]
+    assert list(map(pickled, kind.decode(column)[:2])) == [pickled(fits[0]), pickled(obj({"n": None, "of": None}))]
 
 
 def unread(payload: bytes) -> Any:
@@ -547,13 +547,13 @@ def test_subtasks_that_keep_their_keys_keep_their_watermarks():
 
 
 def test_what_is_known_of_event_time():
-    def known(watermark: int, idle: bool, since: int | None) -> OwnState:
+    def own_state(watermark: int, idle: bool, since: int | None) -> OwnState:
         valve = {"watermark": watermark, "idle": idle, "channels": {("a", None, 0): (watermark, idle, not idle)}}
-        said = {"watermark": watermark, "idle": idle, "quiet_since": since, "silent": idle}
-        operators = {"times": said, "clock": {"watermark": watermark}} if watermark else {"times": said}
+        times = {"watermark": watermark, "idle": idle, "quiet_since": since, "silent": idle}
+        operators = {"times": times, "clock": {"watermark": watermark}} if watermark else {"times": times}
         return OwnState({"event_time": {"operators": operators, "meetings": {("union",): valve}}})
 
-    states = [known(10, True, 500), known(0, False, 800), known(30, False, None)]
+    states = [own_state(10, True, 500), own_state(0, False, 800), own_state(30, False, None)]
     assert [own.task["event_time"] for own in redistribute("op", states, 3)] == [
         state.task["event_time"] for state in states
     ]
@@ -587,18 +587,18 @@ def test_a_savepoint_that_is_not_as_it_was():
 
     with pytest.raises(CheckpointMismatchError, match=r"key_group is not that of the key"):
         build([batch])
-    (mine,) = [share for subtask, share in table.route(batch, 2, 8) if subtask == 0]
-    build([mine])
+    (own_rows,) = [share for subtask, share in table.route(batch, 2, 8) if subtask == 0]
+    build([own_rows])
     with pytest.raises(CheckpointMismatchError, match=r"the state of \d twice"):
-        build([mine, mine])
+        build([own_rows, own_rows])
     with pytest.raises(CheckpointMismatchError, match=r"it has no column 'timers'"):
-        build([mine.drop_columns(["timers"])])
-    place = mine.schema.get_field_index("value")
+        build([own_rows.drop_columns(["timers"])])
+    index = own_rows.schema.get_field_index("value")
     with pytest.raises(CheckpointMismatchError, match=r"its column 'value' is no int64"):
-        build([mine.set_column(place, "value", pa.array(["no number"] * mine.num_rows))])
-    place = mine.schema.get_field_index("exact")
+        build([own_rows.set_column(index, "value", pa.array(["no number"] * own_rows.num_rows))])
+    index = own_rows.schema.get_field_index("exact")
     with pytest.raises(CheckpointMismatchError, match=r"its rows cannot be read: UnpicklingError"):
-        build([mine.set_column(place, "exact", pa.array([b"no pickle"] * mine.num_rows))])
+        build([own_rows.set_column(index, "exact", pa.array([b"no pickle"] * own_rows.num_rows))])
 
 
 def renewed(content: Any) -> str:

@@ -138,13 +138,13 @@ def test_the_fields_of_a_class_are_the_same_by_value(home: Home) -> None:
 
 def test_a_class_that_another_pickler_copied_has_the_same_defaults() -> None:
     """A pickle that was made where pillarbox was not imported holds a copy of the sentinel."""
-    made = dataclasses.make_dataclass("Made", [("n", int), ("f", int, 0)])
+    created_class = dataclasses.make_dataclass("Made", [("n", int), ("f", int, 0)])
     missing = object.__new__(type(dataclasses.MISSING))
-    for field_ in dataclasses.fields(made):
+    for field_ in dataclasses.fields(created_class):
         if field_.default is dataclasses.MISSING:
             field_.default = missing
         field_.default_factory = missing
-    assert records.optional_fields(made) == {"f"}
+    assert records.optional_fields(created_class) == {"f"}
 
 
 def test_members_of_an_enum_stay_the_same_by_value(home: Home) -> None:
