@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-EXAMPLES = Path(__file__).parents[1] / "src" / "pillarbox" / "examples" / "_programs"
+EXAMPLES = Path(__file__).parents[1] / "examples" / "shipped"
 File = tuple[Path, list[str], list[tuple[Any, ...]]]  # its path, the names of its columns, its rows
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count lines of Python: all of them, and those with code, without docstrings, comments and blank lines.
 
-``python scripts/lines.py [FOLDER ...]`` prints a table by folder; by default of the core, its examples, the tools,
-``tests``, ``benchmarks``, ``examples`` and ``scripts``. ``--deep N`` divides them further. Below are the lines of the
+``python scripts/lines.py [FOLDER ...]`` prints a table by folder; by default of the core, the tools, ``tests``,
+``benchmarks``, ``examples`` and ``scripts``. ``--deep N`` divides them further. Below are the lines of the
 dashboard's scripts and templates.
 """
 
@@ -16,8 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLES = "src/pillarbox/examples"
-FOLDERS = ["src/pillarbox", EXAMPLES, "src/pillarbox_tools", "tests", "benchmarks", "examples", "scripts"]
+FOLDERS = ["src/pillarbox", "src/pillarbox_tools", "tests", "benchmarks", "examples", "scripts"]
 STATIC = ROOT / "src" / "pillarbox_tools" / "dashboard" / "static"
 _NO_CODE = {
     tokenize.COMMENT,
@@ -53,8 +52,6 @@ def main() -> None:
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for folder in arguments.folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.is_relative_to(ROOT / EXAMPLES) and folder != EXAMPLES and EXAMPLES in arguments.folders:
-                continue
             source = path.read_text()
             parts = path.relative_to(ROOT).parent.parts[: max(arguments.deep, len(Path(folder).parts))]
             row = counts["/".join(parts)]

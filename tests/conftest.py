@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis profiles, the one Spark session, and the one of Spark Connect."""
+"""Shared by all tests: hypothesis profiles, the Spark session, and the Spark Connect client."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.sessions import active_session, only_session, tasks_are_tried
 pytest_plugins = ["tests.support.budgets", "tests.support.collector"]
 
 # Profiles of hypothesis. "ci": the same examples in every run. "dev": new ones each time; failures in .hypothesis/.
-# Tests set no number of their own: each has 10 examples, and 300 in `make test-all`. None has a deadline: on a busy
-# machine a slow example is no bug. A fixture that a test shares between its examples only sets things up.
+# Tests set no number of their own: each has 10 examples, and 300 in `make test-all`. There is no deadline: on a busy
+# machine a slow example is not a bug. A fixture that a test shares between its examples only sets things up.
 _both = settings(
     deadline=None,
     max_examples=300 if "PILLARBOX_LONG" in os.environ else 10,
@@ -38,31 +38,32 @@ use_local_files()
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for a Spark session, so that nobody has to remember to; where several processes share
-    the tests, have slow files come first, so that none is left alone with them at the end."""
+    """Mark every test with a Spark session. With several processes, slow files run first, so that none is left at the
+    end.
+    """
     for item in items:
         if not {"spark", "connect"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
     slow = {item.path for item in items if item.get_closest_marker("spark") or item.get_closest_marker("fault")}
-    # The simulation is in one file, and the longest of those that are left.
+    # The simulation is one file, and the longest of the others.
     items.sort(key=lambda item: (item.path not in slow, "simulation" not in item.path.parts))
 
 
 @pytest.fixture(scope="session")
 def workers_python() -> Iterator[str]:
-    """What the sessions of the test run take for Python: it starts at once."""
+    """The Python command of the test run's sessions, which starts at once."""
     with forked_python() as program:
         yield program
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iterator[SparkSession]:
-    """The one local Spark session of the test run.
+    """The only local Spark session of the test run.
 
-    `local[2, 4]`: two cores, and a task may fail three times before its job does, so that tests can
-    kill workers. Change settings for one test only with `spark.newSession()`.
+    `local[2, 4]`: two cores, and a task may fail three times before its job does, so that tests can kill workers.
+    Change settings for one test only with `spark.newSession()`.
     """
     home = tmp_path_factory.mktemp("spark")
     builder = (
@@ -90,7 +91,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iter
 
 @pytest.fixture(autouse=True)
 def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test may use sessions of its own: Spark makes one active for good where it creates a DataFrame of rows."""
+    """A test may use its own sessions: Spark makes one active permanently when it creates a DataFrame of rows."""
     yield
     if "spark" in request.fixturenames:
         active_session(request.getfixturevalue("spark"))
@@ -98,14 +99,14 @@ def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def one_attempt(spark: SparkSession) -> Iterator[None]:
-    """A task that fails is not tried again meanwhile: for what fails at every attempt, each in a new worker."""
+    """Failed tasks are not retried: for tests that fail at every attempt, each in a new worker."""
     with tasks_are_tried_once(spark):
         yield
 
 
 @pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iterator[ConnectClient]:
-    """The one client of Spark Connect of the test run: it runs functions in a process of its own."""
+    """The only Spark Connect client of the test run, which runs functions in a separate process."""
     client = ConnectClient(tmp_path_factory.mktemp("connect"), python=workers_python)
     try:
         yield client

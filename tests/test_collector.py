@@ -15,9 +15,9 @@ def test_what_a_test_has_given_back_to_the_collector_is_frozen_before_the_next_o
     assert gc.get_freeze_count() == 0
     collector.pytest_runtest_setup(request.node)
     assert gc.get_freeze_count() > 10_000
-    # Where nothing has, garbage of the tests before stays with the collector.
+    # Otherwise garbage of earlier tests stays with the collector.
     ring: list[object] = []
     ring.append(ring)
     collector.pytest_runtest_setup(request.node)
-    # get_objects() leaves the frozen ones out. Their number is no witness: another thread may free some.
+    # get_objects() omits frozen objects. Their number proves nothing: another thread may free some.
     assert any(each is ring for each in gc.get_objects())

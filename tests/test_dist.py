@@ -1,4 +1,4 @@
-"""What is published: links of its description, and the same bytes for the same commit."""
+"""Published files: links of the description, and the same bytes for the same commit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_commit_is_the_same_bytes_each_time(tmp_path):
         assert one.read_bytes() == other.read_bytes()
     wheel, source = sorted(first, key=lambda path: path.suffix != ".whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"pillarbox/py.typed", "pillarbox/examples/_programs/fraud/README.md"} <= names
+    assert {"pillarbox/py.typed", "pillarbox/_examples/fraud/README.md"} <= names
     assert not [name for name in names if name.startswith("tests") or "__pycache__" in name]
     with tarfile.open(source) as files:
         members = {name.partition("/")[2] for name in files.getnames()}
@@ -85,7 +85,7 @@ def test_a_wheel_without_the_tools_runs_a_query_with_state(tmp_path):
     assert [name for name in names if name.startswith("pillarbox_tools/dashboard/static/")] != []
     (tmp_path / "program.py").write_text(_PROGRAM)
     (tmp_path / "in").mkdir()
-    # -S leaves out the environment, in which both packages are installed: its packages are named one by one.
+    # -S omits the environment, in which both packages are installed: its packages are listed one by one.
     path = [str(tmp_path / "site"), *(entry for entry in sys.path if entry.endswith("site-packages"))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     said = []

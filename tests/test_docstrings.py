@@ -1,4 +1,4 @@
-"""The examples in docstrings do what they say; those that name ``spark`` are run in a session, in one test."""
+"""The examples in docstrings are right; examples with ``spark`` run in a session, in one test."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ STREAMS = (
 
 
 def names(**more: Any) -> dict[str, Any]:
-    """What each example may use without an import: the public names, a new environment, and these."""
+    """Return the names that examples use without an import: the public names, a new environment, and these."""
     public = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
     return {
         **public,
-        "__name__": "__main__",  # so functions and classes are pickled as those of a program
+        "__name__": "__main__",  # so functions and classes are pickled like a program's
         "asyncio": asyncio,
         "env": StreamExecutionEnvironment(),
         "harness_for": harness_for,
@@ -60,9 +60,9 @@ def examples() -> Iterator[doctest.DocTest]:
         if ">>>" in path.read_text():
             parts = path.relative_to(SOURCE.parent).with_suffix("").parts
             module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
-            for found in finder.find(module, globs={}):
-                if found.examples:
-                    yield found
+            for result in finder.find(module, globs={}):
+                if result.examples:
+                    yield result
 
 
 def needs_spark(found: doctest.DocTest) -> bool:
@@ -76,17 +76,17 @@ def check(found: doctest.DocTest, **more: Any) -> None:
     assert results.failed == 0, "".join(said)
 
 
-@pytest.mark.parametrize("found", [each for each in examples() if not needs_spark(each)], ids=lambda each: each.name)
+@pytest.mark.parametrize("found", [case for case in examples() if not needs_spark(case)], ids=lambda each: each.name)
 def test_examples_do_what_they_say(found, monkeypatch):
     monkeypatch.setattr("pillarbox.testing._simulation.simulate._SHRINKING_RUNS", 200)  # enough for its example
     check(found)
 
 
 def test_examples_on_spark_do_what_they_say(spark: SparkSession):
-    on_spark = [each for each in examples() if needs_spark(each)]
+    on_spark = [example for example in examples() if needs_spark(example)]
     assert on_spark
-    for found in on_spark:
-        check(found, spark=spark)
+    for result in on_spark:
+        check(result, spark=spark)
 
 
 def test_every_public_name_has_a_docstring():
@@ -95,7 +95,7 @@ def test_every_public_name_has_a_docstring():
 
 
 def test_every_method_of_a_public_class_has_a_docstring():
-    """Its own, or that of the interface."""
+    """Its own, or its interface's."""
     without = [
         f"{name}.{method}"
         for name in pillarbox.__all__

@@ -1,4 +1,4 @@
-"""The figures in README and docs are those of the benchmarks' results."""
+"""The figures in README and docs equal the benchmarks' results."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from benchmarks.report.results import RESULTS, RUNS, command, read_results
 from scripts import reference
 from tests.support.docs import HOME
 
-# What looks like a measured time or rate, and is a property of Linux or a setting.
+# Apparent measurements that are properties of Linux or settings.
 NOT_MEASURED = {
     "architecture.md": ["40 ms"],  # Linux acknowledges by TCP after that long
-    "async.md": ["400 ms", "200 ms"],  # pauses between attempts, as the options say
+    "async.md": ["400 ms", "200 ms"],  # pauses between attempts, from the options
     "performance.md": ["40 ms", "2 ms"],  # the same; and how long completions of requests wait for each other
 }
 MEASURED = re.compile(
@@ -44,14 +44,14 @@ def test_the_pages_and_charts_are_what_the_results_say(report):
 
 
 def test_every_block_has_a_place():
-    """Only what is between the marks is written, so a mark with a slip in it would leave old figures there."""
-    found, marks = [], []
+    """Only text between marks is rewritten, so a misspelled mark would keep old figures."""
+    results, marks = [], []
     for page in pages():
         text = page.read_text()
-        found += [block["name"] for block in BLOCK.finditer(text)]
+        results += [block["name"] for block in BLOCK.finditer(text)]
         marks += re.findall(r"<!-- (?:begin|end) (.+?) -->", text)
-    assert len(marks) == 2 * len(found)
-    assert set(found) | OPTIONAL == blocks().keys()
+    assert len(marks) == 2 * len(results)
+    assert set(results) | OPTIONAL == blocks().keys()
 
 
 def test_a_figure_that_is_not_what_was_measured_is_found(report):
@@ -65,8 +65,8 @@ def test_a_figure_that_is_not_what_was_measured_is_found(report):
 def test_words_by_hand_have_no_measured_figures(page):
     text = "" if page in reference.PAGES else BLOCK.sub("", page.read_text())
     by_hand = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    said = "a block of a case in benchmarks/cases writes a figure that a benchmark measured; others are left out"
-    assert MEASURED.findall(by_hand) == NOT_MEASURED.get(page.name, []), said
+    message = "a block of a case in benchmarks/cases writes a figure that a benchmark measured; others are left out"
+    assert MEASURED.findall(by_hand) == NOT_MEASURED.get(page.name, []), message
 
 
 def test_measured_figures_are_recognised():

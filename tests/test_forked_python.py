@@ -1,4 +1,4 @@
-"""What Spark takes for Python in tests does as Python does."""
+"""The tests' replacement of Spark's Python behaves like Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house itself: which layer may know which, what is public, what an import loads, and that tests assert."""
+"""The project's structure: imports between layers, public names, the effects of imports, and assertions in tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOME = TESTS.parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Place = tuple[Path, str, int]  # of a function: its folder, file and line
 LONGEST = 500
-# From the lowest to the highest, as docs/architecture.md has them. Those of one layer may know each other.
+# From the lowest to the highest, as in docs/architecture.md. Packages of one layer may import each other.
 LAYERS = [
     ("mailbox", "_unpickle", "_generics", "_json"),
     ("_errors", "_tracebacks", "_copies", "_rows", "_elements", "_types"),
@@ -45,7 +45,7 @@ LAYERS = [
 ]
 # The tools are above all of them, and have layers of their own.
 TOOLS_LAYERS = [
-    ("model",),
+    ("model", "addresses"),
     ("doctor", "export"),
     ("watching", "recording"),
     ("replay",),
@@ -70,7 +70,8 @@ PACKAGES = {
         ("session",),
         ("rows", "tasks", "budgets"),
         ("homes", "checkpoint"),
-        ("worker", "savepoint"),
+        ("worker",),
+        ("savepoint",),
         ("plan", "reading"),
         ("starting",),
         ("running",),
@@ -78,14 +79,8 @@ PACKAGES = {
     "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected", "grouped")],
 }
 FILES_IN_A_FOLDER = 16
-# Examples are programs of users, which come with the package: they are in no layer.
-FILES = [
-    path
-    for package in (SOURCE, TOOLS)
-    for path in sorted(package.rglob("*.py"))
-    if "examples" not in path.relative_to(package).parts
-]
-EXAMPLES = sorted((SOURCE / "examples").rglob("*.py"))
+FILES = [path for package in (SOURCE, TOOLS) for path in sorted(package.rglob("*.py"))]
+EXAMPLES = sorted((HOME / "examples" / "shipped").rglob("*.py"))
 PUBLIC = {
     "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback",
     "fallback", "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext",
@@ -116,7 +111,7 @@ PUBLIC = {
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
-    "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
+    "adopt", "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
     "GroupedData", "group_by",
     "key_history", "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint",
     "serve_metrics", "start",
@@ -164,7 +159,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements in a module, a class or a function, those in other statements, too. Only they have such."""
+    """Yield the statements in a module, a class or a function, including nested ones."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
             yield child
@@ -177,10 +172,10 @@ def imported(path: Path) -> list[ast.Import | ast.ImportFrom]:
 
 
 def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) -> Iterator[str]:
-    """The modules of ours that a file imports; unless told otherwise, also in functions and for type checkers."""
+    """Return the project's modules that a file imports; by default also in functions and for type checkers."""
     tree = parsed(path)
     tested = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    typing = {each for node in tested for each in statements(node)}
+    typing = {statement for node in tested for statement in statements(node)}
     for node in imported(path):
         if node in typing and not for_types:
             continue
@@ -211,8 +206,8 @@ def test_no_layer_knows_a_higher_one():
 
 
 def test_the_core_imports_the_tools_in_functions_alone():
-    found = {module for path in FILES for module in imports(path, in_functions=False) if path.is_relative_to(SOURCE)}
-    assert not any(module.startswith("pillarbox_tools") for module in found)
+    results = {module for path in FILES for module in imports(path, in_functions=False) if path.is_relative_to(SOURCE)}
+    assert not any(module.startswith("pillarbox_tools") for module in results)
 
 
 def test_the_tools_have_all_that_the_core_calls():
@@ -224,8 +219,8 @@ def test_the_tools_have_all_that_the_core_calls():
 def test_no_package_knows_a_higher_one(layer):
     height = {package: row for row, packages in enumerate(PACKAGES[layer]) for package in packages}
     inside = SOURCE / layer
-    found = {path.parent.relative_to(inside).as_posix().replace(".", "") for path in inside.rglob("*.py")}
-    assert found == set(height), "each package has its place"
+    results = {path.parent.relative_to(inside).as_posix().replace(".", "") for path in inside.rglob("*.py")}
+    assert results == set(height), "each package has its place"
     prefix = f"pillarbox.{layer.replace('/', '.')}"
     wrong = []
     for path in inside.rglob("*.py"):
@@ -254,7 +249,7 @@ def test_no_folder_is_too_full():
 
 
 def test_packages_say_what_lives_there():
-    """In about five lines: what lives there, what it may import, where to start, and what its weak spot is."""
+    """In about five lines: content, permitted imports, starting point, and weak spot."""
     for layer, rows in PACKAGES.items():
         for package in {"", *(package for row in rows for package in row)}:
             said = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""
@@ -264,7 +259,7 @@ def test_packages_say_what_lives_there():
 
 
 def test_no_file_is_too_long():
-    """A file has one concept; where it takes more than this, there are several in it."""
+    """A file has one concept; a longer file has several."""
     lines = {path.relative_to(SRC): len(path.read_text().splitlines()) for path in FILES}
     assert {str(path): count for path, count in lines.items() if count > LONGEST} == {}
 
@@ -284,7 +279,7 @@ def test_the_public_names_of_the_other_modules(module):
     assert set(importlib.import_module(f"pillarbox.{module}").__all__) == PUBLIC_MODULES[module]
 
 
-# How PySpark calls its objects of Java's and the messages of Spark Connect, and settings that are none of its API.
+# PySpark's names for its Java objects and Spark Connect messages, and settings outside of its API.
 _OF_SPARK = re.compile(
     r"\._(?:jvm|jdf|jwrite|jsparkSession|jsq|jsc|df|gateway|write_stream|explain_string|streamingCheckpointManager)\b"
     r"|spark\.sql\.streaming\.internal|__globPaths__"
@@ -292,14 +287,14 @@ _OF_SPARK = re.compile(
 
 
 def test_private_names_of_spark_are_in_one_folder():
-    """What they are for, and what fails without them, is said there."""
-    found = {path.parent.relative_to(SRC).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
-    assert found == {"pillarbox/_runtime/spark/session"}
+    """Their purpose, and the effects of their absence, are documented there."""
+    results = {path.parent.relative_to(SRC).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
+    assert results == {"pillarbox/_runtime/spark/session"}
 
 
 def test_examples_use_what_is_public():
     taken = {module for path in EXAMPLES for module in imports(path)}
-    assert {module.removeprefix("pillarbox.") for module in taken if ".examples." not in module} <= {
+    assert {module.removeprefix("pillarbox.") for module in taken if module.startswith("pillarbox")} <= {
         *PUBLIC,
         *PUBLIC_MODULES,
         *(f"{module}.{name}" for module, names in PUBLIC_MODULES.items() for name in names),
@@ -308,18 +303,18 @@ def test_examples_use_what_is_public():
 
 
 def test_what_is_not_public_has_a_private_name():
-    """A module is private if its name, or that of a package around it, begins with an underscore."""
+    """A module is private if its name, or a parent package's, begins with an underscore."""
     modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in FILES if path.is_relative_to(SOURCE)}
     public = {
         module.removesuffix("/__init__").replace("/", ".")
         for module in modules
         if not re.search(r"(^|/)_(?!_init__)", module)
     }
-    assert public == {"__init__", *PUBLIC_MODULES}
+    assert public == {"__init__", "examples", *PUBLIC_MODULES}  # `python -m pillarbox.examples` is a command
 
 
 def test_what_modules_share_has_no_underscore():
-    """So only public modules list their names: elsewhere ``__all__`` would say once more what each name says."""
+    """So only public modules need ``__all__``."""
     listing = {path.relative_to(SRC).as_posix() for path in FILES if "\n__all__" in path.read_text()}
     assert listing == {"pillarbox/_api.py"} | {
         f"pillarbox/{module}.py" if (SOURCE / f"{module}.py").exists() else f"pillarbox/{module}/__init__.py"
@@ -399,14 +394,14 @@ _MODULES = [name_of(path) for path in FILES]
 
 @pytest.mark.long("imports everything again for each module")
 def test_every_module_can_be_the_first_that_is_imported():
-    """A worker begins with whatever a pickle names first."""
-    assert all(name.rpartition(".")[0] in _MODULES[:place] for place, name in enumerate(_MODULES) if place)
+    """A worker begins with the first module that a pickle names."""
+    assert all(name.rpartition(".")[0] in _MODULES[:index] for index, name in enumerate(_MODULES) if index)
     done = subprocess.run([sys.executable, "-c", _EACH_FIRST, *_MODULES], capture_output=True, text=True, check=True)
     assert done.stdout == ""
 
 
 def test_commands_for_contributors_exist():
-    """What the pages for contributors tell them to run with `make`, and what CI runs."""
+    """`make` targets in the contributors' pages and in CI."""
     targets = set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.MULTILINE))
     targets |= {f"bench-{what}" for what in [*CASES, "list"]}
     text = "\n".join(page.read_text() for page in [*HOME.glob("*.md"), *HOME.glob(".github/**/*.*")])
@@ -416,20 +411,21 @@ def test_commands_for_contributors_exist():
 
 
 def asserts(function: Function, lines: list[str]) -> tuple[bool, set[str]]:
-    """Return whether a function asserts something by itself, and the last names of what it calls.
+    """Return whether a function contains an assertion, and the last names of its calls.
 
-    One that is no test may also raise.
+    Functions other than tests may also raise.
     """
-    wanted = ast.Assert if function.name.startswith("test_") else ast.Assert | ast.Raise
+    expected = ast.Assert if function.name.startswith("test_") else ast.Assert | ast.Raise
     names = set(re.findall(r"(\w+)\(", "\n".join(lines[function.lineno : function.end_lineno])))
-    does = any(isinstance(each, wanted) for each in statements(function))
+    does = any(isinstance(statement, expected) for statement in statements(function))
     return does or not names.isdisjoint(("raises", "fail", "assert_type")), names
 
 
 @pytest.mark.long("it parses all tests")
 def test_every_test_asserts_something():
-    """By itself; or by what it calls of its own file or of the folder's `conftest.py`, or else by what asserts under
-    its name wherever it is defined in the tests and in `pillarbox.testing`."""
+    """Itself; or by a call of its own file or of the folder's `conftest.py`; or by a call whose name has an assertion
+    wherever it is defined in the tests and in `pillarbox.testing`.
+    """
     named: defaultdict[str, list[Place]] = defaultdict(list)
     asserting: set[Place] = set()
     others: dict[Place, tuple[str, set[str]]] = {}

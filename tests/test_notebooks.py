@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.examples.__main__ import examples
+from pillarbox.examples import examples
 from scripts import notebooks
 from tests.support.docs import HOME, notebook_program
 
@@ -58,7 +58,7 @@ def test_it_is_a_program_that_needs_what_its_first_cell_says_alone(notebook):
     """`make types` checks its types."""
     first = notebooks.text(notebooks.cells(notebook)[0]["source"])
     assert "pip install 'pillarbox[all]' matplotlib notebook" in first
-    given = {*sys.stdlib_module_names, "pillarbox", "pyspark", "matplotlib"}
+    given = {*sys.stdlib_module_names, "examples", "pillarbox", "pyspark", "matplotlib"}
     imported: set[str] = set()
     for node in ast.walk(ast.parse(notebook_program(notebook))):
         if isinstance(node, ast.Import):
@@ -66,8 +66,8 @@ def test_it_is_a_program_that_needs_what_its_first_cell_says_alone(notebook):
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module or "")
     assert {module.partition(".")[0] for module in imported} <= given
-    own = f"pillarbox.examples._programs.{notebook.stem}.model"
-    assert {module for module in imported if module.startswith("pillarbox")} <= {"pillarbox", own}
+    own = f"examples.shipped.{notebook.stem}.model"
+    assert {module for module in imported if module.startswith(("pillarbox", "examples"))} <= {"pillarbox", own}
     assert notebooks.code(notebook)[-1] == "spark.stop()"
 
 

@@ -1,4 +1,4 @@
-"""README and the pages of docs: what they link to is there, and their fragments of programs take known names."""
+"""README and the pages of docs: their links' targets exist, and their program fragments use known names."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def text_of(page: Path) -> str:
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
-    found: set[str] = set()
+    results: set[str] = set()
     for heading in re.findall(r"^#+ +(.+?) *#*$", text_of(page), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
         repeated = [slug, *(f"{slug}-{number}" for number in range(1, 100))]
-        found.add(next(each for each in repeated if each not in found))
-    return found | set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", page.read_text()))
+        results.add(next(each for each in repeated if each not in results))
+    return results | set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", page.read_text()))
 
 
 def links(page: Path) -> list[str]:
-    """What a page links to, but for other sites."""
+    """Return a page's links, without other sites."""
     text = re.sub(r"`[^`\n]+`", "", text_of(page))
-    found = LINK.findall(text) + re.findall(r"<img [^>]*src=\"([^\"]+)\"", text)
-    return [link for link in found if not re.match(r"[a-z]+:", link)]
+    matches = LINK.findall(text) + re.findall(r"<img [^>]*src=\"([^\"]+)\"", text)
+    return [link for link in matches if not re.match(r"[a-z]+:", link)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
@@ -53,7 +53,7 @@ def test_what_a_page_links_to_is_there(page):
 
 
 def test_links_are_found(tmp_path):
-    """Else the test above would find nothing wrong whatever the pages have."""
+    """Otherwise the test above would accept any page."""
     every = [link for page in PAGES for link in links(page)]
     assert len(every) > 100 and sum("#" in link for link in every) > 20
     (tmp_path / "page.md").write_text(
@@ -65,10 +65,10 @@ def test_links_are_found(tmp_path):
 
 
 def test_fragments_take_known_names():
-    """`make types` checks them as functions of those."""
-    found = fragments()
-    assert sum(map(len, found.values())) > 5
-    for sources in found.values():
+    """`make types` checks them as functions of these names."""
+    result = fragments()
+    assert sum(map(len, result.values())) > 5
+    for sources in result.values():
         for source in sources:
             ast.parse(source)
 
@@ -87,4 +87,4 @@ def test_the_page_of_settings_has_all_of_pillarboxs():
 @pytest.mark.parametrize("report", [TaskReport, OperatorReport])
 def test_the_page_of_metrics_has_each_field_of_a_report(report):
     text = (HOME / "docs/metrics.md").read_text()
-    assert [each.name for each in dataclasses.fields(report) if f"`{each.name}`" not in text] == []
+    assert [field_.name for field_ in dataclasses.fields(report) if f"`{field_.name}`" not in text] == []

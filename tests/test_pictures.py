@@ -1,4 +1,4 @@
-"""The pictures of the docs are what windows and joins do, and can be read on any page."""
+"""The pictures of the docs show the behaviour of windows and joins, and are legible on any page."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_the_page_shows_all_pictures_and_there_are_no_others():
 
 
 def test_the_program_below_the_pictures_prints_what_the_page_says(capsys):
-    found = re.search(
+    match = re.search(
         r"^```python\n((?:(?!^```).)*)^```\n\nIt prints\n\n```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
     )
-    assert found is not None
-    exec(compile(found[1], "windows.md", "exec"), {"env": StreamExecutionEnvironment(), "__name__": "__main__"})
-    assert capsys.readouterr().out == found[2]
+    assert match is not None
+    exec(compile(match[1], "windows.md", "exec"), {"env": StreamExecutionEnvironment(), "__name__": "__main__"})
+    assert capsys.readouterr().out == match[2]
     tumbling = PICTURES["tumbling"]
-    assert str([(key, time, number) for number, (key, time) in enumerate(tumbling.records, 1)])[1:-1] in found[
+    assert str([(key, time, number) for number, (key, time) in enumerate(tumbling.records, 1)])[1:-1] in match[
         1
     ].replace('"', "'")
 

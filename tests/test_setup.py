@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set-up: lock files name no place, and ``scripts/setup.sh`` has uv make what they say, once.
+"""The set-up: lock files have no URLs, and ``scripts/setup.sh`` makes uv install them once.
 
-Here uv, pip and Java are stand-ins, which note what they are asked for; `make setup` tries the real ones.
+uv, pip and Java are replaced by scripts that note their calls; `make setup` uses the real ones.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_java(home: Path, version: str) -> None:
 
 
 class Clone:
-    """A clone of what the set-up reads, on a machine with these stand-ins and nothing else."""
+    """A clone of the set-up's files, on a machine with only these replacements."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "clone"
@@ -69,7 +69,7 @@ class Clone:
         write_java(root / "java-21", "21")
 
     def hide_java(self) -> None:
-        """Leave on PATH only the stand-ins and what the set-up needs of every system."""
+        """Leave on PATH only the replacements and the set-up's system tools."""
         system = self.tools.with_name("system")
         system.mkdir()
         for name in ("sh", "awk", "cat", "cksum", "dirname", "head", "id", "ln", "mkdir", "printenv", "rm", "sed"):
@@ -81,7 +81,7 @@ class Clone:
         return subprocess.run(command, env={**self.env, **env}, capture_output=True, text=True, check=False)
 
     def asked(self) -> list[str]:
-        """Return what uv was asked since the last call."""
+        """Return uv's calls since the last call."""
         log = self.root / "uv.log"
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)

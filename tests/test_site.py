@@ -1,5 +1,6 @@
-"""The site of ``docs/``: each public name is on one page of the API, links out of it lead to the repository, and what
-is published keeps all versions."""
+"""The site of ``docs/``: each public name is on one API page, external links lead to the repository, and the published
+site keeps all versions.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_members_of_a_base_that_is_on_a_page_are_there_alone(api_pages, tmp_path
         ("[a](https://spark.apache.org/x.md)", "[a](https://spark.apache.org/x.md)"),
         ("[a](../README.md#start)", "[a](HERE/README.md#start)"),
         ("[a](../tests/faults)", "[a](HERE/tests/faults)"),
-        ("[a](no-such-page.md)", "[a](no-such-page.md)"),  # Sphinx says so
+        ("[a](no-such-page.md)", "[a](no-such-page.md)"),  # reported by Sphinx
     ],
 )
 def test_links_to_files_that_are_no_page_lead_to_the_repository(api_pages, link, wanted):
@@ -141,8 +142,8 @@ def test_only_releases_and_latest_are_published(built, tmp_path, name):
 
 def test_the_workflow_keeps_what_was_published_before(built, tmp_path):
     workflow = (ROOT / ".github" / "workflows" / "docs.yml").read_text()
-    found = re.search(r"^ +run: \|\n((?: {10}.*\n)+)", workflow, re.MULTILINE)
-    assert found is not None
+    match = re.search(r"^ +run: \|\n((?: {10}.*\n)+)", workflow, re.MULTILINE)
+    assert match is not None
     remote, clone = tmp_path / "remote.git", tmp_path / "clone"
     for command in (["init", "--quiet", "--bare", remote], ["init", "--quiet", clone]):
         subprocess.run(["git", *command], check=True)
@@ -153,7 +154,7 @@ def test_the_workflow_keeps_what_was_published_before(built, tmp_path):
         shutil.rmtree(clone / "build", ignore_errors=True)
         shutil.copytree(built, clone / "build" / "site")
         environment = {**os.environ, "VERSION": version}
-        subprocess.run(["bash", "-e", "-c", textwrap.dedent(found[1])], cwd=clone, check=True, env=environment)
+        subprocess.run(["bash", "-e", "-c", textwrap.dedent(match[1])], cwd=clone, check=True, env=environment)
     show = ["git", "--git-dir", remote, "ls-tree", "-r", "--name-only", "site"]
     files = subprocess.run(show, check=True, capture_output=True, text=True).stdout.split()
     assert {"latest/state.html", "0.1.0/state.html", "versions.json", "index.html", ".nojekyll"} <= set(files)

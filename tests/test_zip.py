@@ -43,7 +43,7 @@ def test_it_has_the_whole_package_and_nothing_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "first.zip") as archive:
         names = set(archive.namelist())
     packages = {"pillarbox", "pillarbox_tools"}
-    modules = {path.relative_to(source).as_posix() for each in packages for path in (source / each).rglob("*.py")}
+    modules = {path.relative_to(source).as_posix() for package in packages for path in (source / package).rglob("*.py")}
     assert modules | {"pillarbox/py.typed"} <= names
     assert {name.partition("/")[0] for name in names} == packages
     assert not [name for name in names if "__pycache__" in name]
@@ -52,7 +52,7 @@ def test_it_has_the_whole_package_and_nothing_else(tmp_path: Path) -> None:
 def test_python_imports_it_from_the_archive_alone(tmp_path: Path) -> None:
     build(tmp_path / "pillarbox.zip")
     program = "import pillarbox, pillarbox.testing; print(pillarbox.__file__)"
-    # -S leaves out the environment, in which pillarbox is installed: its packages are named one by one.
+    # -S omits the environment, in which pillarbox is installed: its packages are listed one by one.
     path = [str(tmp_path / "pillarbox.zip"), *(entry for entry in sys.path if entry.endswith("site-packages"))]
     ran = subprocess.run(
         [sys.executable, "-S", "-c", program],

@@ -127,7 +127,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
         "Start and end a query, and read or write its state.",
         [
             "local_session", "start", "run", "stop_with_savepoint", "savepoint", "rescale", "read_state", "key_history",
-            "write_state",
+            "write_state", "adopt",
             "record",
         ],
     ),

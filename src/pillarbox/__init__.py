@@ -40,7 +40,7 @@ else:
                 raise
             raise ModuleNotFoundError(
                 f"pillarbox needs {package}, which this Python does not have ({sys.executable}): pip install"
-                " 'pillarbox[spark]'. On a platform that brings its own Spark, use the Python of that Spark",
+                " 'pillarbox[spark]'. If the platform includes Spark, use its Python",
                 name=error.name,
             ) from None
         # A class that somebody has replaced before it was asked for stays replaced.

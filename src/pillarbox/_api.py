@@ -154,6 +154,7 @@ from pillarbox._runtime.spark.running.observing import (
 from pillarbox._runtime.spark.running.query import start
 from pillarbox._runtime.spark.running.run import run
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
+from pillarbox._runtime.spark.savepoint.adopt import adopt
 from pillarbox._runtime.spark.savepoint.savepoint import savepoint
 from pillarbox._runtime.spark.savepoint.write_state import write_state
 from pillarbox._runtime.spark.session.local_session import local_session
@@ -323,6 +324,7 @@ __all__ = [
     "WindowAssigner",
     "WindowFunction",
     "WindowedStream",
+    "adopt",
     "approx_count_distinct_",
     "avg_",
     "count_",

@@ -481,4 +481,4 @@ def decode(payload: bytes) -> Element:
         return EndOfData()
     if tag == _REPORT:
         return TaskReport(**pickle.loads(body))
-    raise ExchangeError(f"a buffer starts with the unknown tag {tag!r}: do all workers run the same pillarbox?")
+    raise ExchangeError(f"a buffer starts with the unknown tag {tag!r}: use the same pillarbox version on all workers")

@@ -145,7 +145,7 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, expecte
         ProgramError: it has another type.
     """
     if not isinstance(value, kinds):
-        raise ProgramError(f"{what} is {expected}, not {shorten(value)}")
+        raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
 
 def check_takes(value: object, kinds: type | tuple[type, ...], method: str, expected: str) -> None:
@@ -183,7 +183,7 @@ def check_count(value: object, what: str, expected: str = "a whole number from 1
         ProgramError: it is not.
     """
     if not is_count(value):
-        raise ProgramError(f"{what} is {expected}, not {shorten(value)}")
+        raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
 
 def listed(names: Iterable[object]) -> str:

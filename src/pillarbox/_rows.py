@@ -68,7 +68,7 @@ class _RowType(type):
             if not named:
                 return row_class(numbered(len(values)))(values)
             if values:
-                raise TypeError("Row() takes values, or values by name, and not both")
+                raise TypeError("Row() takes either values or values by name, not both")
             return row_class(tuple(named))(named.values())
 
 
@@ -126,7 +126,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
             TypeError: a value of this row is not a string, or the number of ``values`` differs.
         """
         if not all(isinstance(name, str) for name in self):
-            raise TypeError(f"the names of columns are strings, not {tuple(self)}")
+            raise TypeError(f"column names must be strings, not {tuple(self)}")
         return row_class(tuple(self))._make(values)
 
     @classmethod
@@ -177,7 +177,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         name = key if isinstance(key, str) else "column"
-        raise TypeError(f"a row cannot be changed: row._replace({name}=...) returns another one")
+        raise TypeError(f"a row is immutable: row._replace({name}=...) returns a changed copy")
 
     if TYPE_CHECKING:  # for type checkers only: it would slow down every attribute access
 
@@ -225,7 +225,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     positions = _Positions((name, position) for position, name in enumerate(fields))
     if len(positions) != len(fields):
         twice = sorted({name for name in fields if fields.count(name) > 1})
-        raise ValueError(f"columns must have different names, but {', '.join(twice)} comes twice")
+        raise ValueError(f"column names must be unique, and {', '.join(twice)} occurs twice")
     # A named tuple's accessors run in C and work on every tuple. They are generated for positions, since namedtuple
     # refuses names such as "class" or "_id", which columns may have.
     named = namedtuple("named", [f"f{i}" for i in range(len(fields))])  # type: ignore[misc]
@@ -379,10 +379,10 @@ def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[n
     """
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
-        raise TypeError(f"timestamps are TIMESTAMP, DATE or integer columns, not {kind}")
+        raise TypeError(f"timestamps must be TIMESTAMP, DATE or integer columns, not {kind}")
     if column.null_count:
         row = int(np.flatnonzero(_nulls(column))[0])
-        raise ValueError(f"the timestamp at row {row} is null; filter such rows, or fill them in")
+        raise ValueError(f"the timestamp at row {row} is null: filter such rows, or fill them")
     if pa.types.is_integer(kind):
         ready: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
         return ready
@@ -484,7 +484,7 @@ def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDAr
     # Check the range: numpy silently returns integers for years that datetimes do not support.
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         row = int(np.flatnonzero((numbers < least) | (numbers > most))[0])
-        raise ValueError(f"the date or time at row {row} lies outside what Python can hold")
+        raise ValueError(f"the date or time at row {row} is outside of Python's range")
     return numbers
 
 

@@ -81,7 +81,7 @@ class _Unpickler(pickle.Unpickler):
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and has to be plain data")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, and must be plain data")
 
 
 class _AllowingUnpickler(pickle.Unpickler):

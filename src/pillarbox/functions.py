@@ -91,28 +91,27 @@ def async_map(
     if not hasattr(df, "mapInArrow"):
         raise ProgramError(f"async_map() takes a Spark DataFrame, not {shorten(df)}")
     if not callable(fn) or isinstance(fn, type):
-        raise ProgramError(f"async_map() got {shorten(fn)}: give it a function, such as an async def")
+        raise ProgramError(f"async_map() got {shorten(fn)}: pass a function, such as an async def")
     if is_generator_function(fn):
-        raise ProgramError(f"async_map() got {shorten(fn)}, which yields: give it a function that returns one result")
+        raise ProgramError(f"async_map() got {shorten(fn)}, which yields: pass a function that returns one result")
     if on_failure not in ("fail", "drop"):
         raise ProgramError(
-            f'async_map(): on_failure is "fail" or "drop", not {shorten(on_failure)}: a DataFrame has no side output;'
-            ' failures="error" adds a column that tells of failures'
+            f'async_map(): on_failure must be "fail" or "drop", not {shorten(on_failure)}. A DataFrame has no'
+            ' side output; failures="error" adds a column with failures'
         )
     if failures is not None and on_failure != "fail":
-        raise ProgramError("async_map(): rows that failed are kept with failures, or dropped with on_failure: take one")
+        raise ProgramError("async_map(): failures keeps rows that failed and on_failure drops them: use one of them")
     added = resolve_schema(output)
     if failures is not None:
         if not isinstance(failures, str) or not failures:
-            raise ProgramError(f"async_map(): failures is the name of a column, not {shorten(failures)}")
+            raise ProgramError(f"async_map(): failures must be the name of a column, not {shorten(failures)}")
         added = StructType([StructField(field.name, field.dataType, True, field.metadata) for field in added.fields])
     _check_new_columns(df, [*added.names, *([] if failures is None else [failures])])
     columns_read = None if columns is None else tuple(_names(columns, "async_map(): columns"))
     for column in columns_read or ():
         if column not in df.columns:
             raise ProgramError(
-                f"async_map(): there is no column {column!r} to give to the function; the columns are"
-                f" {', '.join(df.columns)}"
+                f"async_map(): there is no column {column!r} for the function; the columns are {', '.join(df.columns)}"
             )
     if isinstance(cache, AsyncCache) and cache.key is None and columns_read:
         cache = dataclasses.replace(cache, key=columns_read)
@@ -191,7 +190,7 @@ def window_aggregate(
     if not aggregates:
         raise ProgramError("window_aggregate() takes at least one aggregate, such as total=sum_('amount')")
     if not isinstance(time, str):
-        raise ProgramError(f"window_aggregate(): time is the name of a column, not {shorten(time)}")
+        raise ProgramError(f"window_aggregate(): time must be the name of a column, not {shorten(time)}")
     names = _names(keys, "window_aggregate(): keys")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay).with_timestamp_assigner(time)
     env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
@@ -261,8 +260,8 @@ def interval_join(
     times = (time, time) if isinstance(time, str) else time
     if not isinstance(times, tuple) or len(times) != 2 or not all(isinstance(name, str) for name in times):
         raise ProgramError(
-            "interval_join(): time is the name of a column, or a tuple of the names on the left and on the right"
-            f" side, not {shorten(time)}"
+            "interval_join(): time must be the name of a column, or a tuple of a left and a right name, not"
+            f" {shorten(time)}"
         )
     names = _names(on, "interval_join(): on")
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession)
@@ -286,7 +285,7 @@ def _names(columns: Any, what: str) -> list[str]:
     if isinstance(columns, str):
         return [columns]
     if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
-        raise ProgramError(f"{what} is the name of a column or a list of names, not {shorten(columns)}")
+        raise ProgramError(f"{what} must be the name of a column or a list of names, not {shorten(columns)}")
     return list(columns)
 
 
@@ -303,11 +302,9 @@ def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:
         if folded(name) in there:
             existing = there[folded(name)]
             hint = "" if existing == name else f", which Spark cannot tell from {name!r}"
-            raise ProgramError(
-                f"async_map(): the DataFrame has a column {existing!r} already{hint}: name the output otherwise"
-            )
+            raise ProgramError(f"async_map(): the DataFrame already has a column {existing!r}{hint}: rename the output")
         if folded(name) in new:
-            raise ProgramError(f"async_map(): the output has two columns {name!r}: name one otherwise")
+            raise ProgramError(f"async_map(): the output has two columns {name!r}: rename one")
         new.add(folded(name))
 
 
@@ -392,7 +389,7 @@ class _RowCall(CombiningFunction):
         elif _has_fields(result) and all(hasattr(result, name) for name in names):
             return [getattr(result, name) for name in names]
         raise self._misfit(
-            row, result, f"it has to return a tuple of {len(names)} values, or a dict or an object with these names"
+            row, result, f"it must return a tuple of {len(names)} values, or a dict or an object with these names"
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:

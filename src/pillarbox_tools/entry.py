@@ -1,4 +1,4 @@
-"""What the core calls of the tools: the hooks, and what implements public methods (``_runtime/spark/tools.py``)."""
+"""Entry points for the core (``_runtime/spark/tools.py``): hooks, and implementations of public methods."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 def on_started(started: StartedQuery) -> None:
-    """Log what the doctor finds at a start, and open the dashboards that the program asks for."""
+    """Log the doctor's findings at a query's start, and open the dashboards that its programs request."""
     configuration = started.configuration
     if configuration is not None:
         warn_of_findings(Facts(configuration.versions, None, configuration.settings), START_RULES)
-    places = {one.facts.dashboard for one in started.programs if one.facts.dashboard is not None}
+    places = {program.facts.dashboard for program in started.programs if program.facts.dashboard is not None}
     if not started.is_watched or not places:
         return
     from pillarbox_tools.dashboard.server import open_dashboard
 
-    for place in sorted(places, key=str):
-        dashboard = open_dashboard([watched(started)], *place)
+    for address in sorted(places, key=str):
+        dashboard = open_dashboard([watched(started)], *address)
         notify(f"query {started.query.id}: its dashboard is at {dashboard.url}")
 
 
 def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:
-    """Take the progress of a query into its model, and what its driver does now."""
+    """Add progress reports and the driver's heartbeat to the query's model."""
     query = watched(started)
     if started.heartbeat is not None:
         query.beat(started.heartbeat)
@@ -43,12 +43,12 @@ def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:
 
 
 def on_ended(started: StartedQuery, failure: Exception | None) -> None:
-    """Take the end of a query into its model."""
+    """Record the query's end in its model."""
     watched(started).end(failure)
 
 
 def progress_line(started: StartedQuery) -> AbstractContextManager[None]:
-    """Show the progress of a query in the terminal, until the block ends."""
+    """Show the query's progress in the terminal during the block."""
     from pillarbox_tools.watching.progress_line import progress_line
 
     return progress_line(started)
@@ -65,7 +65,7 @@ def dashboard(query: Any, port: int | None, *, host: str | None, token: str | No
     """See :func:`pillarbox.dashboard`."""
     from pillarbox_tools.dashboard.server import open_dashboard
 
-    shown = watched_query(query, "dashboard()", ": 'pillarbox dashboard CHECKPOINT' shows what its checkpoint has")
+    shown = watched_query(query, "dashboard()", ": 'pillarbox dashboard CHECKPOINT' shows its checkpoint")
     return open_dashboard([shown], host, port, token)
 
 
@@ -73,18 +73,18 @@ def serve_metrics(query: Any, port: int, *, host: str) -> MetricsServer:
     """See :func:`pillarbox.serve_metrics`."""
     from pillarbox_tools.export.prometheus import open_server
 
-    return open_server(watched_query(query, "serve_metrics()").ledger, host, port)
+    return open_server(watched_query(query, "serve_metrics()").metrics, host, port)
 
 
 def query_collector() -> Collector:
     """See :class:`pillarbox.QueryCollector`."""
     from pillarbox_tools.export.prometheus import Collector
 
-    return Collector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").ledger)
+    return Collector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").metrics)
 
 
 def export_otel(query: Any, meter_provider: Any) -> None:
     """See :func:`pillarbox.export_otel`."""
     from pillarbox_tools.export.otel import observe
 
-    observe(watched_query(query, "export_otel()").ledger, meter_provider)
+    observe(watched_query(query, "export_otel()").metrics, meter_provider)

@@ -1,4 +1,4 @@
-"""The benchmark of batch DataFrames: what has to come out of a count, jobs whose results are wrong, and its block."""
+"""The benchmark of batch DataFrames: expected counts, wrong results, and its block."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_each_row_has_the_number_of_those_of_its_key_so_far(keys):
     for key in keys:
         seen[key] += 1
         expected.append((key, seen[key]))
-    found = [column.tolist() for column in counted(np.array(keys))]
-    assert sorted(zip(*found)) == sorted(expected)
+    results = [column.tolist() for column in counted(np.array(keys))]
+    assert sorted(zip(*results)) == sorted(expected)
 
 
 @pytest.mark.long("it runs a benchmark's jobs on Spark, and make bench-batch does")
@@ -38,18 +38,18 @@ def test_a_job_with_wrong_results_is_named(spark: SparkSession):
     jobs = Jobs(sides, lambda side: checksums(["id"]), {"right": right, "wrong": right}, 3)
     jobs.run(1)
     assert jobs.wrong == [f"wrong: {summary([np.arange(4)])}, not {right}"] * 2, "also in the round that warms up"
-    said = jobs.said()
-    assert said["rows_per_s"].keys() == said["cpu_s_per_1m_rows"].keys() == sides.keys()
+    result = jobs.said()
+    assert result["rows_per_s"].keys() == result["cpu_s_per_1m_rows"].keys() == sides.keys()
     assert all(len(rates) == 1 and rates[0] > 0 for rates in jobs.rates.values())
 
 
 def test_the_block_compares_each_side_with_batch():
     rates = {BATCH: 300_000, "applyInPandas": 200_000, "(identity)": 600_000}
     by_keys = {"1000": {"rows_per_s": rates}, "100000": {"rows_per_s": {**rates, "applyInPandas": 30_000}}}
-    kept = {"command": command("batch"), "result": {"by_keys": by_keys}}
+    stored = {"command": command("batch"), "result": {"by_keys": by_keys}}
     page = HOME / "docs" / "howto" / "backfill.md"
     assert page in pages()
-    text = fill(page.read_text(), Results({"batch": kept}, Path()))
+    text = fill(page.read_text(), Results({"batch": stored}, Path()))
     assert "    make bench-batch\n" in text
     assert "| applyInPandas | 200,000 | 1.50 | 30,000 | 10.00 |" in text
     assert "| identity | 600,000 | 0.50 | 600,000 | 0.50 |" in text

@@ -1,4 +1,4 @@
-"""The cheapest cases run, show their figures, and end with one JSON object; all cases have what a case must have."""
+"""The cheapest cases run, print their figures, and end with one JSON object; all cases are complete."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def last_line(*command: str) -> tuple[str, dict[str, object]]:
     ],
 )
 def test_the_cheapest_cases_end_with_their_figures(case, keys):
-    shown, said = last_line(case, "--size", "small")
-    assert said["name"] == case
-    assert isinstance(said["ratio"], float) and said["ratio"] > 0
-    assert said["results_agree"] is True
-    assert keys <= said.keys()
+    shown, result = last_line(case, "--size", "small")
+    assert result["name"] == case
+    assert isinstance(result["ratio"], float) and result["ratio"] > 0
+    assert result["results_agree"] is True
+    assert keys <= result.keys()
     assert "| ---: |" in shown
 
 
@@ -95,8 +95,13 @@ def test_wrong_results_are_said_and_fail_the_run(capsys):
     *shown, last = capsys.readouterr().out.splitlines()
     assert "1000 rows were read" in shown
     assert "WRONG RESULTS: 1000 rows" in shown
-    said = json.loads(last)
-    assert (said["name"], said["ratio"], said["results_agree"], said["rows"]) == ("doubtful", 1.235, False, 1_000)
+    result = json.loads(last)
+    assert (result["name"], result["ratio"], result["results_agree"], result["rows"]) == (
+        "doubtful",
+        1.235,
+        False,
+        1_000,
+    )
 
 
 @pytest.mark.parametrize(("given", "rows"), [([], 3), (["--rows", "7"], 7)])

@@ -1,4 +1,4 @@
-"""How contests schedule their contenders, check results and compute figures. The sides say what they must."""
+"""Contests schedule their contenders, check results and compute figures. Contenders here are scripted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENDERS = {
 
 
 class Said:
-    """A side that says what a contender must emit; each micro-batch takes a number of milliseconds."""
+    """A scripted contender; each micro-batch takes a number of milliseconds."""
 
     def __init__(self, contest: Windows, name: str, kind: str) -> None:
         self.contest, self.name, self.kind = contest, name, kind
@@ -49,8 +49,8 @@ class Said:
             raise SideFailed("Traceback\n  lines\nValueError: no such job\n  more")
         half = source.name
         rows = zip(*self.contest.batches(2).of_job(int(source.parent.name)))
-        kept = [row for row in rows if half == "whole" or row[0] % 2 == int(half)]
-        target.write_text("".join(f"{','.join(map(str, row))}\n" for row in kept))
+        part = [row for row in rows if half == "whole" or row[0] % 2 == int(half)]
+        target.write_text("".join(f"{','.join(map(str, row))}\n" for row in part))
         return {"seconds": 1.0}
 
     def close(self) -> None:

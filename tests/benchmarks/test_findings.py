@@ -14,7 +14,7 @@ from benchmarks.harness import findings
 from benchmarks.harness.findings import Findings, findings_in, read_findings
 from tests.benchmarks.test_cases import last_line
 
-# Those that have no streaming query of pillarbox in them, with the reason.
+# Benchmarks without a streaming query of pillarbox, with the reason.
 WITHOUT_QUERIES = {
     "batch": "its programs read batch DataFrames",
     "async": "its programs read batch DataFrames",
@@ -31,14 +31,14 @@ WITHOUT_QUERIES = {
 def test_what_sides_find_is_gathered(tmp_path: Path) -> None:
     file = tmp_path / "findings.jsonl"
     assert read_findings(file) == Findings(0, [])
-    found = [["slow_epochs", "an epoch takes 2 s"], ["retention", "Spark keeps 2 epochs"]]
+    results = [["slow_epochs", "an epoch takes 2 s"], ["retention", "Spark keeps 2 epochs"]]
     lines = [
         {"query": "one", "epochs": 3, "wrong": []},
-        {"query": "other", "epochs": 9, "wrong": found},
+        {"query": "other", "epochs": 9, "wrong": results},
         {"query": "none", "epochs": 0, "wrong": []},
     ]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert read_findings(file) == Findings(2, [["other", *found[0]], ["other", *found[1]]])
+    assert read_findings(file) == Findings(2, [["other", *results[0]], ["other", *results[1]]])
 
 
 def test_nobody_looks_while_a_case_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +55,6 @@ def test_nobody_looks_while_a_case_measures(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.long("a minute for each case")
 @pytest.mark.parametrize("case", [name for name in CASES if name not in WITHOUT_QUERIES])
 def test_the_doctor_finds_nothing_in_a_case(case: str) -> None:
-    _, said = last_line(case, "--size", "small")
-    assert said["findings"] == []
-    assert said["examined"]
+    _, result = last_line(case, "--size", "small")
+    assert result["findings"] == []
+    assert result["examined"]

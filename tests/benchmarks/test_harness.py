@@ -1,4 +1,4 @@
-"""What all benchmarks share: turns, medians, rounding, checksums, rows, and sides in processes of their own."""
+"""Shared parts of all benchmarks: turns, medians, rounding, checksums, rows, and contenders in their own processes."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_results_are_read_as_jobs_write_them(tmp_path):
     (tmp_path / "flink").mkdir()
     (tmp_path / "flink" / "part").write_text("+I[3, 7]\n")
     (tmp_path / "empty").mkdir()
-    found = read_rows([tmp_path / "plain", tmp_path / "flink"])
-    assert [column.tolist() for column in found] == [[1, 2, 3], [5, 6, 7]]
+    rows = read_rows([tmp_path / "plain", tmp_path / "flink"])
+    assert [column.tolist() for column in rows] == [[1, 2, 3], [5, 6, 7]]
     assert read_rows([tmp_path / "empty"]) == []
 
 
@@ -66,8 +66,8 @@ def test_rows_are_the_same_each_time_and_both_halves_end_together():
 
 
 def test_halves_are_written_in_two_files(tmp_path):
-    place = write_halves(tmp_path / "batch", key=np.arange(5), ts=np.arange(5))
-    parts = [pq.read_table(path)["key"].to_pylist() for path in sorted(place.iterdir())]
+    folder = write_halves(tmp_path / "batch", key=np.arange(5), ts=np.arange(5))
+    parts = [pq.read_table(path)["key"].to_pylist() for path in sorted(folder.iterdir())]
     assert parts == [[0, 2, 4], [1, 3]]
 
 
@@ -88,17 +88,17 @@ def test_micro_batches_are_written_for_each_form(tmp_path):
 
 
 def counted(batches, number, late):
-    """The windows of a minute that must come out with a micro-batch, by a plain loop."""
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for each in range(number + 1):
-        for key, ts, amount in zip(*(column.tolist() for column in batches.columns(each).values())):
-            place = key, ts // 60_000 * 60_000
-            n, total = found.get(place, (0, 0))
-            found[place] = n + 1, total + amount
-    ends = [int(batches.columns(each)["ts"].max()) - 5_000 for each in range(number + 1)]
+    """Return the expected minute windows of a micro-batch, by a plain loop."""
+    results: dict[tuple[int, int], tuple[int, int]] = {}
+    for index in range(number + 1):
+        for key, ts, amount in zip(*(column.tolist() for column in batches.columns(index).values())):
+            window = key, ts // 60_000 * 60_000
+            n, total = results.get(window, (0, 0))
+            results[window] = n + 1, total + amount
+    ends = [int(batches.columns(index)["ts"].max()) - 5_000 for index in range(number + 1)]
     now = ends[number - 1] if late else ends[number]
     before = (ends[number - 2] if number > 1 else 0) if late else ends[number - 1]
-    due = [(*place, *values) for place, values in found.items() if before < place[1] + 60_000 <= now]
+    due = [(*window, *values) for window, values in results.items() if before < window[1] + 60_000 <= now]
     return summary(list(np.array(due).T))
 
 
@@ -155,8 +155,8 @@ class Calculator:
 
 def test_a_side_is_an_object_in_a_process_of_its_own(tmp_path):
     side = Side(Calculator, start=40, closed=tmp_path / "closed")
-    said = side.ask("add", number=2)
-    assert said == {"value": 42, "pid": side.pid} and side.pid != os.getpid()
+    answer = side.ask("add", number=2)
+    assert answer == {"value": 42, "pid": side.pid} and side.pid != os.getpid()
     with pytest.raises(SideFailed, match="no such sum"):
         side.ask("fail")
     assert side.ask("add", number=1)["value"] == 43

@@ -1,4 +1,4 @@
-"""The limits and what is written by hand give the results that the cases expect."""
+"""The limits and the hand-written contenders give the cases' expected results."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_the_bare_loop_gives_what_numpy_expects(tmp_path, case, kind):
     batches = kind(arguments, 1, tmp_path)
     side = BareLoop(case.__name__)
     side.begin("bare", str(tmp_path), {}, {"work": case.WORK})
-    found = [side.step("bare", str(batches.place(number, "parquet")))["results"] for number in range(4)]
+    collected = [side.step("bare", str(batches.place(number, "parquet")))["results"] for number in range(4)]
     side.close()
-    assert found == [batches.expected(number, "bare") for number in range(4)]
-    assert all(results[0] > 0 for results in found[1:])
+    assert collected == [batches.expected(number, "bare") for number in range(4)]
+    assert all(results[0] > 0 for results in collected[1:])
 
 
 @pytest.mark.parametrize("form", [*async_io.GATHER_FORMS, "threads", "bare"])
@@ -58,9 +58,11 @@ def test_a_stopwatch_tells_the_time_from_the_first_begin_to_the_last_end(tmp_pat
     "path", [*BENCHMARKS.glob("peers/*.py"), *BENCHMARKS.glob("cases/*/*.py")], ids=lambda p: p.stem
 )
 def test_what_a_side_is_made_of_has_no_name_that_the_process_takes_itself(path):
-    """`Side` hands on the arguments of a side's class, but would keep one that has the name of its own."""
-    taken = {name for name, each in signature(Side).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
+    """`Side` passes on a contender's arguments, but would keep one with the name of its own."""
+    parameters = {name for name, each in signature(Side).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
     classes = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)]
-    methods = [each for one in classes for each in one.body if isinstance(each, ast.FunctionDef)]
-    made = [each for each in methods if each.name == "__init__"]
-    assert {argument.arg for each in made for argument in each.args.args + each.args.kwonlyargs} & taken == set()
+    methods = [each for class_ in classes for each in class_.body if isinstance(each, ast.FunctionDef)]
+    initializers = [method for method in methods if method.name == "__init__"]
+    assert {
+        argument.arg for each in initializers for argument in each.args.args + each.args.kwonlyargs
+    } & parameters == set()

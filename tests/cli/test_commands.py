@@ -1,4 +1,4 @@
-"""The command line without Spark: how it is called, what it prints, how it fails."""
+"""The command line without Spark: usage, output, and errors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
 from pillarbox._runtime.spark.running import asking
+from pillarbox._runtime.spark.savepoint import adopt as adopt_module
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
 from pillarbox._runtime.spark.session import folders as files
 from pillarbox._runtime.spark.starting import rescale as rescale_module
@@ -29,7 +30,7 @@ def called(*arguments: str):
 
 @pytest.fixture
 def no_spark(monkeypatch):
-    """Commands get a session that is none; how they asked for it."""
+    """Commands get a placeholder session; yields their requests for it."""
     asked = []
 
     @contextmanager
@@ -44,7 +45,7 @@ def no_spark(monkeypatch):
 def test_help_teaches():
     text = called("--help").output
     assert all(name in text for name in ("inspect", "state", "rescale", "Exit codes: 0, success; 1,", "Examples:"))
-    for name in ("inspect", "state", "key", "rescale", "savepoint", "stop"):
+    for name in ("inspect", "state", "key", "rescale", "savepoint", "adopt", "stop"):
         text = called(name, "--help").output
         assert all(option in text for option in ("CHECKPOINT", "--json", "--master", "--conf KEY=VALUE", "--verbose"))
     assert called("--version").output.startswith("pillarbox, version ")
@@ -77,12 +78,12 @@ def test_settings_of_spark_and_the_outcome(no_spark, monkeypatch):
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"checkpoint": "cp", "parallelism": 4, "changed": True}
     assert no_spark == [("local[3]", {"spark.a": "b=c", "spark.d": ""}, False)]
-    said = called("rescale", "cp", "--parallelism", "4").stdout
-    assert "its parallelism is 4 now; start with set_parallelism(4)" in said
+    output = called("rescale", "cp", "--parallelism", "4").stdout
+    assert "its parallelism is 4 now; start with set_parallelism(4)" in output
     assert "its parallelism is 5 already" in called("rescale", "cp", "--parallelism", "5").stdout
 
 
-# As Py4J tells it.
+# In Py4J's format.
 JAVAS = """An error occurred while calling o1618.getResult.
 : org.apache.spark.SparkException: Exception thrown in awaitResult:\x20
 \tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)
@@ -144,16 +145,16 @@ def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
     monkeypatch.setattr(state_reader, "read_state", lambda *args: Rows())
     for condition, hint in (
         ("n >", ""),
-        ("seen > 1", "; seen is a VARIANT, so say of what type it is, as in seen::long"),
+        ("seen > 1", "; seen is a VARIANT, so cast it, as in seen::long"),
     ):
         result = called("state", "cp", "count", "--where", condition)
         assert result.exit_code == 2 and result.stdout == ""
-        said = f"Invalid value for --where: {condition!r}: AnalysisException: [A] {condition} is none{hint}"
-        assert said in result.stderr and "Filter" not in result.stderr
+        message = f"Invalid value for --where: {condition!r}: AnalysisException: [A] {condition} is none{hint}"
+        assert message in result.stderr and "Filter" not in result.stderr
 
 
 def test_a_shell_that_connects_elsewhere(monkeypatch):
-    """Spark refuses a master where SPARK_REMOTE is set, and a command has a session of its own."""
+    """Spark refuses a master if SPARK_REMOTE is set, and a command has its own session."""
     from pyspark.sql import SparkSession
 
     from pillarbox_tools.cli import session as session_module
@@ -165,8 +166,8 @@ def test_a_shell_that_connects_elsewhere(monkeypatch):
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
-    with session_module.session("local[1]", {"spark.a": "b"}, verbose=True) as found:
-        assert found is spark and not stopped
+    with session_module.session("local[1]", {"spark.a": "b"}, verbose=True) as result:
+        assert result is spark and not stopped
     assert stopped
 
 
@@ -355,30 +356,60 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
         asked.append((checkpoint, directory, drain, timeout))
         notify("waiting")
         if directory == "bad":
-            raise SavepointError("no driver has accepted the request")
+            raise SavepointError("no driver accepted the request")
 
-    made = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
+    opened = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
     monkeypatch.setattr(asking, "request_savepoint", request_savepoint)
-    monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: SimpleNamespace(manifest=made))
+    monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: SimpleNamespace(manifest=opened))
     result = called("savepoint", "cp", "/sp", "--stop", "--drain", "--timeout", "5")
     assert (result.exit_code, result.stderr) == (0, "waiting\n")
     assert result.stdout == "/sp: a savepoint of epoch 7; state of 0 operators, 0 bytes; drained\n"
     result = called("savepoint", "cp", "bad", "--stop")
-    assert (result.exit_code, result.stderr) == (1, "waiting\nError: no driver has accepted the request\n")
+    assert (result.exit_code, result.stderr) == (1, "waiting\nError: no driver accepted the request\n")
     assert asked == [("cp", "/sp", True, 5.0), ("cp", "bad", False, 600.0)]
 
     def not_seen(spark, directory):
         raise CheckpointMismatchError(f"{directory} is no savepoint")
 
     monkeypatch.setattr(savepoint_module, "open_savepoint", not_seen)
-    result = called("savepoint", "cp", "/sp", "--stop")  # the driver has said that it is there
+    result = called("savepoint", "cp", "/sp", "--stop")  # the driver has reported it
     assert result.exit_code == 0
-    assert result.stdout == "/sp: the driver has written the savepoint, at a place that is not seen from here\n"
+    assert result.stdout == "/sp: the driver has written the savepoint, on its own file system\n"
     assert json.loads(called("savepoint", "cp", "/sp", "--stop", "--json").stdout)["epoch"] is None
     for arguments, words in (
         (["--drain"], "--drain needs --stop"),
-        (["--stop", "--epoch", "3"], "--epoch is not for --stop"),
+        (["--stop", "--epoch", "3"], "--epoch does not work with --stop"),
         (["--stop", "--timeout", "0"], "0.0 is not in the range x>0"),
     ):
         result = called("savepoint", "cp", "/sp", *arguments)
         assert result.exit_code == 2 and words in result.output
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_adopt_takes_a_processor_of_the_working_directory(monkeypatch, tmp_path):
+    """A class is called without arguments."""
+    calls = []
+    savepoint = SimpleNamespace(
+        manifest=SimpleNamespace(epoch=3, operators=[SimpleNamespace(uid="transformWithState")]), rows=lambda uid: 7
+    )
+    monkeypatch.setattr(adopt_module, "adopt", lambda spark, *arguments: calls.append(arguments))
+    monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: savepoint)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "adopted_shop.py").write_text("class Spent:\n    pass\n\nspent = Spent()\n")
+    path = list(sys.path)
+    result = called("adopt", "cp/", "/sp", "--processor", "adopted_shop:Spent")
+    assert result.stdout == "/sp: a savepoint of micro-batch 3; 'transformWithState' has 7 keys\n"
+    called("adopt", "cp", "/sp", "--processor", "adopted_shop:spent")
+    result = called("adopt", "cp", "/sp", "--json")
+    assert json.loads(result.stdout) == {"savepoint": "/sp", "epoch": 3, "operator": "transformWithState", "keys": 7}
+    assert [(*places, type(processor).__name__) for *places, processor in calls] == [
+        ("cp", "/sp", "Spent"), ("cp", "/sp", "Spent"), ("cp", "/sp", "NoneType")
+    ]  # fmt: skip
+    for processor, words in (
+        ("adopted_shop", "'adopted_shop' is not MODULE:NAME"),
+        ("adopted_shop:Other", "AttributeError: module 'adopted_shop' has no attribute 'Other'"),
+        ("nowhere_at_all:Spent", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+    ):
+        result = called("adopt", "cp", "/sp", "--processor", processor)
+        assert result.exit_code == 2 and words in result.output
+    assert sys.path == path

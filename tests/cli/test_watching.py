@@ -1,4 +1,4 @@
-"""The commands that show a query, without Spark: the dashboard of a bundle, and what a bundle is made of."""
+"""The commands that show a query, without Spark: the dashboard of a bundle, and the content of bundles."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def called(*arguments: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Commands get a session that is none; the masters of those that they asked for."""
+    """Commands get a placeholder session; yields the requested masters."""
     asked: list[str] = []
 
     @contextmanager
@@ -44,14 +44,14 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Dashboards are closed at once, after a look at their list of queries, which is here then."""
-    found: list[Any] = []
+    results: list[Any] = []
 
     def look(opened: Any) -> None:
         with opened, urllib.request.urlopen(f"{opened.url}api/queries", timeout=30) as answer:
-            found.extend(json.load(answer))
+            results.extend(json.load(answer))
 
     monkeypatch.setattr(watching, "_serve", look)
-    return found
+    return results
 
 
 def snapshot() -> Any:
@@ -76,16 +76,16 @@ def test_a_damaged_bundle_is_one_sentence(tmp_path: Path, sessions: list[str]) -
     result = called("dashboard", str(path), "--port", "0")
     assert (result.exit_code, sessions) == (1, [])
     [line] = result.stderr.splitlines()
-    assert line.startswith(f"Error: {path} is no bundle of pillarbox, or is damaged: ")
+    assert line.startswith(f"Error: {path} is not a bundle of pillarbox, or is damaged: ")
 
 
 def test_a_port_in_use_is_left_for_a_free_one(tmp_path: Path, served: list[Any]) -> None:
     path = tmp_path / "b.zip"
     write_bundle(path, snapshot(), [], None, with_records=False)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         result = called("dashboard", str(path), "--port", str(port))
     assert (result.exit_code, len(served)) == (0, 1)
     assert f"port {port} of 127.0.0.1 is in use" in result.stderr
@@ -108,11 +108,11 @@ def test_a_checkpoint_is_shown_by_a_session(
 
 def test_what_is_no_checkpoint_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(spark: Any, checkpoint: str) -> Any:
-        raise CheckpointMismatchError(f"{checkpoint} is no checkpoint of a query")
+        raise CheckpointMismatchError(f"{checkpoint} is not a checkpoint of a query")
 
     monkeypatch.setattr(stored, "stored_snapshot", none)
     result = called("dashboard", "/checkpoints/none", "--port", "0")
-    assert (result.exit_code, result.stderr) == (1, "Error: /checkpoints/none is no checkpoint of a query\n")
+    assert (result.exit_code, result.stderr) == (1, "Error: /checkpoints/none is not a checkpoint of a query\n")
 
 
 @pytest.mark.parametrize("ends", ["closed", "interrupted"])
@@ -150,13 +150,13 @@ def test_the_memory_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "stored_snapshot", lambda spark, checkpoint: query.snapshot())
     result = called("memory", "/checkpoints/counts")
     assert result.exit_code == 0
-    for said in ("executor on one, process 7", "2 x 20 MiB", "homes, measured", "60 MiB", "no limit is known"):
-        assert said in result.stdout
+    for words in ("executor on one, process 7", "2 x 20 MiB", "homes, measured", "60 MiB", "no known limit"):
+        assert words in result.stdout
     lines = result.stdout.splitlines()
     assert lines[-2:] == ["1 executor: 1.7 GiB with their heaps", "spark.executor.memoryOverhead=1000m"]
-    found = json.loads(called("memory", "/checkpoints/counts", "--json").stdout)
-    assert found["settings"] == {"spark.executor.memoryOverhead": "1000m"}
-    [executor] = found["executors"]
+    document = json.loads(called("memory", "/checkpoints/counts", "--json").stdout)
+    assert document["settings"] == {"spark.executor.memoryOverhead": "1000m"}
+    [executor] = document["executors"]
     assert (executor["host"], executor["executor"], executor["home_bytes"]) == ("one", 7, 60 << 20)
     assert sum(term["bytes"] for term in executor["terms"]) == executor["computed"]
 
@@ -186,7 +186,7 @@ def test_a_bundle_is_made_also_where_the_state_cannot_be_read(tmp_path: Path) ->
     path = tmp_path / "b.zip"
     result = called("bundle", "/checkpoints/counts", str(path), "--json")
     assert result.exit_code == 0
-    assert result.stderr == "the state is not in the bundle: no Spark here\n"
+    assert result.stderr == "the bundle lacks the state: no Spark here\n"
     assert json.loads(result.stdout) == {
         "file": str(path),
         "bytes": path.stat().st_size,
@@ -198,7 +198,7 @@ def test_a_bundle_is_made_also_where_the_state_cannot_be_read(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("checkpoint")
 def test_a_bundle_says_whether_it_has_records(tmp_path: Path) -> None:
-    said = called("bundle", "/checkpoints/counts", str(tmp_path / "b.zip")).stdout
-    assert said.endswith("bytes, without keys and records\n")
-    said = called("bundle", "/checkpoints/counts", str(tmp_path / "b.zip"), "--with-records").stdout
-    assert said.endswith("bytes\n")
+    output = called("bundle", "/checkpoints/counts", str(tmp_path / "b.zip")).stdout
+    assert output.endswith("bytes, without keys and records\n")
+    output = called("bundle", "/checkpoints/counts", str(tmp_path / "b.zip"), "--with-records").stdout
+    assert output.endswith("bytes\n")

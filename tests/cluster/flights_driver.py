@@ -23,9 +23,9 @@ def main(folder: Path, batches: int, remote: str | None = None) -> None:
     table = pq.read_table(folder / "table.parquet")
     query, _ = start_streaming(spark, table, folder, batches, parallelism=2)
     query.awaitTermination()
-    found = read_events(spark, folder)
+    result = read_events(spark, folder)
     spark.stop()
-    (folder / "found").write_bytes(pickle.dumps(found))
+    (folder / "found").write_bytes(pickle.dumps(result))
 
 
 if __name__ == "__main__":

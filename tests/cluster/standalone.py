@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark's on this machine: master and workers are processes of the installed PySpark."""
+"""A standalone Spark cluster on this machine: master and workers are processes of the installed PySpark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SPARK_HOME", "Daemon", "StandaloneCluster", "environment", "words_of
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
-# Spark takes free ports, and says in its logs which.
+# Spark takes free ports, and logs them.
 _ADDRESS = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _CONNECT = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": "0"}
@@ -38,10 +38,10 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class Daemon:
-    """A process of Spark's, in a session of its own with all that it starts.
+    """A Spark process in its own session, with its children.
 
     Attributes:
-        log: the file with what it says.
+        log: its log file.
     """
 
     def __init__(self, home: Path, name: str, *arguments: str, **env: str) -> None:
@@ -60,7 +60,7 @@ class Daemon:
             )
 
     def says(self, pattern: str) -> list[str]:
-        """Return what its log has of a pattern."""
+        """Return the matches of a pattern in its log."""
         return re.findall(pattern, self.log.read_text())
 
     def wait_until_it_says(self, pattern: str, times: int = 1) -> str:
@@ -106,7 +106,7 @@ class StandaloneCluster:
         self.workers = self._daemons[1:]
 
     def serve(self, settings: Mapping[str, str], python: Path) -> str:
-        """Start a Spark Connect server, an application of this cluster; return what clients call it.
+        """Start a Spark Connect server, an application of this cluster, and return its address for clients.
 
         Args:
             settings: of the application.

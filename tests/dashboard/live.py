@@ -37,8 +37,8 @@ class Live:
         self.snapshots += 1
         return self.model.snapshot()
 
-    def look(self) -> int:
-        return self.model.look()
+    def refresh(self) -> int:
+        return self.model.refresh()
 
     @property
     def heartbeat(self) -> Heartbeat | None:

@@ -16,10 +16,10 @@ from pillarbox._json import plain
 from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
-from pillarbox_tools.dashboard import changes
-from pillarbox_tools.dashboard.changes import Changes
+from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.documents import View
 from pillarbox_tools.dashboard.server import Dashboard
+from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.dashboard.views import view_of
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.shown import StoredQuery
@@ -125,7 +125,7 @@ def _since(client: httpx.Client, seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_view_is_made_once_for_each_change(live: Live) -> None:
-    changes = Changes(live)
+    changes = VersionedView(live)
     first = changes.since("")
     assert changes.since("") == first
     changes.entry()
@@ -136,22 +136,22 @@ def test_a_view_is_made_once_for_each_change(live: Live) -> None:
 
 
 def test_only_rates_and_conditions_are_made_again_as_time_passes(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(versioned_view, "_LOOK_EVERY", 0.0)
     views: list[View] = []
 
     def counted(snapshot: Snapshot) -> View:
         views.append(view_of(snapshot))
         return views[-1]
 
-    monkeypatch.setattr(changes, "view_of", counted)
-    made = Changes(live)
-    first = json.loads(made.since(""))
+    monkeypatch.setattr(versioned_view, "view_of", counted)
+    versioned = VersionedView(live)
+    first = json.loads(versioned.since(""))
     live.model._clock = lambda: START + 1000
-    made.since("")
+    versioned.since("")
     assert len(views) == 1
     # Findings repeat the condition, so they are made with it.
     live.model._clock = lambda: START + 600_000
-    changed = json.loads(made.since(first["change"]))
+    changed = json.loads(versioned.since(first["change"]))
     assert len(views) == 2
     assert {"conditions", "findings"} <= changed.keys()
 
@@ -167,7 +167,7 @@ def test_earlier_runs_are_lines_that_do_not_change(live: Live) -> None:
             return replace(super().snapshot(), earlier=runs)
 
     query = Restarted()
-    changes = Changes(query)
+    changes = VersionedView(query)
     first = json.loads(changes.since(""))
     failed, killed = first["earlier"]
     [total] = failed["moments"]
@@ -187,17 +187,17 @@ def test_lines_of_a_long_run_keep_their_peaks(live: Live, count: int) -> None:
     [one] = snapshot.run.moments
     moments = [replace(one, at=minute, lag=None, process_bytes=5) for minute in range(count)]
     long = 1_800_000
-    for place in {0, count // 2, count - 1}:
+    for index in {0, count // 2, count - 1}:
         peak = replace(
-            moments[place], longest=long, duration=long, lag=70, process_bytes=900, state_bytes={"a": 7, "b": 8}
+            moments[index], longest=long, duration=long, lag=70, process_bytes=900, state_bytes={"a": 7, "b": 8}
         )
-        run = replace(snapshot.run, moments=[*moments[:place], peak, *moments[place + 1 :]])
+        run = replace(snapshot.run, moments=[*moments[:index], peak, *moments[index + 1 :]])
         points = view_of(replace(snapshot, run=run)).run.moments
         assert len(points) <= 240
-        assert (sum(each.epochs for each in points), points[-1].at) == (count, count - 1)
-        tops = [each for each in points if each.lag is not None]
-        assert [(each.longest, each.lag, each.process_bytes) for each in tops] == [(long, 70, 900)]
-        assert [each.state_bytes for each in tops] == [{"a": 7, "b": 8}]
+        assert (sum(point.epochs for point in points), points[-1].at) == (count, count - 1)
+        tops = [point for point in points if point.lag is not None]
+        assert [(top.longest, top.lag, top.process_bytes) for top in tops] == [(long, 70, 900)]
+        assert [top.state_bytes for top in tops] == [{"a": 7, "b": 8}]
 
 
 def test_another_run_of_a_query_takes_its_place(dashboard: Dashboard, live: Live) -> None:
@@ -219,7 +219,7 @@ def test_the_list_says_how_queries_are(client: httpx.Client, live: Live) -> None
 def test_what_is_wrong_with_a_query_is_in_its_entry_although_nothing_changes(
     client: httpx.Client, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(versioned_view, "_LOOK_EVERY", 0.0)
     [before] = client.get("/api/queries").json()
     assert before["conditions"] == []
     live.model._clock = lambda: START + 600_000
@@ -240,36 +240,36 @@ def test_a_counter_of_a_function_is_shown_whatever_its_name() -> None:
 
 def test_programs_of_a_query_have_levels_of_their_own() -> None:
     one = plan()
-    other = [replace(each, program="pillarbox 2") for each in one.vertices]
-    both = Plan([*one.vertices, *other], [*one.edges, *(replace(each, program="pillarbox 2") for each in one.edges)])
+    other = [replace(vertex, program="pillarbox 2") for vertex in one.vertices]
+    both = Plan([*one.vertices, *other], [*one.edges, *(replace(edge, program="pillarbox 2") for edge in one.edges)])
     query = QueryModel("q", "two", "", both, model().snapshot().run)
     began = 1_699_999_981_000
     one_task = keyed(records_in=8, busy_ms=600, operators=[[8, 3], [3, 3]], keys=3, state_bytes=300)
     other_task = keyed(records_in=5, busy_ms=200, operators=[[5, 1], [1, 1]], keys=2, state_bytes=200)
-    told = progress(1, replace(one_task, started=began + 100))
+    report = progress(1, replace(one_task, started=began + 100))
     second = progress(1, replace(other_task, started=began + 100), name="pillarbox 2")
-    reports = {name: values for name, values in told["observedMetrics"].items() if values["tasks"]}
-    query.progressed({**told, "observedMetrics": second["observedMetrics"] | reports})
+    reports = {name: values for name, values in report["observedMetrics"].items() if values["tasks"]}
+    query.progressed({**report, "observedMetrics": second["observedMetrics"] | reports})
     view = view_of(query.snapshot())
     assert view.plan is not None
-    shares = {(each.program, each.level): each.level_share for each in view.plan.vertices}
+    shares = {(vertex.program, vertex.level): vertex.level_share for vertex in view.plan.vertices}
     assert shares == {
         ("pillarbox", 0): 0,
         ("pillarbox", 1): pytest.approx(0.6),
         ("pillarbox 2", 0): 0,
         ("pillarbox 2", 1): pytest.approx(0.2),
     }
-    # Their operators have one uid, under which their state is added up.
+    # Their operators share a uid, so their state is added up.
     assert [(each.uid, each.keys, each.bytes) for each in view.growth] == [("count", 5, 500)]
     assert view.keyed == ["count"]
-    counts = {each.program: each.run.operators[0][0] for each in view.plan.vertices if each.run is not None}
+    counts = {vertex.program: vertex.run.operators[0][0] for vertex in view.plan.vertices if vertex.run is not None}
     assert counts == {"pillarbox": 8, "pillarbox 2": 5}
 
 
 def test_homes_and_the_memory_of_executors_are_shown() -> None:
     query = model()
     homes = [keyed(subtask=each, host="one", executor=7, process=each, private_bytes=30 << 20) for each in (0, 1)]
-    query.progressed(progress(1, *(replace(each, home_restarts=1) for each in homes)))
+    query.progressed(progress(1, *(replace(home, home_restarts=1) for home in homes)))
     query.progressed(progress(2, homes[0], replace(homes[1], fallback="no process can be started")))
     view = plain(view_of(query.snapshot()))
     [moment] = view["run"]["moments"]

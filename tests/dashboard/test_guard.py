@@ -43,7 +43,7 @@ _REQUEST = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Sec-Fetch-Site": "none"}, 200),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
-        # A proxy has changed Host, and the browser says that it is the page's own request.
+        # A proxy has changed Host, and the browser declares the page's own request.
         ({"Sec-Fetch-Site": "same-origin", "Origin": "https://hub.example"}, 200),
     ],
 )

@@ -41,7 +41,7 @@ def test_another_call_does_not_get_a_dashboard_that_it_has_not_asked_for(
             open_dashboard([query], host, port, token)
         assert "s3cret" not in str(caught.value)
         assert query.id not in opened._queries
-        # A call without a token takes the one that the dashboard has.
+        # A call without a token accepts the dashboard's.
         for same in ("s3cret", None):
             assert open_dashboard([], "127.0.0.1", 0, same) is opened
         assert open_dashboard([], None, None) is opened
@@ -94,10 +94,10 @@ def test_twenty_queries_that_have_ended_are_kept(dashboard: Dashboard) -> None:
 
 
 def test_a_port_in_use_is_left_for_a_free_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         with open_dashboard([], "127.0.0.1", port) as opened:
             assert opened.port != port
             assert got(f"{opened.url}api/queries") == []

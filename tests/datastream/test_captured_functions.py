@@ -78,7 +78,7 @@ def numbers(env: StreamExecutionEnvironment, count: int = 4) -> Any:
 def test_a_variable_of_a_loop_is_what_it_was_when_the_function_was_given():
     env = StreamExecutionEnvironment()
     records = numbers(env)
-    streams = [records.filter(lambda r: r.n == wanted).map(lambda r: (wanted, r.n)) for wanted in (1, 2, 3)]
+    streams = [records.filter(lambda r: r.n == number).map(lambda r: (number, r.n)) for number in (1, 2, 3)]
     assert sorted(streams[0].union(*streams[1:]).execute_and_collect()) == [(1, 1), (2, 2), (3, 3)]
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_pickled_is_refused_where_the_program_is_run_and_may_have
 
     function = Locks()
     stream = numbers(StreamExecutionEnvironment()).map(function).name("locks")
-    with pytest.raises(ProgramError, match=r"operator 'locks' cannot be sent to the workers.*cannot pickle"):
+    with pytest.raises(ProgramError, match=r"operator 'locks' cannot be pickled for the workers.*cannot pickle"):
         stream.execute_and_collect()
     function.lock = None
     assert stream.execute_and_collect() == [0, 1, 2, 3]

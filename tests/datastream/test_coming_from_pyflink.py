@@ -1,4 +1,4 @@
-"""docs/pyflink.md: its program prints what the page says, and the code in its tables is right."""
+"""docs/pyflink.md: its program prints the page's output, and the code in its tables is right."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PAGE = HOME / "docs" / "pyflink.md"
 PAYMENT = Types.ROW_NAMED(["card", "amount"], [Types.STRING(), Types.LONG()])
 
 
-# What a cell says of its code: the value, or the error.
+# A cell's claim about its code: the value, or the error.
 SAYS = re.compile(r"`([^`]+)` (is|returns|raises) `([^`]+)`")
 
 
 class Claim(NamedTuple):
-    """Code in the right column of a table, and what the page says of it."""
+    """Code in the right column of a table, and the page's claim about it."""
 
     code: str
     verb: str = ""
@@ -39,10 +39,10 @@ def cells() -> Iterator[str]:
 
 
 def claims() -> list[Claim]:
-    """What the right column says of code, and the other code in it that calls something."""
-    found = [Claim(*groups) for cell in cells() for groups in SAYS.findall(cell)]
+    """Return the right column's claims, and its other code with calls."""
+    results = [Claim(*groups) for cell in cells() for groups in SAYS.findall(cell)]
     rest = [span for cell in cells() for span in re.findall(r"`(.+?)`(?!`)", SAYS.sub("", cell))]
-    return found + [Claim(span) for span in rest if "(" in span and "..." not in span and is_expression(span)]
+    return results + [Claim(span) for span in rest if "(" in span and "..." not in span and is_expression(span)]
 
 
 def is_expression(span: str) -> bool:
@@ -73,7 +73,7 @@ def needs_spark(claim: Claim) -> bool:
 
 
 def test_the_page_says_what_code_returns_and_what_it_raises():
-    """Else the tests below would show less than the page says; and no cell is an assertion."""
+    """Otherwise the tests below would show less than the page; and no cell is an assertion."""
     assert {"is", "returns", "raises"} <= {claim.verb for claim in claims()}
     assert [claim.code for claim in claims() if " == " in claim.code] == []
 
@@ -91,7 +91,7 @@ def test_the_code_in_the_tables_is_right(claim):
 
 
 def test_the_code_in_the_tables_that_takes_spark(spark: SparkSession):
-    found = [claim for claim in claims() if needs_spark(claim)]
-    assert len(found) >= 4
-    for claim in found:
+    results = [claim for claim in claims() if needs_spark(claim)]
+    assert len(results) >= 4
+    for claim in results:
         check(claim, StreamExecutionEnvironment(spark), spark=spark)

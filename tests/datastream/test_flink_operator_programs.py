@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs of Flink's documentation with services that are asked, with partitioning, and with batch execution."""
+"""Programs of Flink's documentation with service calls, partitioning, and batch execution."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def env() -> StreamExecutionEnvironment:
 
 
 class DatabaseRequest(AsyncFunction):
-    """Asks for records; the answer for the first one comes when all others are there."""
+    """Requests records; the first answer arrives after all others."""
 
     def __init__(self, requests: int) -> None:
         self.requests = requests
@@ -74,9 +74,9 @@ def test_ordered_and_unordered_requests(env):
     ordered = AsyncDataStream.ordered_wait(numbers, DatabaseRequest(5), Time.seconds(60), 100, ROW)
     assert ordered.execute_and_collect() == rows
     unordered = AsyncDataStream.unordered_wait(numbers, DatabaseRequest(5), Time.seconds(60), 100, ROW)
-    found = list(unordered.execute_and_collect())
-    assert sorted(found) == rows
-    assert found[-1] == rows[0]
+    results = list(unordered.execute_and_collect())
+    assert sorted(results) == rows
+    assert results[-1] == rows[0]
 
 
 class Unanswered(AsyncFunction):
@@ -107,7 +107,7 @@ def test_a_request_without_answer_has_the_result_of_timeout():
 def test_a_request_without_answer_fails_the_job():
     with asked(Unanswered()) as harness:
         harness.push("numbers", 0, 1, 2)
-        with pytest.raises(OperatorError, match="no answer in time for 1"):
+        with pytest.raises(OperatorError, match="no answer within the timeout for 1"):
             harness.run_epoch(time_passes="1 second")
 
 
@@ -145,14 +145,14 @@ class Flaky(AsyncFunction):
 @pytest.mark.parametrize("wait", ["ordered_wait_with_retry", "unordered_wait_with_retry"])
 def test_requests_are_made_again(env, strategy, wait):
     ask = getattr(AsyncDataStream, wait)
-    found = ask(env.from_collection([1, 2]), Flaky(), Time.seconds(60), strategy, 100, Types.STRING())
-    assert sorted(found.execute_and_collect()) == ["1, attempt 3", "2, attempt 3"]
+    result = ask(env.from_collection([1, 2]), Flaky(), Time.seconds(60), strategy, 100, Types.STRING())
+    assert sorted(result.execute_and_collect()) == ["1, attempt 3", "2, attempt 3"]
 
 
 def test_without_another_attempt_there_is_no_result(env):
     once = AsyncRetryStrategy.no_restart()
-    found = AsyncDataStream.ordered_wait_with_retry(env.from_collection([1]), Flaky(), Time.seconds(60), once)
-    assert found.execute_and_collect() == []
+    result = AsyncDataStream.ordered_wait_with_retry(env.from_collection([1]), Flaky(), Time.seconds(60), once)
+    assert result.execute_and_collect() == []
 
 
 # -- partitioning --
@@ -181,9 +181,9 @@ def test_partitioning(env):
     by_rest = sorted((n % 3, (n, letter)) for n, letter in pairs)
     assert spread(stream.partition_custom(lambda key, num_partition: key % num_partition, lambda x: x[0])) == by_rest
     assert spread(stream.partition_custom(Modulo(), lambda x: x[0])) == by_rest
-    assert spread(stream.broadcast()) == sorted((place, pair) for place in range(3) for pair in pairs)
+    assert spread(stream.broadcast()) == sorted((index, pair) for index in range(3) for pair in pairs)
     assert spread(stream.global_()) == [(0, pair) for pair in pairs]
-    assert Counter(place for place, _ in spread(stream.rebalance())) == {0: 4, 1: 4, 2: 4}
+    assert Counter(subtask for subtask, _ in spread(stream.rebalance())) == {0: 4, 1: 4, 2: 4}
     assert sorted(pair for _, pair in spread(stream.shuffle())) == pairs
     assert sorted(pair for _, pair in spread(stream.rescale())) == pairs
     assert sorted(pair for _, pair in spread(stream.forward())) == pairs
@@ -248,7 +248,7 @@ COUNT = Types.TUPLE([Types.STRING(), Types.INT()])
 )
 def test_sources_of_java_say_what_to_do_instead(env, name, instead):
     assert not hasattr(env, name)
-    with pytest.raises(ProgramError, match=rf"{name}\(\) is a method of Flink's .*{instead}"):
+    with pytest.raises(ProgramError, match=rf"{name}\(\): .*{instead}"):
         getattr(env, name)
 
 
@@ -258,9 +258,9 @@ def test_sources_of_java_say_what_to_do_instead(env, name, instead):
 def test_methods_of_javas_streams_say_what_to_do_instead(env, name, instead):
     stream = env.from_collection([1])
     assert not hasattr(stream, name)
-    with pytest.raises(ProgramError, match=rf"{name}\(\) is a method of Flink's .*{instead}") as caught:
+    with pytest.raises(ProgramError, match=rf"{name}\(\): .*{instead}") as caught:
         getattr(stream.key_by(lambda n: n), name)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as it comes from a worker
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as received from a worker
 
 
 # -- parameters of Java's: a collector, a context, a size --

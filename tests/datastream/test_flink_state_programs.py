@@ -43,7 +43,7 @@ MINUTE = 60_000
 
 @pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
 def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
-    """What is no rolling result comes out alike in both modes."""
+    """Results that are not rolling are the same in both modes."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     return env.set_runtime_mode(request.param)
 
@@ -289,7 +289,7 @@ def test_time_to_live(config, seen):
 
 
 class BufferingSink(FlatMapFunction, CheckpointedFunction):
-    """Hands on records in batches of a number; those that wait are in the checkpoint."""
+    """Emits records in batches; waiting records are in the checkpoint."""
 
     def __init__(self, threshold: int) -> None:
         self.threshold = threshold
@@ -348,7 +348,7 @@ RULES = MapStateDescriptor("RulesBroadcastState", Types.STRING(), Types.PICKLED_
 
 
 class Matches(KeyedBroadcastProcessFunction):
-    """Emits pairs of items of the same colour where a rule's first shape is followed by its second."""
+    """Emits pairs of items of the same colour if a rule's first shape is followed by its second."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         descriptor = MapStateDescriptor("items", Types.STRING(), Types.LIST(Types.PICKLED_BYTE_ARRAY()))
@@ -373,17 +373,17 @@ class Matches(KeyedBroadcastProcessFunction):
 
 
 def matches_of(rules: Iterable[Rule], items: Iterable[Item]) -> list[str]:
-    found = []
+    results = []
     waiting: dict[tuple[str, str], list[str]] = {}
     for item in items:
         for rule in rules:
             held = waiting.setdefault((rule.name, item.color), [])
             if item.shape == rule.second:
-                found += [f"{rule.name} ({item.color}): {shape} - {item.shape}" for shape in held]
+                results += [f"{rule.name} ({item.color}): {shape} - {item.shape}" for shape in held]
                 held.clear()
             if item.shape == rule.first:
                 held.append(item.shape)
-    return found
+    return results
 
 
 def test_patterns_of_shapes():
@@ -403,15 +403,15 @@ def test_patterns_of_shapes():
         harness.restore(harness.snapshot())
         harness.push_all("items", items[12:])
         harness.run_epoch()
-        found = harness.get_output()
-    # Of the second rule, only what came behind it counts.
+        outputs = harness.get_output()
+    # For the second rule, only later items count.
     expected = matches_of([one], items) + matches_of([two], items[12:])
-    assert sorted(found) == sorted(expected)
-    assert len(found) == 3 * 4
+    assert sorted(outputs) == sorted(expected)
+    assert len(outputs) == 3 * 4
 
 
 class Enabled(BroadcastProcessFunction):
-    """Lets through what is switched on; without key."""
+    """Passes enabled records; without key."""
 
     def process_element(self, value: str, ctx: BroadcastProcessFunction.ReadOnlyContext) -> Iterable[str]:
         if ctx.get_broadcast_state(RULES).contains(value):
@@ -489,7 +489,7 @@ class FraudDetector(KeyedProcessFunction):
 
 
 class FraudDetectorOfAMinute(KeyedProcessFunction):
-    """The same, if it comes within a minute of processing time."""
+    """The same, within a minute of processing time."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.flag = runtime_context.get_state(ValueStateDescriptor("flag", Types.BOOLEAN()))
@@ -515,7 +515,7 @@ class FraudDetectorOfAMinute(KeyedProcessFunction):
 
 AMOUNTS = [13.01, 25.0, 0.09, 510.0, 102.62, 91.5, 0.02, 30.01, 701.83, 31.92, 0.5, 0.7, 900.0]
 TRANSACTIONS = [Transaction(account, n, amount) for n, amount in enumerate(AMOUNTS) for account in (1, 2, 3)]
-FRAUDS = [place for place in range(1, len(AMOUNTS)) if AMOUNTS[place] > 500 and AMOUNTS[place - 1] < 1]
+FRAUDS = [index for index in range(1, len(AMOUNTS)) if AMOUNTS[index] > 500 and AMOUNTS[index - 1] < 1]
 
 
 @pytest.mark.parametrize(
@@ -523,9 +523,11 @@ FRAUDS = [place for place in range(1, len(AMOUNTS)) if AMOUNTS[place] > 500 and 
 )
 def test_fraud_detection(env, detector, alerts):
     transactions = env.from_collection(TRANSACTIONS).name("transactions")
-    found = transactions.key_by(lambda transaction: transaction.account).process(detector()).name("fraud-detector")
+    result = transactions.key_by(lambda transaction: transaction.account).process(detector()).name("fraud-detector")
     assert len(FRAUDS) == 2
-    assert sorted(found.execute_and_collect()) == sorted(Alert(account) for account in (1, 2, 3) for _ in range(alerts))
+    assert sorted(result.execute_and_collect()) == sorted(
+        Alert(account) for account in (1, 2, 3) for _ in range(alerts)
+    )
 
 
 def test_fraud_within_a_minute():

@@ -66,7 +66,7 @@ A_MINUTE_LATE = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_secon
 
 @pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
 def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
-    """What is no rolling result comes out alike in both modes."""
+    """Results that are not rolling are the same in both modes."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     return env.set_runtime_mode(request.param)
 
@@ -88,7 +88,7 @@ def test_ride_cleansing(env):
 
 
 class Enrich(CoFlatMapFunction):
-    """Joins the start of a ride and its fare, whichever comes first."""
+    """Joins the start of a ride and its fare, in any order."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.ride = runtime_context.get_state(ValueStateDescriptor("saved ride", Types.PICKLED_BYTE_ARRAY()))
@@ -126,7 +126,7 @@ UNMATCHED_FARES = OutputTag("unmatched fares")
 
 
 class EnrichOrExpire(KeyedCoProcessFunction):
-    """The same, where either may be lost: what has had no partner in time goes to a side output."""
+    """The same, but either may be lost: records without a partner in time are emitted to a side output."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.ride = runtime_context.get_state(ValueStateDescriptor("saved ride", Types.PICKLED_BYTE_ARRAY()))
@@ -140,7 +140,7 @@ class EnrichOrExpire(KeyedCoProcessFunction):
             yield ride.ride_id, fare.tip
         else:
             self.ride.update(ride)
-            # As soon as event time is there, the fare cannot come any more.
+            # Once event time reaches the ride, its fare can no longer arrive.
             ctx.timer_service().register_event_time_timer(ride.at)
 
     def process_element2(self, fare: Fare, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any]:
@@ -178,7 +178,7 @@ def test_rides_and_fares_that_are_lost_expire():
     with ProgramTestHarness(rides_with_fares, parallelism=2) as harness:
         harness.push_all("rides", [Ride(n, True, n * MINUTE) for n in (1, 2, 3)])
         harness.push_all("fares", [Fare(n, 7, n * MINUTE, 0.5) for n in (2, 4)])
-        # Event time is that of the rides, and a minute behind: so two minutes are not over yet.
+        # Event time follows the rides, a minute behind: so two minutes have not passed yet.
         assert harness.run_epoch() == {"joined": [(2, 0.5)], "rides": [Ride(1, True, MINUTE)], "fares": []}
         harness.push("rides", Ride(9, True, 9 * MINUTE))
         harness.push("fares", Fare(8, 7, 8 * MINUTE, 0.25), Fare(3, 7, 3 * MINUTE, 0.75))
@@ -215,11 +215,11 @@ def tips_by_hour(fares: Iterable[Any]) -> dict[int, dict[int, float]]:
 
 
 def highest_tips(fares: Iterable[Any]) -> list[tuple[int, int, float]]:
-    found = []
+    results = []
     for end, drivers in sorted(tips_by_hour(fares).items()):
         driver = max(drivers, key=drivers.__getitem__)
-        found.append((end, driver, drivers[driver]))
-    return found
+        results.append((end, driver, drivers[driver]))
+    return results
 
 
 def hourly_tips(fares):
@@ -235,7 +235,7 @@ def test_hourly_tips(env):
 
 @pytest.mark.parametrize("mode", RuntimeExecutionMode)
 def test_hourly_tips_by_a_rolling_maximum_end_with_the_same(mode):
-    """What the exercise discusses: without the second window, all results that were the highest so far come out."""
+    """The exercise's discussion: without the second window, all results that were the highest so far are emitted."""
     env = StreamExecutionEnvironment.get_execution_environment().set_runtime_mode(mode)
     fares = some_fares()
     by_driver = (
@@ -323,7 +323,7 @@ class LongRides(KeyedProcessFunction):
 
 
 def test_long_rides_in_and_out_of_order():
-    """The cases of the exercise's own tests: each ride, what comes of it at once, and when event time goes on."""
+    """The cases of the exercise's tests: each ride's immediate output, and its output as event time advances."""
     start, end = Ride(1, True, 0), Ride(1, False, 2 * HOUR)
     short_end, long_end = Ride(1, False, MINUTE), Ride(1, False, 2 * HOUR + MINUTE)
     for events, at_once, later in (
@@ -358,7 +358,7 @@ def test_long_rides_are_told_as_soon_as_event_time_is_there():
         harness.push("rides", Ride(4, False, 2 * HOUR + MINUTE + 1))
         assert harness.run_epoch()["output"] == [1]
         harness.push("rides", Ride(1, False, 3 * HOUR))
-        assert harness.end_input()["output"] == []  # the end of a ride that was told already
+        assert harness.end_input()["output"] == []  # the end of a ride that was already reported
 
 
 # -- the course: state of a key, connected streams --

@@ -70,7 +70,7 @@ IN_ORDER = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner
 
 @pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
 def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
-    """Windows and joins come out alike in both modes."""
+    """Windows and joins give the same results in both modes."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     return env.set_runtime_mode(request.param)
 
@@ -157,27 +157,27 @@ def test_functions_of_windows(env, assigner, windows):
         return sorted(stream.execute_and_collect())
 
     value = lambda reading: reading.value  # noqa: E731
-    least = [(*key, min(found, key=value)) for key, found in expected.items()]
+    least = [(*key, min(result, key=value)) for key, result in expected.items()]
     assert results(keyed.window(assigner).reduce(Least(), WithStart())) == sorted(least)
     out = Types.TUPLE([Types.STRING(), Types.LONG(), Types.DOUBLE()])
-    mean = [(*key, sum(map(value, found)) / len(found)) for key, found in expected.items()]
+    mean = [(*key, sum(map(value, result)) / len(result)) for key, result in expected.items()]
     assert results(keyed.window(assigner).aggregate(Mean(), WithStart(), output_type=out)) == sorted(mean)
-    total = [(*key, sum(map(value, found))) for key, found in expected.items()]
+    total = [(*key, sum(map(value, result))) for key, result in expected.items()]
     assert results(keyed.window(assigner).apply(Sum())) == sorted(total)
 
 
 def test_windows_of_all_keys(env):
-    found = by_sensor(env).window_all(TEN_SECONDS).apply(SumOfAll()).execute_and_collect()
+    results = by_sensor(env).window_all(TEN_SECONDS).apply(SumOfAll()).execute_and_collect()
     sums = defaultdict(int)
     for reading in READINGS:
         sums[reading.at // 10_000 * 10_000] += reading.value
-    assert found == sorted(sums.items())
+    assert results == sorted(sums.items())
 
 
 def test_reduced_records_keep_the_type_of_the_stream(env):
     reduced = by_sensor(env).window(TEN_SECONDS).reduce(lambda a, b: (a[0], a[1], a[2] + b[2]))
-    found = reduced.map(lambda row: (row.sensor, row.value)).execute_and_collect()
-    assert sorted(found) == sorted((key[0], sum(r.value for r in rs)) for key, rs in in_windows(10_000).items())
+    results = reduced.map(lambda row: (row.sensor, row.value)).execute_and_collect()
+    assert sorted(results) == sorted((key[0], sum(r.value for r in rs)) for key, rs in in_windows(10_000).items())
     all_of_it = by_sensor(env).window_all(TEN_SECONDS).reduce(lambda a, b: (a[0], a[1], a[2] + b[2]))
     assert sum(all_of_it.map(lambda row: row.value).execute_and_collect()) == sum(r.value for r in READINGS)
 
@@ -190,11 +190,11 @@ def test_fields_of_windows_are_folded(env, assigner, windows):
         return found[0].sensor, found[0].at, value
 
     for method, wanted in {
-        "sum": [changed(found, sum(r.value for r in found)) for found in expected],
-        "min": [changed(found, min(r.value for r in found)) for found in expected],
-        "max": [changed(found, max(r.value for r in found)) for found in expected],
-        "min_by": [tuple(min(found, key=lambda r: r.value)) for found in expected],
-        "max_by": [tuple(max(found, key=lambda r: r.value)) for found in expected],
+        "sum": [changed(result, sum(r.value for r in result)) for result in expected],
+        "min": [changed(result, min(r.value for r in result)) for result in expected],
+        "max": [changed(result, max(r.value for r in result)) for result in expected],
+        "min_by": [tuple(min(result, key=lambda r: r.value)) for result in expected],
+        "max_by": [tuple(max(result, key=lambda r: r.value)) for result in expected],
     }.items():
         for field in (2, "value"):
             folded = getattr(by_sensor(env).window(assigner), method)(field)
@@ -208,7 +208,7 @@ def test_fields_of_sessions_are_folded(env):
     times = (1, 9, 5, 20)  # 5 joins the sessions of 1 and 9
     stream = env.from_collection([Reading("a", at, at) for at in times]).assign_timestamps_and_watermarks(IN_ORDER)
     sessions = stream.key_by(lambda r: r.sensor).window(EventTimeSessionWindows.with_gap(Time.milliseconds(5)))
-    assert [each.value for each in sessions.sum("value").execute_and_collect()] == [15, 20]
+    assert [result.value for result in sessions.sum("value").execute_and_collect()] == [15, 20]
     largest = stream.key_by(lambda r: r.sensor).window(EventTimeSessionWindows.with_gap(5)).max_by("value")
     assert largest.execute_and_collect() == [Reading("a", 9, 9), Reading("a", 20, 20)]
 
@@ -299,7 +299,7 @@ def test_continuous_firings(env):
     readings = [Reading("hi", at, 1) for at in (1, 2, 3, 4, 5, 8, 9, 15)]
     windows = by_sensor(env, readings).window(TumblingEventTimeWindows.of(Time.milliseconds(10)))
     fired = windows.trigger(ContinuousEventTimeTrigger.of(Time.milliseconds(5))).apply(Sum()).execute_and_collect()
-    # All of the input is there before event time goes on.
+    # All input arrives before event time advances.
     assert fired == [("hi", 0, 7), ("hi", 0, 7), ("hi", 10, 1)]
 
 
@@ -332,8 +332,8 @@ def test_a_window_of_all_that_there_is(env):
     """Without timestamps: it fires when the input has ended."""
     to_the_end = GlobalWindows.create_with_end_of_stream_trigger()
     pairs = env.from_collection([("a", 1), ("b", 5), ("a", 3)])
-    found = pairs.key_by(lambda pair: pair[0]).window(to_the_end).sum(1).execute_and_collect()
-    assert sorted(found) == [("a", 4), ("b", 5)]
+    results = pairs.key_by(lambda pair: pair[0]).window(to_the_end).sum(1).execute_and_collect()
+    assert sorted(results) == [("a", 4), ("b", 5)]
     assert pairs.window_all(to_the_end).max_by(1).execute_and_collect() == [("b", 5)]
 
 
@@ -371,12 +371,12 @@ class TopTwo(ProcessAllWindowFunction):
 
 def test_top_two_of_each_window(env):
     totals = by_sensor(env).window(TEN_SECONDS).apply(Sum())
-    found = totals.window_all(TumblingEventTimeWindows.of(Time.seconds(10))).process(TopTwo()).execute_and_collect()
+    results = totals.window_all(TumblingEventTimeWindows.of(Time.seconds(10))).process(TopTwo()).execute_and_collect()
     sums = defaultdict(list)
     for (sensor, start), readings in in_windows(10_000).items():
         sums[start].append((sensor, sum(r.value for r in readings)))
     ranked = {start: sorted(totals, key=lambda pair: (-pair[1], pair[0]))[:2] for start, totals in sums.items()}
-    assert found == sorted(ranked.items())
+    assert results == sorted(ranked.items())
 
 
 # -- joins: the examples of the page, with a stream of oranges and one of greens --
@@ -427,10 +427,10 @@ def test_sliding_window_join(env):
 
 
 def test_session_window_join(env):
-    # Three sessions, the last of which has only oranges.
+    # Three sessions, the last one with only oranges.
     windows = EventTimeSessionWindows.with_gap(Duration.of_millis(1))
-    found = joined(env, windows, [1, 2, 5, 8, 9], [0, 4, 5])
-    assert found == ["1,0", "2,0", "5,4", "5,5"]
+    results = joined(env, windows, [1, 2, 5, 8, 9], [0, 4, 5])
+    assert results == ["1,0", "2,0", "5,4", "5,5"]
 
 
 def test_flat_join(env):
@@ -462,8 +462,8 @@ class LeftOuter(CoGroupFunction):
 def test_co_group_is_an_outer_join(env):
     one, two = both(env)
     windows = one.co_group(two).where(one_key).equal_to(one_key).window(TumblingEventTimeWindows.of(2))
-    found = windows.apply(LeftOuter()).execute_and_collect()
-    assert found == ["0,0", "0,1", "1,0", "1,1", "2,3", "3,3", "4,4", "5,4", "6,None", "7,None"]
+    results = windows.apply(LeftOuter()).execute_and_collect()
+    assert results == ["0,0", "0,1", "1,0", "1,1", "2,3", "3,3", "4,4", "5,4", "6,None", "7,None"]
 
 
 class Pair(ProcessJoinFunction):
@@ -531,7 +531,7 @@ def test_a_punctuated_generator():
     with windows_by(Punctuated) as harness:
         harness.push("readings", Reading("a", 9_000, 1), Reading("a", 30_000, 2))
         assert harness.run_epoch()["output"] == []
-        # Event time goes on when the epoch ends: what comes behind the marker in the same one is not late.
+        # Event time advances at the epoch's end: records after the marker in the same epoch are not late.
         harness.push("readings", Reading("a", 9_500, 4), Reading("b", 9_999, -1), Reading("a", 9_500, 8))
         assert sorted(harness.run_epoch()["output"]) == [("a", 0, 13), ("b", 0, -1)]
         harness.push("readings", Reading("a", 9_500, 16))
@@ -562,7 +562,5 @@ def test_a_source_that_is_idle_holds_nobody_back():
 def test_watermark_alignment_says_what_limits_a_source():
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     assert not hasattr(strategy, "with_watermark_alignment")
-    with pytest.raises(
-        ProgramError, match=r"with_watermark_alignment\(\) is a method of Flink's .*maxOffsetsPerTrigger"
-    ):
+    with pytest.raises(ProgramError, match=r"with_watermark_alignment\(\) .*maxOffsetsPerTrigger"):
         strategy.with_watermark_alignment("group", Duration.of_seconds(20), Duration.of_seconds(1))

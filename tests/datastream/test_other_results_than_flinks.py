@@ -112,7 +112,7 @@ def test_count_windows_keep_their_size_under_another_trigger():
 def test_windows_after_count_windows_need_timestamps_of_their_own():
     counted = keyed(("a", 1), ("a", 2)).count_window(2).reduce(Sum())
     again = counted.key_by(key_of).window(TumblingEventTimeWindows.of(10)).reduce(Sum())
-    with pytest.raises(ProgramError, match="which is that of results of count windows and global windows: put assign"):
+    with pytest.raises(ProgramError, match="as count windows and global windows emit: put assign"):
         again.execute_and_collect()
     timed = counted.assign_timestamps_and_watermarks(AT).key_by(key_of).window(TumblingEventTimeWindows.of(10))
     assert timed.reduce(Sum()).execute_and_collect() == [("a", 3)]
@@ -151,8 +151,8 @@ class Visited(KeyedBroadcastProcessFunction):
 def test_broadcast_records_of_batch_mode_find_no_keys():
     env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     rules = env.from_collection(["rule"]).broadcast(RULES)
-    found = keyed(("a", 1), ("b", 2), env=env).connect(rules).process(Visited()).execute_and_collect()
-    assert list(found) == [[], "record", "record"]
+    results = keyed(("a", 1), ("b", 2), env=env).connect(rules).process(Visited()).execute_and_collect()
+    assert list(results) == [[], "record", "record"]
 
 
 def test_finished_requests_take_no_room_from_those_under_way():

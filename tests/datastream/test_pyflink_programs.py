@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Programs as they are written for PyFlink: what they ask of names, types and parameters is there."""
+"""Programs written for PyFlink: the names, types and parameters that they use exist."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class ByCard(KeySelector):
 
 
 def test_results_of_a_row_type_have_its_names(env):
-    made = env.from_collection([("ann", 5)]).map(lambda pair: Row(pair[0], pair[1]), output_type=PAYMENT)
-    assert made.key_by(lambda row: row.card).map(lambda row: (row.amount, row)).execute_and_collect() == [
+    rows = env.from_collection([("ann", 5)]).map(lambda pair: Row(pair[0], pair[1]), output_type=PAYMENT)
+    assert rows.key_by(lambda row: row.card).map(lambda row: (row.amount, row)).execute_and_collect() == [
         (5, Row(card="ann", amount=5))
     ]
-    assert repr(made.execute_and_collect()) == "[Row(card='ann', amount=5)]"
+    assert repr(rows.execute_and_collect()) == "[Row(card='ann', amount=5)]"
 
 
 def test_tuples_get_the_names_of_declared_columns(env):
@@ -93,9 +93,9 @@ def test_tuples_get_the_names_of_declared_columns(env):
     assert mapped.map(lambda pair: pair.n + pair[1]).execute_and_collect() == [2, 4, 6]
     late_ones = mapped.get_side_output(late).map(lambda pair: pair.card).execute_and_collect()
     assert late_ones == ["late 1", "late 2", "late 3"]
-    # What is no tuple of that many values stays as it is.
+    # A value that is not a tuple of that length is unchanged.
     others = env.from_collection([(1, 2, 3), [1, 2], {"a": 1}, (4, 5)]).map(lambda each: each, "a INT, b INT")
-    assert [type(each).__name__ for each in others.execute_and_collect()] == ["tuple", "list", "dict", "Row"]
+    assert [type(result).__name__ for result in others.execute_and_collect()] == ["tuple", "list", "dict", "Row"]
 
 
 def test_named_rows_are_taken_by_name(env):
@@ -104,8 +104,8 @@ def test_named_rows_are_taken_by_name(env):
 
 
 def test_results_of_a_tuple_type_are_tuples_and_floats_have_32_bits(env):
-    made = env.from_collection([("ann", 0.1)], Types.ROW([Types.STRING(), Types.FLOAT()]))
-    as_tuples = made.map(lambda row: row, output_type=Types.TUPLE([Types.STRING(), Types.FLOAT()]))
+    rows = env.from_collection([("ann", 0.1)], Types.ROW([Types.STRING(), Types.FLOAT()]))
+    as_tuples = rows.map(lambda row: row, output_type=Types.TUPLE([Types.STRING(), Types.FLOAT()]))
     (result,) = as_tuples.execute_and_collect()
     assert type(result) is tuple
     assert result == ("ann", 0.10000000149011612)
@@ -125,7 +125,7 @@ def test_reduce_keeps_the_type_of_its_records(env):
 
 
 def test_what_reduce_has_folded_is_a_record_of_the_declared_type(env):
-    """Also where it comes back to the function, or reaches a window function, before it leaves the operator."""
+    """Also when it is passed to the function again, or to a window function, before it leaves the operator."""
 
     def add(a: Row, b: Row) -> Row:
         return Row(a.card, a.amount + b.amount)
@@ -167,7 +167,7 @@ def test_side_outputs_have_the_type_of_their_tag(env):
 def test_windows_and_co_functions_have_the_declared_type(env):
     class Sum(WindowFunction[tuple, Row, str, Any]):
         def apply(self, key: str, window: Any, inputs: Iterable[Any]) -> list[Row]:
-            return [Row(key, sum(each[1] for each in inputs))]
+            return [Row(key, sum(input_[1] for input_ in inputs))]
 
     class Same(CoMapFunction):
         def map1(self, value: Any) -> Row:
@@ -274,7 +274,7 @@ def test_windows_are_made_by_their_constructors_and_keywords(env):
 
     class Sum(WindowFunction[tuple, tuple, str, Any]):
         def apply(self, key: str, window: Any, inputs: Iterable[Any]) -> list[int]:
-            return [sum(each[1] for each in inputs)]
+            return [sum(input_[1] for input_ in inputs)]
 
     def sums(assigner: Any, times: Iterable[int] = (1, 2, 3, 4), trigger: Any = None) -> list[int]:
         windows = timed(env, times).window(assigner)
@@ -293,7 +293,7 @@ def test_windows_are_made_by_their_constructors_and_keywords(env):
     assert list(timed(env, [1, 2, 3, 4]).count_window(2, 0).apply(Sum()).execute_and_collect()) == [3, 7]
     assert GlobalWindow.get() == GlobalWindow()
     assert TimeWindow.get_window_start_with_offset(-1, 0, 5) == -5
-    with pytest.raises(ProgramError, match="the slide is a number of elements from 1, not -1"):
+    with pytest.raises(ProgramError, match="the slide must be a number of elements from 1, not -1"):
         timed(env, [1]).count_window(2, -1)
 
 
@@ -381,8 +381,8 @@ class Counted(KeyedProcessFunction):
 
 def test_rows_without_names_from_timers(env):
     out = Types.ROW([Types.STRING(), Types.INT(), Types.LONG()])
-    found = timed(env, [1, 2]).process(Counted(), output_type=out).map(lambda row: (row.f0, row.f1, row.f2))
-    assert found.execute_and_collect() == [("hi", 2, 11), ("hi", 2, 12)]
+    result = timed(env, [1, 2]).process(Counted(), output_type=out).map(lambda row: (row.f0, row.f1, row.f2))
+    assert result.execute_and_collect() == [("hi", 2, 11), ("hi", 2, 12)]
 
 
 # -- Flink's own --
@@ -398,10 +398,10 @@ def test_methods_of_flink_alone_say_what_to_do_instead(env):
         (env, "execute_async", r"pillarbox\.start"),
         (env.from_collection([1]), "sink_to", "to_dataframe"),
         (sink, "set_description", "name"),
-        (sink, "slot_sharing_group", "leave the call out"),
+        (sink, "slot_sharing_group", "drop the call"),
     ):
         assert not hasattr(thing, name)
-        with pytest.raises(ProgramError, match=rf"{name}\(\) is a method of Flink's .*{says}"):
+        with pytest.raises(ProgramError, match=rf"{name}\(\): .*{says}"):
             getattr(thing, name)
     for thing in (env, sink):
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

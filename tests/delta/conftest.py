@@ -15,9 +15,9 @@ from tests.support.sessions import only_session
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one Spark session of these tests."""
-    with only_session(lambda: session(tmp_path_factory.mktemp("spark"))) as found:
-        yield found
+    """The only Spark session of these tests."""
+    with only_session(lambda: session(tmp_path_factory.mktemp("spark"))) as result:
+        yield result
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.sessions import session_with_package
 
 __all__ = ["COLUMNS", "END", "PACKAGE", "environment", "read", "session", "totals", "writer"]
 
-# Delta is released for each version of Spark by itself; for 4.3 there is none yet.
+# Delta has a release per Spark version; there is none for 4.3 yet.
 PACKAGE = f"io.delta:delta-spark_{'.'.join(pyspark.__version__.split('.')[:2])}_2.13:4.4.0"
 COLUMNS = "card STRING, n LONG, total LONG"
 # Event time that no record has.

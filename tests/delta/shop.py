@@ -1,4 +1,4 @@
-"""Payments in tables of Delta's, a program that reads them, and what has to come out of it."""
+"""Payments in Delta tables, a program that reads them, and its expected output."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ CARDS = [f"card {number}" for number in range(6)]
 
 
 def totals_of(payments: Iterable[tuple[str, int]], begin: Iterable[tuple[str, int]] = ()) -> Counter[Any]:
-    """Return the rows that come out for payments, behind those that were there before."""
-    found: Counter[Any] = Counter()
+    """Return the rows for payments after earlier ones."""
+    counts: Counter[Any] = Counter()
     before = list(begin)
     state: dict[str, tuple[int, int]] = {}
     for number, (card, amount) in enumerate(itertools.chain(before, payments)):
         n, total = state.get(card, (0, 0))
         state[card] = n + 1, total + amount
         if number >= len(before):
-            found[card, n + 1, total + amount] += 1
-    return found
+            counts[card, n + 1, total + amount] += 1
+    return counts
 
 
 class Shop:
     """A folder with tables, checkpoints and savepoints.
 
     Attributes:
-        paid: what was ever paid, by table: each card and amount.
+        paid: all payments by table: card and amount.
     """
 
     def __init__(self, spark: Any, folder: Path) -> None:
@@ -55,7 +55,7 @@ class Shop:
         return paid
 
     def read(self, table: str, **options: Any) -> Any:
-        # The versions of a table come in their order only if each is an epoch of its own.
+        # A table's versions are read in order only if each is a separate epoch.
         return read(self.spark, self.folder / table, **{"maxFilesPerTrigger": 1, **options})
 
     def environment(self, parallelism: int, savepoint: str | None = None, **how: Any) -> Any:
@@ -75,7 +75,7 @@ class Shop:
         pillarbox.savepoint(self.spark, str(self.folder / checkpoint), str(self.folder / savepoint))
 
     def found(self, table: str = "totals") -> Counter[Any]:
-        """Return all that came out."""
+        """Return the whole output."""
         return Counter(map(tuple, self.spark.read.format("delta").load(str(self.folder / table)).collect()))
 
     def version(self, table: str) -> int:
@@ -84,7 +84,7 @@ class Shop:
         return max(int(path.stem) for path in log.glob("*.json"))
 
     def position(self, table: str, version: int) -> dict[str, Any]:
-        """Return the position at the beginning of a table's version, as Spark's offset log has those of Delta."""
+        """Return the position at the beginning of a table's version, as in Spark's offset log for Delta."""
         first = (self.folder / table / "_delta_log" / f"{0:020}.json").read_text().splitlines()
         (reservoir,) = [json.loads(line)["metaData"]["id"] for line in first if "metaData" in line]
         return {
@@ -92,6 +92,6 @@ class Shop:
             "reservoirId": reservoir,
             "reservoirVersion": version,
             "index": -1,
-            # A table from its very beginning is its first version as a whole: before that there is none.
+            # Reading a table from its beginning starts with its first version as a whole.
             "isStartingVersion": version == 0,
         }

@@ -1,5 +1,6 @@
-"""Programs between tables of Delta Lake: restarted, killed, stopped, and gone on with from savepoints. Nothing is lost,
-nothing doubled: every row has the number and the sum of all payments of its card."""
+"""Programs between Delta Lake tables: restarted, killed, stopped, and continued from savepoints. Nothing is lost or
+doubled: every row has the number and the sum of all payments of its card.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def test_from_table_to_table_over_restarts_and_savepoints(shop: Shop) -> None:
     shop.run("first", shop.environment(2), {"payments": shop.read("payments")})
     assert shop.found() == totals_of(shop.paid["payments"])
     shop.save("first", "savepoint")
-    # At another parallelism, into the same table: where a source begins by its options is no matter any more.
+    # At another parallelism, into the same table: a source's start option no longer matters.
     shop.pay("payments")
     shop.run("second", shop.environment(3, "savepoint"), {"payments": shop.read("payments", startingVersion="latest")})
     assert shop.found() == totals_of(shop.paid["payments"])

@@ -24,13 +24,13 @@ DEMOS = {
     "delays/demo.py": (["--months", "1", "--batches", "6"], ["checkpoint"]),
     "enrichment/demo.py": (["--days", "2", "--batches", "2", "--dead-seconds", "0.5"], ["checkpoint"]),
 }
-# What none of them can tell: they run for less than an hour, without a limit of memory.
+# Rules without facts here: the demos run for less than an hour, without a memory limit.
 UNKNOWN = {"executor_memory", "container_memory", "memory_runs_out", "endless_state"}
 
 
 def test_these_are_all_demos() -> None:
-    found = {str(path.relative_to(HOME / "examples")) for path in (HOME / "examples").glob("*/demo.py")}
-    assert found | {"flights/upgrade.py"} == set(DEMOS)
+    results = {str(path.relative_to(HOME / "examples")) for path in (HOME / "examples").glob("*/demo.py")}
+    assert results | {"flights/upgrade.py"} == set(DEMOS)
 
 
 @pytest.mark.long("each demo has a Spark of its own")
@@ -46,10 +46,10 @@ def test_a_demo_is_well(spark: SparkSession, demo: str, tmp_path: Path) -> None:
     for checkpoint in checkpoints:
         snapshot = stored_snapshot(spark, str(tmp_path / checkpoint))
         assert snapshot.epochs
-        found = examine(Facts.of(snapshot))
-        assert [f"{each.rule}: {each.message}" for each in found if each.status == "wrong"] == []
+        result = examine(Facts.of(snapshot))
+        assert [f"{each.rule}: {each.message}" for each in result if each.status == "wrong"] == []
         # It had something to judge.
-        unknown = {each.rule for each in found if each.status == "unknown"} - UNKNOWN
-        if len([each for each in snapshot.epochs if each.rows]) < 10:
+        unknown = {each.rule for each in result if each.status == "unknown"} - UNKNOWN
+        if len([epoch for epoch in snapshot.epochs if epoch.rows]) < 10:
             unknown -= {"stuck_watermark"}
         assert unknown == ({"partitions_and_cores"} if demo.startswith("enrichment") else set())  # it has no state

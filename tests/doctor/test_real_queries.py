@@ -34,7 +34,8 @@ from tests.support.sessions import setting_of_application
 pytestmark = [pytest.mark.spark, pytest.mark.slow("four queries")]
 
 SICK, STARTED, REFUSED, SLOW_SINK = "sick", "started", "refused", "slow sink"
-#: Which query breaks a rule; where none of this machine can, why. The facts of `test_rules.py` break each of them.
+#: The query that breaks a rule, or the reason why none of this machine can. The facts of `test_rules.py` break each
+#: rule.
 BROKEN_BY = {
     "java": "no query: its driver would need another Java, which Spark itself refuses",
     "pandas": "no query: the session would not be made",
@@ -73,7 +74,7 @@ BROKEN_BY = {
 BAD = OutputTag[DeadLetter]("bad")
 OUTPUT = "card STRING, seen LONG"
 DAY = 86_400
-#: When the one refund was made, in seconds after the first payment: event time stands still there.
+#: Time of the only refund, in seconds after the first payment: event time stops there.
 REFUND = 3_600
 
 
@@ -90,20 +91,20 @@ def test_it_is_said_of_each_rule_what_breaks_it() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "_told", set())
+    monkeypatch.setattr(examination, "_logged", set())
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> set[str]:
     """The rules that the log names."""
-    found = [re.search(r"a finding of pillarbox doctor: (\w+)", each) for each in caplog.messages]
-    return {each[1] for each in found if each is not None}
+    match = [re.search(r"a finding of pillarbox doctor: (\w+)", message) for message in caplog.messages]
+    return {each[1] for each in match if each is not None}
 
 
 def found_in(query: Any) -> dict[str, str]:
-    """What the doctor finds in a query of this process that was stopped, by rule."""
+    """Return the doctor's findings about a stopped query of this process, by rule."""
     query.awaitTermination()  # now all of its epochs are known
     snapshot = watched_query(query, "the test").snapshot()
-    return {each.rule: each.message for each in wrong(Facts.of(snapshot))}
+    return {finding.rule: finding.message for finding in wrong(Facts.of(snapshot))}
 
 
 # -- a query that is well --
@@ -121,19 +122,21 @@ def test_a_query_that_is_well_is_left_alone(
     finally:
         query.stop()
     assert found_in(query) == {}
-    assert [each.getMessage() for each in caplog.records if each.name == "pillarbox" and each.levelname != "INFO"] == []
-    # The rules of the first epoch knew their facts: the tasks have told the versions of their processes.
+    assert [
+        record.getMessage() for record in caplog.records if record.name == "pillarbox" and record.levelname != "INFO"
+    ] == []
+    # The rules of the first epoch had their facts: the tasks have reported their processes' versions.
     run = watched_query(query, "the test").snapshot().run
     [workers] = run.worker_versions
     assert {name: run.versions[name] for name in workers} == workers
-    # All tasks live in the one executor of this session.
+    # All tasks run in the only executor of this session.
     [executor] = executor_memory_of(watched_query(query, "the test").snapshot())
     assert executor.home_bytes is not None and 0 < executor.home_bytes < executor.needed
-    # What the command finds is what the driver has written.
+    # The command's findings are from the driver's history.
     assert wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint")))) == []
 
 
-# -- what is known when a query starts --
+# -- facts at a query's start --
 
 
 def test_a_query_that_starts(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,21 +146,21 @@ def test_a_query_that_starts(spark: SparkSession, tmp_path: Path, caplog: pytest
     payments = env.from_dataframe(Inbox(tmp_path / "payments").read(session))  # it is empty: no epoch runs
     writer = payments.key_by("card").process(Sick()).to_dataframe(OUTPUT).writeStream.format("noop")
     with setting_of_application(spark, "spark.python.worker.reuse", "false"):
-        for place, start in enumerate((pillarbox.start, lambda writer: writer.start())):  # also by the writer alone
-            query: Any = start(writer.option("checkpointLocation", str(tmp_path / f"checkpoint {place}")))
+        for index, start in enumerate((pillarbox.start, lambda writer: writer.start())):  # also by the writer alone
+            query: Any = start(writer.option("checkpointLocation", str(tmp_path / f"checkpoint {index}")))
             query.stop()
             query.awaitTermination()
-            # A process tells a finding once.
-            assert warned(caplog) == (set() if place else broken_by(STARTED))
+            # A process logs a finding once.
+            assert warned(caplog) == (set() if index else broken_by(STARTED))
             caplog.clear()
             writer = payments.key_by("card").process(Sick()).to_dataframe(OUTPUT).writeStream.format("noop")
 
 
 def told_in_the_client(spark: Any, folder: Path) -> list[str]:
-    """Start a query under Spark Connect; return what the log of the client has of it."""
-    told: list[str] = []
+    """Start a query under Spark Connect, and return the client's log of it."""
+    messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("pillarbox")
     logger.addHandler(handler)
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
@@ -171,13 +174,13 @@ def told_in_the_client(spark: Any, folder: Path) -> list[str]:
     finally:
         spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
         logger.removeHandler(handler)
-    return told
+    return messages
 
 
 @pytest.mark.long("a server of Spark Connect, for the rules of the test before")
 def test_a_query_that_starts_under_spark_connect(connect: Any, tmp_path: Path) -> None:
-    [said] = [each for each in connect.run(told_in_the_client, tmp_path) if "pillarbox doctor" in each]
-    assert said.startswith("Spark keeps 2 epochs: ")
+    [warning] = [each for each in connect.run(told_in_the_client, tmp_path) if "pillarbox doctor" in each]
+    assert warning.startswith("Spark keeps 2 epochs: ")
 
 
 def test_a_query_with_speculation_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ def test_a_query_with_speculation_is_refused(spark: SparkSession, tmp_path: Path
     assert broken_by(REFUSED) == {"speculation"}
 
 
-# -- a query in which nearly everything is wrong --
+# -- a query with nearly every fault --
 
 
 class Sick(KeyedProcessFunction):
@@ -201,7 +204,7 @@ class Sick(KeyedProcessFunction):
         if payment.amount < 0:
             raise ValueError(f"an amount of {payment.amount}")
         if payment.amount == 2:
-            time.sleep(2.5)  # longer than all that the other tasks do, whatever the machine
+            time.sleep(2.5)  # longer than all work of the other tasks, on any machine
         for number in range(8):
             ctx.timer_service().register_event_time_timer(payment.at + 1000 * DAY + 8 * payment.amount + number)
         yield payment.card, payment.amount
@@ -271,19 +274,19 @@ def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCap
         query.processAllAvailable()
     finally:
         query.stop()
-    found = found_in(query)
-    assert set(found) == broken_by(SICK)
-    # The first epoch has told of the memory of its workers, and the rest is for whoever asks.
+    findings = found_in(query)
+    assert set(findings) == broken_by(SICK)
+    # The first epoch has reported its workers' memory; the other findings are on request.
     assert warned(caplog) == {"executor_memory"}
-    assert re.match(r"a worker process uses \d+% of its 64 MiB", found["executor_memory"])
-    assert re.match(r"key 'heavy' has \d+% \(plus or minus \d%\) of the records of 'count'", found["heavy_keys"])
-    held = r"event time of 'count' has stood still in 1\d epochs with rows: the source of 'refunds.*' had no records"
-    assert re.match(held, found["stuck_watermark"])
-    assert re.match(r"the keys of 'count' have \d+ timers each, \d\d,\d{3} in all", found["piling_timers"])
-    assert re.match(r"Spark has repeated 3 tasks in 1\d epochs", found["repeated_tasks"])
-    assert re.match(r"60 of [\d,]+ records of 'minutes'", found["lost_records"])
-    assert re.match(r"60 of [\d,]+ records of 'count'", found["dead_letters"])
-    assert re.match(r"300 of [\d,]+ records of 'ask'", found["failing_calls"])
+    assert re.match(r"a worker process uses \d+% of its 64 MiB", findings["executor_memory"])
+    assert re.match(r"key 'heavy' has \d+% \(plus or minus \d%\) of the records of 'count'", findings["heavy_keys"])
+    held = r"event time of 'count' has not advanced in 1\d epochs with rows: the source of 'refunds.*' had no records"
+    assert re.match(held, findings["stuck_watermark"])
+    assert re.match(r"the keys of 'count' have \d+ timers each, \d\d,\d{3} in all", findings["piling_timers"])
+    assert re.match(r"Spark has repeated 3 tasks in 1\d epochs", findings["repeated_tasks"])
+    assert re.match(r"60 of [\d,]+ records of 'minutes'", findings["lost_records"])
+    assert re.match(r"60 of [\d,]+ records of 'count'", findings["dead_letters"])
+    assert re.match(r"300 of [\d,]+ records of 'ask'", findings["failing_calls"])
     # A later process finds the same in the checkpoint.
     stored = wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint"))))
     assert {each.rule for each in stored} == broken_by(SICK)
@@ -298,6 +301,6 @@ def test_a_slow_sink(spark: SparkSession, tmp_path: Path) -> None:
         query.processAllAvailable()
     finally:
         query.stop()
-    found = found_in(query)
-    assert set(found) == broken_by(SLOW_SINK)
-    assert re.match(r"tasks of 'count' waited \d+\.\d s for their output to be taken", found["back_pressure"])
+    findings = found_in(query)
+    assert set(findings) == broken_by(SLOW_SINK)
+    assert re.match(r"tasks of 'count' waited \d+\.\d s for their output to be taken", findings["back_pressure"])

@@ -1,4 +1,4 @@
-"""Each rule of the doctor: facts that break it, and the sentence that it says; and none where all is well."""
+"""Each rule of the doctor: facts that break it, and its message; no message for a healthy query."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOUR = 3_600_000
 
 def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **progress_values: Any) -> Snapshot:
     """A query that is well, or whose tasks in epoch N are ``change(N)``."""
-    made = model()
+    query_model = model()
     for number in range(epochs):
         tasks = [
             source(records_in=1000),
@@ -58,31 +58,31 @@ def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **
                 memory_limit=8 << 30,
             ),
         ]
-        made.progressed(progress(number, *(tasks if change is None else change(number)), **progress_values))
-    found = made.snapshot()
-    return replace(found, run=replace(found.run, settings=SETTINGS))
+        query_model.progressed(progress(number, *(tasks if change is None else change(number)), **progress_values))
+    result = query_model.snapshot()
+    return replace(result, run=replace(result.run, settings=SETTINGS))
 
 
 def with_moments(*moments: dict[str, Any]) -> Snapshot:
     """A query whose history is given, a moment every five minutes."""
-    found = query()
+    result = query()
     every = [
         Moment(
             **{
-                "at": START + 300_000 * place,
+                "at": START + 300_000 * index,
                 "epochs": 1,
-                "first": place,
-                "last": place,
+                "first": index,
+                "last": index,
                 "rows": 1000,
                 "duration": 1000,
                 "longest": 1000,
                 "process_bytes": 1 << 27,
-                **given,
+                **values,
             }
         )
-        for place, given in enumerate(moments)
+        for index, values in enumerate(moments)
     ]
-    return replace(found, run=replace(found.run, moments=every))
+    return replace(result, run=replace(result.run, moments=every))
 
 
 def facts(snapshot: Snapshot | None = None, **changed: Any) -> Facts:
@@ -94,7 +94,7 @@ def facts(snapshot: Snapshot | None = None, **changed: Any) -> Facts:
 
 
 def growing(size: Callable[[int], dict[str, Any]], count: int = 30) -> Snapshot:
-    return with_moments(*(size(place) for place in range(count)))
+    return with_moments(*(size(index) for index in range(count)))
 
 
 def heavy(number: int) -> list[Any]:
@@ -107,17 +107,17 @@ def heavy(number: int) -> list[Any]:
 
 
 def skewed(number: int) -> list[Any]:
-    small = [keyed(subtask=each, records_in=100, busy_ms=100, watermark=START + number) for each in range(1, 9)]
+    small = [keyed(subtask=index, records_in=100, busy_ms=100, watermark=START + number) for index in range(1, 9)]
     return [source(records_in=900), *small, keyed(records_in=600, busy_ms=5000, watermark=START + number)]
 
 
 def stuck(number: int) -> list[Any]:
-    place = {"topic": "t", "partition": 0, "offset": 9}
+    position = {"topic": "t", "partition": 0, "offset": 9}
     ahead = source(subtask=1, records_in=9, event_times=[START, START + 1000 * number, {}])
     # It stands still from the second epoch on.
     watermark = START + min(number, 1)
     return [
-        source(records_in=9, event_times=[1, 2, place]),
+        source(records_in=9, event_times=[1, 2, position]),
         ahead,
         keyed(records_in=9, watermark=watermark, held_by=[0, 0]),
     ]
@@ -134,13 +134,13 @@ def timers(number: int) -> list[Any]:
 
 def without_homes(number: int) -> list[Any]:
     tasks = [keyed(subtask=each, records_in=9, watermark=START + number) for each in (0, 1)]
-    tasks[1] = replace(tasks[1], fallback="the process that makes homes does not answer")
+    tasks[1] = replace(tasks[1], fallback="the process that starts homes does not answer")
     return [source(records_in=9), *tasks]
 
 
 def full(number: int) -> list[Any]:
-    told = {"host": "one", "process": 9, "private_bytes": 2 << 30, "memory_limit": 3 << 30}
-    return [source(records_in=9), keyed(records_in=9, keys=9, watermark=START + number, **told)]
+    report = {"host": "one", "process": 9, "private_bytes": 2 << 30, "memory_limit": 3 << 30}
+    return [source(records_in=9), keyed(records_in=9, keys=9, watermark=START + number, **report)]
 
 
 def copying(number: int) -> list[Any]:
@@ -157,10 +157,10 @@ LAST = START + 12_000
 
 
 def running(settings: dict[str, str] = SETTINGS, **changed: Any) -> Snapshot:
-    """A query that is looked at ten minutes after its newest epoch, or as is said."""
-    found = query()
-    run = replace(found.run, settings=settings)
-    return replace(found, **{"run": run, "at": LAST if settings is not SETTINGS else LAST + 600_000, **changed})
+    """Return a query's snapshot ten minutes after its newest epoch, or as given."""
+    result = query()
+    run = replace(result.run, settings=settings)
+    return replace(result, **{"run": run, "at": LAST if settings is not SETTINGS else LAST + 600_000, **changed})
 
 
 def beat(**values: Any) -> Heartbeat:
@@ -206,18 +206,19 @@ BROKEN: list[tuple[str, Facts, str]] = [
         "container_memory",
         facts(query(change=full)),
         r"the executor on one needs 5\.\d GiB of the 3 GiB of its container: heap 1 GiB, .* shared 250 MiB, .*of which"
-        r" its homes have taken 2 GiB; set spark\.executor\.memoryOverhead to \d+00m",
+        r" its homes use 2 GiB; set spark\.executor\.memoryOverhead to \d+00m",
     ),
     (
         "tasks_in_workers",
         facts(query(change=without_homes)),
-        "10 of 20 tasks of 'count' in the last 10 epochs ran in Python workers, as no home could be had: the process"
-        ' that makes homes does not answer.*may read the whole log of its task, and on_barrier="carry".*as "drain"',
+        "10 of 20 tasks of 'count' in the last 10 epochs ran in Python workers, because no home was available: the"
+        ' process that starts homes does not answer.*may read its task.s whole log, and on_barrier="carry".*like'
+        ' "drain"',
     ),
     (
         "restarting_homes",
         facts(growing(lambda n: {"home_restarts": 2 * (n % 3 == 0)})),
-        r"8 homes were started again in 4 of the last 60 minutes.*ended them for memory.*os\._exit",
+        r"8 homes were restarted in 4 of the last 60 minutes.*killed them for memory.*os\._exit",
     ),
     (
         "memory_runs_out",
@@ -232,12 +233,12 @@ BROKEN: list[tuple[str, Facts, str]] = [
     (
         "skewed_tasks",
         facts(query(change=skewed)),
-        r"subtask 0 of 'count' is busy for 60\.0 s of 12 epochs, and the others of its tasks for 1\.2 s on average",
+        r"subtask 0 of 'count' was busy for 60\.0 s in 12 epochs, the other subtasks for 1\.2 s on average",
     ),
     (
         "stuck_watermark",
         facts(query(change=stuck)),
-        "event time of 'count' has stood still in 11 epochs.*topic t, partition 0, offset 9",
+        "event time of 'count' has not advanced in 11 epochs.*topic t, partition 0, offset 9",
     ),
     (
         "falling_behind",
@@ -247,27 +248,27 @@ BROKEN: list[tuple[str, Facts, str]] = [
     (
         "hung_epoch",
         facts(running(heartbeat=beat(epoch=12, since=LAST))),
-        r"Epoch 12 has run for 10 min \(usually 1\.0 s\): look at the running stages",
+        r"Epoch 12 has run for 10 min \(usually 1\.0 s\): check the running stages",
     ),
     (
         "silent_source",
         facts(running(heartbeat=beat())),
-        "No input for 10 min; last rows at 22:13 UTC: look at the source",
+        "No input for 10 min; last rows at 22:13 UTC: check the source",
     ),
     (
         "driver_gone",
         facts(running(is_live=False, at=LAST, read_at=LAST + 600_000)),
-        "Not heard of for 10 min; what follows is of 22:13 UTC: look at its machine",
+        "Driver silent for 10 min; the data below is from 22:13 UTC: check its machine",
     ),
     (
         "crash_loop",
         facts(running(earlier=[failed(LAST - 60_000 * n) for n in range(1, 9)], at=LAST)),
-        "Started 9 times in 30 min, and failed 8; last error: no such table: look at the newest failure",
+        "Started 9 times in 30 min, and failed 8; last error: no such table: check the newest failure",
     ),
     (
         "watermark_in_the_future",
         facts(query(change=future)),
-        "Event time of 'count' is at 2100-01-01 00:00 UTC: records until then are late: drop or mend records",
+        "Event time of 'count' is at 2100-01-01 00:00 UTC: records until then are late: drop or correct such records",
     ),
     ("piling_timers", facts(query(change=timers)), "'count' have 500 timers each, 50,000 in all.*register one timer"),
     (
@@ -299,7 +300,7 @@ BROKEN: list[tuple[str, Facts, str]] = [
     (
         "lost_records",
         facts(growing(lambda n: {"counters": {"count.late_records_dropped": 50}})),
-        r"50 of 1,000 records of 'count' \(5\.0%\) in the last 5 minutes, since 22:13 UTC, came too late",
+        r"50 of 1,000 records of 'count' \(5\.0%\) in the last 5 minutes, since 22:13 UTC, were late and dropped",
     ),
     (
         "dead_letters",
@@ -314,18 +315,18 @@ BROKEN: list[tuple[str, Facts, str]] = [
     (
         "slow_copies",
         facts(query(change=copying)),
-        r"3\.0 s of epoch \d+ went into copies of Cart, which 'count' emits .*pillarbox\.immutable\(Cart\)",
+        r"3\.0 s of epoch \d+ were spent on copies of Cart, which 'count' emits .*pillarbox\.immutable\(Cart\)",
     ),
 ]
 
 
 @pytest.mark.parametrize(("rule", "given", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
 def test_a_rule_says_what_is_wrong(rule: str, given: Facts, message: str) -> None:
-    found = {each.rule: each.message for each in wrong(given)}
-    assert rule in found
-    assert_matches(message, found[rule])
-    # The others find no more than what comes of the same.
-    assert len(found) <= 2, found
+    findings = {finding.rule: finding.message for finding in wrong(given)}
+    assert rule in findings
+    assert_matches(message, findings[rule])
+    # Other rules only find consequences of the same fault.
+    assert len(findings) <= 2, findings
 
 
 def assert_matches(pattern: str, text: str) -> None:
@@ -337,21 +338,21 @@ def test_each_rule_has_a_test() -> None:
 
 
 def test_a_healthy_query_is_left_alone() -> None:
-    found = examine(facts())
-    assert [each for each in found if each.status == "wrong"] == []
-    assert {each.rule for each in found if each.status == "unknown"} == {"memory_runs_out", "endless_state"}
+    findings = examine(facts())
+    assert [each for each in findings if each.status == "wrong"] == []
+    assert {each.rule for each in findings if each.status == "unknown"} == {"memory_runs_out", "endless_state"}
 
 
 def test_what_is_not_known_is_said() -> None:
-    found = {each.rule: each for each in examine(Facts())}
-    assert {each.status for each in found.values()} == {"unknown", "fine"}
-    assert found["java"].message == "the version of Java"
-    assert found["heavy_keys"].message == "the query: give a checkpoint"
-    assert found["speculation"].status == "fine"
+    findings = {finding.rule: finding for finding in examine(Facts())}
+    assert {each.status for each in findings.values()} == {"unknown", "fine"}
+    assert findings["java"].message == "the version of Java"
+    assert findings["heavy_keys"].message == "the query: pass a checkpoint"
+    assert findings["speculation"].status == "fine"
 
 
 def test_homes_that_ended_once_are_left_alone() -> None:
-    """An executor that is lost takes all of its homes with it; and what was an hour ago is over."""
+    """A lost executor takes all its homes with it; and an hour later, it is over."""
     assert wrong(facts(growing(lambda n: {"home_restarts": 16 * (n == 29)}))) == []
     assert wrong(facts(growing(lambda n: {"home_restarts": 1 * (n < 18)}))) == []
 
@@ -382,9 +383,9 @@ def test_a_source_without_event_time_is_wrong_where_timers_wait(timers: int) -> 
         waits = keyed(records_in=9, watermark=MIN_TIMESTAMP, held_by=[0, -1], event_time_timers=timers, keys=9)
         return [times, waits]
 
-    found = [each.message for each in wrong(facts(query(change=untimed)))]
-    assert len(found) == bool(timers)
-    assert all("event time of 'count' has not begun in 12 epochs" in each for each in found)
+    findings = [finding.message for finding in wrong(facts(query(change=untimed)))]
+    assert len(findings) == bool(timers)
+    assert all("event time of 'count' has not begun in 12 epochs" in each for each in findings)
 
 
 def test_a_query_that_has_just_begun_is_left_alone() -> None:

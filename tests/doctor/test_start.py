@@ -1,4 +1,4 @@
-"""What the doctor says of a query that starts: each finding once in a process, and nothing of one that is well."""
+"""The doctor's findings at a query's start: each finding once per process, and none for a healthy query."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tests.model.made import keyed, model, progress, source
 
 @pytest.fixture(autouse=True)
 def _of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "_told", set())
+    monkeypatch.setattr(examination, "_logged", set())
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings so far; the next call returns those that are new."""
-    found = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert {each.name for each in caplog.records} <= {"pillarbox"}
+    """Return the new warnings since the last call."""
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert {record.name for record in caplog.records} <= {"pillarbox"}
     caplog.clear()
-    return found
+    return messages
 
 
 def started(**settings: str) -> Facts:
@@ -47,36 +47,36 @@ def test_a_healthy_start_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_finding_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     setting = "spark.python.worker.reuse"
-    given = started(**{setting: "False"})
-    warn_of_findings(given, START_RULES)
-    [said] = warned(caplog)
-    assert said.startswith(f"{setting} is false: each task of Spark's gets a new Python process")
-    assert said.endswith("(a finding of pillarbox doctor: worker_reuse)")
-    warn_of_findings(given, START_RULES)
+    facts = started(**{setting: "False"})
+    warn_of_findings(facts, START_RULES)
+    [messages] = warned(caplog)
+    assert messages.startswith(f"{setting} is false: each Spark task starts a new Python process")
+    assert messages.endswith("(a finding of pillarbox doctor: worker_reuse)")
+    warn_of_findings(facts, START_RULES)
     assert warned(caplog) == []
     # Another one is another one: of another rule, or of the same.
     warn_of_findings(started(parallelism="96"), START_RULES)
     warn_of_findings(started(parallelism="128"), START_RULES)
-    assert [each.partition(" state")[0] for each in warned(caplog)] == ["the query has 96", "the query has 128"]
+    assert [message.partition(" state")[0] for message in warned(caplog)] == ["the query has 96", "the query has 128"]
 
 
 def test_the_first_epoch_tells_of_the_workers(caplog: pytest.LogCaptureFixture) -> None:
-    found = model()
+    result = model()
     other = {**VERSIONS, "pandas": "2.2.0"}
     tasks = [source(records_in=9, versions=VERSIONS), keyed(subtask=0, versions=other), keyed(subtask=1)]
-    found.progressed(progress(0, *tasks))
-    snapshot = found.snapshot()
+    result.progressed(progress(0, *tasks))
+    snapshot = result.snapshot()
     assert snapshot.run.worker_versions == [VERSIONS, other]
-    told = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
-    warn_of_findings(told, FIRST_EPOCH_RULES)
-    [said] = warned(caplog)
-    assert "1 package differs between workers and driver: pandas 2.2.0 (driver: 2.3.3)" in said
+    facts = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
+    warn_of_findings(facts, FIRST_EPOCH_RULES)
+    [messages] = warned(caplog)
+    assert "1 package differs between workers and driver: pandas 2.2.0 (driver: 2.3.3)" in messages
 
 
 def test_the_first_epoch_tells_of_memory(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_findings(facts(growing(lambda n: {"process_bytes": 900 << 20}, 1)), FIRST_EPOCH_RULES)
-    [said] = warned(caplog)
-    assert said.startswith("a worker process uses 88% of its 1024 MiB")
+    [messages] = warned(caplog)
+    assert messages.startswith("a worker process uses 88% of its 1024 MiB")
 
 
 def test_a_rule_that_fails_stops_no_query(caplog: pytest.LogCaptureFixture) -> None:
@@ -91,27 +91,27 @@ def test_a_rule_that_fails_stops_no_query(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_rules_of_a_start_know_their_facts_then() -> None:
-    """A rule that a start cannot judge would never say anything there."""
+    """A rule without facts at the start would never find anything there."""
 
     def is_known(rule: Rule, given: Facts) -> bool:
         return examine(given, [rule])[0].status != "unknown"
 
     of_workers = {"workers_python", "version_skew"}
-    assert {each.__name__ for each in START_RULES if not is_known(each, started())} == of_workers
-    assert {each.__name__ for each in RULES if is_known(each, started())} | of_workers == {
-        each.__name__ for each in START_RULES
+    assert {rule.__name__ for rule in START_RULES if not is_known(rule, started())} == of_workers
+    assert {rule.__name__ for rule in RULES if is_known(rule, started())} | of_workers == {
+        rule.__name__ for rule in START_RULES
     }
     told_by_home = {"host": "one", "process": 9, "process_bytes": 1 << 27, "memory_limit": 8 << 30}
     first = model()
     first.progressed(progress(0, source(records_in=9, versions=VERSIONS), keyed(**told_by_home)))
     snapshot = first.snapshot()
-    told = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
-    assert [each.__name__ for each in FIRST_EPOCH_RULES if not is_known(each, told)] == []
+    facts = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
+    assert [rule.__name__ for rule in FIRST_EPOCH_RULES if not is_known(rule, facts)] == []
 
 
 def test_the_parallelism_of_a_checkpoint_is_taken_where_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start makes no request to the store for the doctor."""
-    spark: Any = None  # whoever asked it would fail
+    spark: Any = None  # any access would fail
     checkpoint = Checkpoint(spark, "/checkpoints/counts")
     assert checkpoint.cached_parallelism is None
     monkeypatch.setitem(vars(checkpoint), "last_committed", 7)

@@ -1,4 +1,4 @@
-"""Values in errors: the beginning of what Python shows, of which no more is made than is shown."""
+"""Values in errors: the beginning of Python's text; the rest is never created."""
 
 from __future__ import annotations
 

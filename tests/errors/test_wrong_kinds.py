@@ -87,7 +87,7 @@ def windows(method: str) -> Any:
     return pair(lambda one, other: getattr(one, method)(other).where("key").equal_to("key").window(TEN))
 
 
-# What methods are called on, by the name of the class; functions and static methods need nothing.
+# The objects of method calls, by class name; functions and static methods need none.
 OBJECTS: dict[str, Callable[[], Any]] = {
     "StreamExecutionEnvironment": StreamExecutionEnvironment,
     "DataStream": rows,
@@ -139,25 +139,25 @@ RIGHT: dict[str, Any] = {
     **dict.fromkeys(["timestamp", "offset", "start", "lower_bound", "max_out_of_orderness"], 0),
     **dict.fromkeys(["upper_bound", "max_parallelism", "lateness"], 100),
 }
-# They would run a program, or start Spark where an argument is right.
+# They would run a program, or start Spark if an argument is valid.
 LEFT_OUT = {"execute", "execute_and_collect", "print", "local_session"}
 
 
 def places() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the name of each function and method, and what makes the callable."""
+    """Yield the name of each function and method, and a function that creates the callable."""
     for module in pillarbox, pillarbox.functions:
         for name in module.__all__:
-            found = getattr(module, name)
-            if inspect.isfunction(found) and name not in LEFT_OUT:
-                yield name, lambda found=found: found
-            if not inspect.isclass(found):
+            result = getattr(module, name)
+            if inspect.isfunction(result) and name not in LEFT_OUT:
+                yield name, lambda found=result: found
+            if not inspect.isclass(result):
                 continue
-            for method in dir(found):
-                static = inspect.getattr_static(found, method)
+            for method in dir(result):
+                static = inspect.getattr_static(result, method)
                 if method.startswith("_") or method in LEFT_OUT:
                     continue
                 if isinstance(static, (staticmethod, classmethod)):
-                    yield f"{name}.{method}", lambda found=found, method=method: getattr(found, method)
+                    yield f"{name}.{method}", lambda found=result, method=method: getattr(found, method)
                 elif inspect.isfunction(static) and name in OBJECTS:
                     make = OBJECTS[name]
                     yield f"{name}.{method}", lambda make=make, method=method: getattr(make(), method)
@@ -168,33 +168,33 @@ PLACES = dict(places())
 
 def calls(make: Callable[[], Any]) -> Iterator[tuple[str, Any, list[Any], dict[str, Any]]]:
     parameters = list(inspect.signature(make()).parameters.values())
-    needed = [each for each in parameters if each.default is each.empty]
+    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
     for wrong in parameters:
         for value in WRONG:
-            given = [
+            arguments = [
                 value if each is wrong else RIGHT.get(each.name, "x")
                 for each in needed
                 if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
             ]
             named = {each.name: RIGHT.get(each.name, "x") for each in needed if each.kind is each.KEYWORD_ONLY}
             if wrong.kind is wrong.VAR_POSITIONAL:
-                given.append(value)
+                arguments.append(value)
             elif wrong.kind is wrong.VAR_KEYWORD:
                 named["more"] = value
             elif wrong not in needed or wrong.kind is wrong.KEYWORD_ONLY:
                 named[wrong.name] = value
-            yield wrong.name, value, given, named
+            yield wrong.name, value, arguments, named
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_arguments_of_wrong_kinds_are_no_raw_errors(place):
     make = PLACES[place]
     raw = []
-    for name, value, given, named in calls(make):
+    for name, value, arguments, named in calls(make):
         try:
-            found = make()(*given, **named)
-            if isinstance(found, DataStream) and not isinstance(found, KeyedStream):
-                found.execute_and_collect()  # what can only be refused when the program is run
+            result = make()(*arguments, **named)
+            if isinstance(result, DataStream) and not isinstance(result, KeyedStream):
+                result.execute_and_collect()  # errors that only a run can find
         except PillarboxError as error:
             assert str(error), (name, value)
         except Exception as error:
@@ -217,26 +217,35 @@ class _Frame:
 
 
 NO_DIRECTORY = [None, 5, "", b"x", [], object()]
-# Functions that take a session, and what else they take: each call has one wrong argument.
+# Functions with a session and other arguments: each call has one wrong argument.
 WRONG_PLACES: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda wrong: pillarbox.read_state(_Session(), wrong, "uid"), r"read_state\(\): the checkpoint is a directory"),
-    (lambda wrong: pillarbox.savepoint(_Session(), wrong, "to"), r"savepoint\(\): the checkpoint is a directory"),
+    (
+        lambda wrong: pillarbox.read_state(_Session(), wrong, "uid"),
+        r"read_state\(\): the checkpoint must be a directory",
+    ),
+    (lambda wrong: pillarbox.savepoint(_Session(), wrong, "to"), r"savepoint\(\): the checkpoint must be a directory"),
     (
         lambda wrong: pillarbox.savepoint(_Session(), "from", wrong),
-        r"savepoint\(\): the place of the savepoint is a dir",
+        r"savepoint\(\): the place of the savepoint must be a dir",
     ),
-    (lambda wrong: pillarbox.rescale(_Session(), wrong, 2), r"rescale\(\): the checkpoint is a directory"),
+    (lambda wrong: pillarbox.rescale(_Session(), wrong, 2), r"rescale\(\): the checkpoint must be a directory"),
     (
         lambda wrong: pillarbox.stop_with_savepoint(_Query(), wrong),
         r"stop_with_savepoint\(\): the place of the savepoint",
     ),
     (
         lambda wrong: pillarbox.write_state(_Frame(), wrong, "uid"),
-        r"write_state\(\): the place of the savepoint is a dir",
+        r"write_state\(\): the place of the savepoint must be a dir",
     ),
-    (lambda wrong: pillarbox.read_state(_Session(), "from", wrong), r"read_state\(\): the uid is a non-empty string"),
-    (pillarbox.local_session, r"local_session\(\): cores is a whole number from 1, not"),
-    (lambda wrong: pillarbox.local_session(app_name=wrong), r"local_session\(\): app_name is a non-empty string, not"),
+    (
+        lambda wrong: pillarbox.read_state(_Session(), "from", wrong),
+        r"read_state\(\): the uid must be a non-empty string",
+    ),
+    (pillarbox.local_session, r"local_session\(\): cores must be a whole number from 1, not"),
+    (
+        lambda wrong: pillarbox.local_session(app_name=wrong),
+        r"local_session\(\): app_name must be a non-empty string, not",
+    ),
 ]
 
 
@@ -251,5 +260,5 @@ def test_arguments_that_a_session_would_be_asked_with(call, message):
 
 def test_a_program_of_a_harness_is_built_by_a_function():
     for value in None, 5, "x", [], int, object():
-        with pytest.raises(ProgramError, match=r"a program is built by a function build\(env, payments\), not by"):
+        with pytest.raises(ProgramError, match=r"a program needs a function build\(env, payments\), not"):
             ProgramTestHarness(value)

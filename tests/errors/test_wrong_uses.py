@@ -1,4 +1,4 @@
-"""Wrong uses on the local runtime, or refused while the program is built: what is said, where, and how soon."""
+"""Wrong uses on the local runtime, or refused while the program is built: messages, frames and time of the error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINES = 8
 
 
 def check(text: str, says: tuple[str, ...]) -> None:
-    """Look whether the first lines of an error say what they have to, and no frame is pillarbox's."""
+    """Check that the first lines of an error have the expected words, and no frame is pillarbox's."""
     first = "\n".join(text.splitlines()[:LINES])
     missing = [words for words in says if words not in first]
     assert not missing, f"{missing} not in the first {LINES} lines of:\n{text[:3000]}"
@@ -59,12 +59,12 @@ def test_fails_at_run(case: Run) -> None:
 
 def test_ctrl_c_interrupts_the_local_runtime() -> None:
     def interrupted(value: object) -> object:
-        # What a terminal does. The handler runs in the main thread, which is the one that runs the function.
+        # Like a terminal. The handler runs in the main thread, which runs the function.
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(60)
         return value
 
-    # A shell starts what runs in the background with this signal ignored.
+    # A shell starts background processes with this signal ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt, match=r"^operator 'map: interrupted' was interrupted at the record Row"):
@@ -92,8 +92,8 @@ def test_an_error_in_close_is_raised_where_nothing_else_failed() -> None:
 def test_an_error_in_close_is_told_beside_the_first_error(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "pillarbox"), pytest.raises(OperatorError, match="ZeroDivisionError") as caught:
         rows(StreamExecutionEnvironment()).map(_Closes(True)).name("op").execute_and_collect()
-    told = " ".join([caplog.text, *getattr(caught.value, "__notes__", ())])
-    assert "operator 'op' failed in close(): ConnectionError: the line is dead" in told
+    messages = " ".join([caplog.text, *getattr(caught.value, "__notes__", ())])
+    assert "operator 'op' failed in close(): ConnectionError: the line is dead" in messages
 
 
 def test_describe() -> None:
@@ -127,7 +127,7 @@ def test_causes() -> None:
             return caught
 
     def names(error: BaseException) -> list[str]:
-        return sorted(type(each).__name__ for each in causes_of(error))
+        return sorted(type(cause).__name__ for cause in causes_of(error))
 
     assert names(raised(OSError())) == ["MemoryError", "OSError"]
     assert names(raised(OSError(), raised(KeyError()))) == ["KeyError", "MemoryError", "OSError"]

@@ -1,6 +1,6 @@
-"""Wrong uses on Spark: batch, streaming and Connect say in their first lines what the local runtime says.
+"""Wrong uses on Spark: batch, streaming and Connect give the local runtime's message in their first lines.
 
-Connect is tried in ``tests/spark/session/test_connect.py``, whose server is there already.
+``tests/spark/session/test_connect.py`` tests Connect, with its server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.errors.wrong_uses import RUNS, SPARK_BUILDS, SPARK_RUNS, Build, Run
 CASES = {case.name: case for case in (*RUNS, *TWO_INPUT_RUNS, *SPARK_RUNS)}
 
 
-# What each runtime of Spark is tried with in `make test`; all cases run on the local runtime.
+# The cases of each Spark runtime in `make test`; all cases run on the local runtime.
 SHOWN = {
     "batch": {case.name for case in CASES.values() if case.on != "batch"} | {"map, nested", "map, BaseException"},
     "streaming": {"keyed", "keyed, a lock in the state", "key function"},

@@ -21,19 +21,19 @@ SETTINGS_BUILDS = [
             (":Old", int, ("takes the old module and name",)),
             (5, int, ("takes the old module and name", "not 5")),
             ("model:Old", "model:New", ("add_class_alias('model:Old', ...) takes the class itself, not 'model:New'",)),
-            ("builtins:int", int, ("add_class_alias('builtins:int', ...): that is the name that the class has",)),
+            ("builtins:int", int, ("add_class_alias('builtins:int', ...): the class already has this name",)),
         )
     ),
     Build(
         "class alias twice",
         lambda env: env.add_class_alias("model:Old", int).add_class_alias("model:Old", str),
-        ("add_class_alias('model:Old', ...) was called before, with another class",),
+        ("add_class_alias('model:Old', ...) was called before with another class",),
     ),
     *(
         Build(
             f"parallelism of an operator {value!r}",
             lambda env, value=value: rows(env).map(_doubled).set_parallelism(value),
-            ("parallelism is a whole number from 1", repr(value)),
+            ("parallelism must be a whole number from 1", repr(value)),
         )
         for value in (0, True, "2", None)
     ),
@@ -49,7 +49,7 @@ SETTINGS_BUILDS = [
         Build(
             f"limit {value!r}",
             lambda env, value=value: rows(env).execute_and_collect(limit=value),
-            ("execute_and_collect(): limit is a whole number from 1", repr(value)),
+            ("execute_and_collect(): limit must be a whole number from 1", repr(value)),
         )
         for value in (0, -1, True, "2", 1.5)
     ),
@@ -62,12 +62,12 @@ SETTINGS_BUILDS = [
         for value, says in (
             ((None,), ("from_savepoint() takes the directory of a savepoint", "None")),
             (("",), ("from_savepoint() takes the directory of a savepoint", "''")),
-            (("s", ("renamed", ["a"])), ("renamed is a dict of new uids by those in the savepoint", "['a']")),
-            (("s", ("renamed", {"a": 1})), ("renamed is a dict of new uids", "{'a': 1}")),
-            (("s", ("renamed", {"a": "c", "b": "c"})), ("renamed gives one uid to several operators",)),
-            (("s", ("positions", "latest")), ('positions is "savepoint", "none", a dict of positions', "'latest'")),
-            (("s", ("positions", ["latest"])), ('positions is "savepoint", "none", a dict', "['latest']")),
-            (("s", ("positions", {"payments": "latest"})), ("a dict of positions by the names of sources", "latest")),
+            (("s", ("renamed", ["a"])), ("renamed must be a dict from uids in the savepoint to new uids", "['a']")),
+            (("s", ("renamed", {"a": 1})), ("renamed must be a dict", "{'a': 1}")),
+            (("s", ("renamed", {"a": "c", "b": "c"})), ("renamed maps several operators to one uid",)),
+            (("s", ("positions", "latest")), ('positions must be "savepoint", "none", a dict', "'latest'")),
+            (("s", ("positions", ["latest"])), ('positions must be "savepoint", "none", a dict', "['latest']")),
+            (("s", ("positions", {"payments": "latest"})), ("a dict from source names to positions", "latest")),
         )
     ),
     Build(
@@ -92,7 +92,7 @@ SETTINGS_BUILDS = [
             .uid("most")
             .execute_and_collect()
         ),
-        ("renamed gives 'new' as new uid", "the program has no such operator", "'most'"),
+        ("renamed has the new uid 'new'", "the program has no such operator", "'most'"),
     ),
     Build(
         "batch mode in several epochs",
@@ -141,7 +141,7 @@ SETTINGS_BUILDS = [
         Build(
             f"{method}, which is Flink's",
             lambda env, method=method: getattr(rows(env).map(_doubled), method)(5),
-            (f"{method}() is a method of Flink's streams", instead),
+            (f"pillarbox's streams have no {method}()", instead),
         )
         for method, instead in (
             ("set_buffer_timeout", "a micro-batch ends"),

@@ -63,11 +63,11 @@ class Run(NamedTuple):
     Attributes:
         name: names the case.
         program: from a stream of five rows to the stream to run.
-        says: what the first lines have to say.
-        frame: the user's function that has to be among the frames; "": none of the user's code was running.
+        says: expected words of the first lines.
+        frame: the user's function expected among the frames; empty if no user code was running.
         kind: the error of the local runtime.
-        on: the other runtimes that it is tried on: batch, streaming, connect.
-        columns: what the output is declared on Spark.
+        on: the other runtimes that test it: batch, streaming, connect.
+        columns: the output's declared columns on Spark.
     """
 
     name: str
@@ -114,7 +114,7 @@ class _Listing(MapFunction, CheckpointedFunction):
 
 
 class Broken(BaseException):
-    """A BaseException of the user's."""
+    """A BaseException of a user."""
 
 
 class Mute(Exception):
@@ -349,7 +349,7 @@ class DeclaresTwice(Keyed):
 
 
 class Tags(Keyed):
-    """Emits to a side output what is no pair of a tag and a value."""
+    """Emits an invalid pair of a tag and a value to a side output."""
 
     def __init__(self, *results: Any) -> None:
         self.results = results
@@ -359,7 +359,7 @@ class Tags(Keyed):
 
 
 class UsedIn(Stateful):
-    """Changes a state where there is no record."""
+    """Changes a state without a current record."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -482,8 +482,8 @@ def keyed(stream: DataStream, function: Any) -> DataStream:
 
 AT = ("operator 'op' failed at the record", RECORD, "subtask 0")
 KEYED = (*AT, "key 'k'")
-ONE_VALUE = ("the function returned", "which is one value, not the values to emit: yield it, or return a list")
-NOBODY_WAITS = ("the function returned <coroutine object", "which is not awaited", "map_async()")
+ONE_VALUE = ("the function returned", "a single value and not an iterable of values: yield it, or return a list")
+NOBODY_WAITS = ("the function returned <coroutine object", "which is never awaited", "map_async()")
 
 # fmt: off
 RUNS = [
@@ -533,14 +533,14 @@ RUNS = [
     # process
     Run("process", lambda s: s.process(Processes()).name("op"), (*AT, ZERO), "work", on="batch"),
     Run("process, generator", lambda s: s.process(yielding).name("op"), (*AT, ZERO), "yielding"),
-    Run("process, a timer without key", lambda s: s.process(SetsTimer()).name("op"), ("operator 'op' sets a timer, but its stream has no key", "put key_by(...)", "Row(id=0"), "work", ProgramError, on="batch"),
-    Run("process, state without key", lambda s: s.process(AsksForState()).name("op"), ("operator 'op'", "'lonely'", "no key", "put key_by(...)"), "open", ProgramError),
+    Run("process, a timer without key", lambda s: s.process(SetsTimer()).name("op"), ("operator 'op' sets a timer on a stream without keys", "call key_by(...)", "Row(id=0"), "work", ProgramError, on="batch"),
+    Run("process, state without key", lambda s: s.process(AsksForState()).name("op"), ("operator 'op'", "'lonely'", "without keys", "call key_by(...)"), "open", ProgramError),
     Run("process, a dict", lambda s: s.process(lambda v, c: {"id": v.id}).name("op"), ("operator 'op' failed at the record Row(id=0", *ONE_VALUE, "{'id': 0}"), on="batch"),
     Run("process, a string", lambda s: s.process(lambda v, c: v.key).name("op"), ("operator 'op' failed at the record Row(id=0", *ONE_VALUE, "'k'")),
     Run("process, the record", lambda s: s.process(lambda v, c: v).name("op"), ("operator 'op' failed at the record Row(id=0", *ONE_VALUE)),
     Run("process, a number", lambda s: s.process(lambda v, c: v.id).name("op"), ("operator 'op' failed at the record Row(id=0", *ONE_VALUE, "returned 0")),
     Run("process, a coroutine", lambda s: s.process(forgetting).name("op"), ("operator 'op' failed at the record Row(id=0", *NOBODY_WAITS)),
-    Run("process, a side output by name", lambda s: s.process(lambda v, c: c.output("late", v)).name("op"), ("operator 'op': a side output is named by an OutputTag, not by 'late'", "OutputTag('...')", "Row(id=0"), "<lambda>", ProgramError, on="batch"),
+    Run("process, a side output by name", lambda s: s.process(lambda v, c: c.output("late", v)).name("op"), ("operator 'op': a side output needs an OutputTag, not 'late'", "OutputTag('...')", "Row(id=0"), "<lambda>", ProgramError, on="batch"),
     Run("keyed", lambda s: keyed(s, Keyed()), (*KEYED, ZERO), "work", on="batch streaming connect"),
     Run("keyed, generator", lambda s: keyed(s, Generates()), (*KEYED, ZERO), "work", on="batch"),
     Run("keyed, exit", lambda s: keyed(s, Working(lambda v, c: sys.exit(2))), (*KEYED, "SystemExit: 2"), "<lambda>", on="batch streaming"),
@@ -555,7 +555,7 @@ RUNS = [
     Run("keyed, a dict", lambda s: keyed(s, Working(lambda v, c: {"id": v.id})), (*KEYED, *ONE_VALUE, "{'id': 3}")),
     Run("keyed, a string", lambda s: keyed(s, Working(lambda v, c: v.key)), (*KEYED, *ONE_VALUE)),
     Run("keyed, a coroutine", lambda s: keyed(s, Working(forgetting)), (*KEYED, *NOBODY_WAITS)),
-    Run("keyed, a side output by name", lambda s: keyed(s, Working(lambda v, c: c.output("late", v))), ("operator 'op': a side output is named by an OutputTag, not by 'late'", RECORD, "key 'k'"), "<lambda>", ProgramError),
+    Run("keyed, a side output by name", lambda s: keyed(s, Working(lambda v, c: c.output("late", v))), ("operator 'op': a side output needs an OutputTag, not 'late'", RECORD, "key 'k'"), "<lambda>", ProgramError),
     Run("keyed, no such column", lambda s: keyed(s, Working(lambda v, c: v.amount)), (*KEYED, "amount"), "<lambda>"),
     Run("keyed, no such method", lambda s: keyed(s, Working(lambda v, c: c.emit(1))), (*KEYED, "no attribute 'emit'"), "<lambda>"),
     Run("keyed, open", lambda s: keyed(s, GetsAName()), ("operator 'op'", "'x'", "ValueStateDescriptor"), "open", ProgramError),
@@ -587,7 +587,7 @@ RUNS = [
     Run("key, no such field", lambda s: s.key_by("amount").process(Keyed()), ("key function", "Row(id=0", "amount")),
     # reduce
     Run("reduce", lambda s: s.key_by("key").reduce(Reduces()).name("op"), (*KEYED, ZERO), "reduce", on="batch"),
-    Run("reduce, nothing", lambda s: s.key_by("key").reduce(lambda a, b: None).name("op"), ("operator 'op' failed at the record Row(id=1, key='k')", "key 'k'", "the reduce function returned None", "does it return its result?")),
+    Run("reduce, nothing", lambda s: s.key_by("key").reduce(lambda a, b: None).name("op"), ("operator 'op' failed at the record Row(id=1, key='k')", "key 'k'", "the reduce function returned None", "return the result")),
     Run("reduce, exit", lambda s: s.key_by("key").reduce(lambda a, b: sys.exit(1)).name("op"), ("operator 'op' failed at the record Row(id=1, key='k')", "key 'k'", "SystemExit: 1"), "<lambda>"),
     # event time
     Run("assigner", lambda s: timed(s, exploding).name("times"), ("operator 'times': the timestamp assigner failed at the record", RECORD, ZERO), "exploding", on="batch"),
@@ -611,7 +611,7 @@ RUNS = [
     Run("async, open", lambda s: s.map_async(AsksClosed()).name("op"), ("operator 'op' failed in open(): ConnectionError: no route",), "open", on="batch"),
     Run("async, AsyncFunction", lambda s: AsyncDataStream.unordered_wait(s, AsksMany(), 60_000).name("op"), ("operator 'op'", RECORD, ZERO), "async_invoke"),
     Run("async, no list", lambda s: AsyncDataStream.ordered_wait(s.filter(lambda r: r.id == 3), AsksOne(), 60_000).name("op"), ("operator 'op'", "7", "list")),
-    Run("async, cache key", lambda s: s.map_async(asking, cache=AsyncCache(key=lambda r: [r.id])).name("op"), ("operator 'op'", "Row(id=0", "cache key [0]", "cannot be hashed")),
+    Run("async, cache key", lambda s: s.map_async(asking, cache=AsyncCache(key=lambda r: [r.id])).name("op"), ("operator 'op'", "Row(id=0", "cache key [0]", "is not hashable")),
     # between operators, and out
     Run("a lock between operators", lambda s: s.map(lambda r: Locked(r.id)).name("op").key_by(lambda v: 1).process(Keyed()), ("operator 'op' emits the record Locked()", "cannot pickle", "subtask 0"), on="batch streaming"),
     Run("a generator between operators", lambda s: s.map(lambda r: (n for n in ())).name("op").key_by(lambda v: 1).process(Keyed()), ("operator 'op' emits the record <generator", "cannot pickle")),
@@ -680,57 +680,57 @@ def _too_parallel(env: StreamExecutionEnvironment) -> Any:
 
 BUILDS = [
     # the environment
-    *(Build(f"parallelism {value!r}", lambda env, value=value: env.set_parallelism(value), ("parallelism is a whole number from 1", repr(value))) for value in (0, -1, 1.5, True, "2", None)),
+    *(Build(f"parallelism {value!r}", lambda env, value=value: env.set_parallelism(value), ("parallelism must be a whole number from 1", repr(value))) for value in (0, -1, 1.5, True, "2", None)),
     *(Build(f"max parallelism {value!r}", lambda env, value=value: env.set_max_parallelism(value), ("max parallelism", repr(value))) for value in (0, 1 << 20, True, 2.0, "x", None)),
     Build("parallelism above the max", _too_parallel, ("parallelism 200 is above the max parallelism 100", "raise set_max_parallelism()")),
     *(Build(f"from_dataframe {value!r}", lambda env, value=value: env.from_dataframe(value), ("from_dataframe() takes a Spark DataFrame", repr(value))) for value in (42, [1], None)),
     *(Build(f"from_collection {value!r}", lambda env, value=value: env.from_collection(value), ("from_collection() takes a list", repr(value))) for value in (42, None, "text")),
     Build("nothing to execute", lambda env: (rows(env), env.execute()), ("no output", "execute_and_collect()")),
     Build("two of one uid", _same_uid, ("two operators have the uid 'one'", "map: exploding")),
-    # functions that are none
-    *(Build(f"{method} {value!r}", lambda env, method=method, value=value: getattr(rows(env), method)(value), (f"{method}() got", repr(value), "give it")) for method in ("map", "flat_map", "filter", "process") for value in (42, None, "x")),
+    # invalid functions
+    *(Build(f"{method} {value!r}", lambda env, method=method, value=value: getattr(rows(env), method)(value), (f"{method}() got", repr(value), "pass")) for method in ("map", "flat_map", "filter", "process") for value in (42, None, "x")),
     *(Build(f"{method} of a class", lambda env, method=method, kind=kind: getattr(rows(env), method)(kind), (f"{method}() got", f"an instance: {kind.__name__}()")) for method, kind in (("map", Maps), ("flat_map", FlatMaps), ("filter", Filters), ("process", Processes))),
     *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def, which", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
     Build("map, two arguments", lambda env: rows(env).map(lambda a, b: 1), ("map() got <function", "which takes (a, b)", "called with (value)")),
     Build("capacity of a plain function", lambda env: rows(env).key_by("key").process(Keyed(), capacity=3), ("process() got capacity with", "which has no async def")),
-    Build("on_barrier of a ProcessFunction", lambda env: rows(env).key_by("key").process(Processes(), on_barrier="carry"), ("process() takes capacity", "not with a ProcessFunction")),
-    Build("keyed process, wrong on_barrier", lambda env: rows(env).key_by("key").process(processing, on_barrier="wait"), ('process(): on_barrier is "drain" or "carry"', "not 'wait'")),
-    Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: let it return a list",)),
+    Build("on_barrier of a ProcessFunction", lambda env: rows(env).key_by("key").process(Processes(), on_barrier="carry"), ("process() got on_barrier with", "which has no async def")),
+    Build("keyed process, wrong on_barrier", lambda env: rows(env).key_by("key").process(processing, on_barrier="wait"), ('process(): on_barrier must be "drain" or "carry"', "not 'wait'")),
+    Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: return a list",)),
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
-    Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so that nothing in it would run")),
+    Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so it would never run")),
     Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def, which")),
-    Build("onTimer", lambda env: rows(env).key_by("key").process(JavasTimer()), ("process() got", "whose onTimer() nobody calls: it is on_timer() here")),
+    Build("onTimer", lambda env: rows(env).key_by("key").process(JavasTimer()), ("process() got", "whose onTimer() is never called: name it on_timer()")),
     Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def, which")),
     *(Build(f"{method} of a generator", lambda env, method=method: getattr(rows(env), method)(generating), (f"{method}() got", "whose generating yields", "return the result")) for method in ("map", "filter")),
     Build("reduce 42", lambda env: rows(env).key_by("key").reduce(42), ("reduce() got 42", "ReduceFunction")),
     Build("keyed process 42", lambda env: rows(env).key_by("key").process(42), ("process() got 42", "KeyedProcessFunction")),
     Build("process of another kind", lambda env: rows(env).process(Maps()), ("process() got", "ProcessFunction")),
-    Build("keyed function without key", lambda env: rows(env).process(Keyed()), ("process() got Keyed, a KeyedProcessFunction, on a stream without key", "put key_by(...)")),
-    Build("a lock in a function", lambda env: rows(env).map(_unshippable()).name("op").execute_and_collect(), ("the function of operator 'op' cannot be sent to the workers", "cannot pickle", "made in open()")),
+    Build("keyed function without key", lambda env: rows(env).process(Keyed()), ("process() got Keyed, a KeyedProcessFunction, on a stream without key", "call key_by(...)")),
+    Build("a lock in a function", lambda env: rows(env).map(_unshippable()).name("op").execute_and_collect(), ("the function of operator 'op' cannot be pickled for the workers", "cannot pickle", "made in open()")),
     Build("a lock in a result", lambda env: rows(env).map(lambda row: threading.Lock()).name("op").map(str).execute_and_collect(), ("operator 'op' emitted <unlocked", "which cannot be copied", "declare pillarbox.immutable(lock)", "env.enable_object_reuse()")),
     Build("immutable 'Cart'", lambda env: pillarbox.immutable("Cart"), ("immutable() takes a class, not 'Cart'",)),
     # keys, unions, side outputs, names
     *(Build(f"key_by {value!r}", lambda env, value=value: rows(env).key_by(value), ("key_by() takes a function or column names", repr(value))) for value in (42, None, [], ["a", 1])),
     Build("union of none", lambda env: rows(env).union(), ("union() takes at least one other stream",)),
     Build("union of 42", lambda env: rows(env).union(42), ("union() takes a stream, not 42",)),
-    Build("union of two programs", lambda env: rows(env).union(rows(StreamExecutionEnvironment())), ("union() takes a stream of the same",)),
+    Build("union of two programs", lambda env: rows(env).union(rows(StreamExecutionEnvironment())), ("union() takes a stream of this",)),
     Build("side output by name", lambda env: rows(env).map(exploding).get_side_output("late"), ("get_side_output() takes an OutputTag, not 'late'",)),
     Build("side output of a source", lambda env: rows(env).get_side_output(OutputTag("late")), ("has no side outputs", "process(...)")),
-    *(Build(f"tag {value!r}", lambda env, value=value: OutputTag(value), ("an OutputTag's id is a non-empty string", repr(value))) for value in ("", 5, None)),
-    *(Build(f"uid {value!r}", lambda env, value=value: rows(env).map(exploding).uid(value), ("a uid is a non-empty string", repr(value))) for value in ("", 5, None)),
+    *(Build(f"tag {value!r}", lambda env, value=value: OutputTag(value), ("an OutputTag's id must be a non-empty string", repr(value))) for value in ("", 5, None)),
+    *(Build(f"uid {value!r}", lambda env, value=value: rows(env).map(exploding).uid(value), ("a uid must be a non-empty string", repr(value))) for value in ("", 5, None)),
     Build("uid of a source", lambda env: rows(env).uid("x"), ("uid('x') is for operators",)),
     # event time
     Build("strategy 42", lambda env: rows(env).assign_timestamps_and_watermarks(42), ("takes a WatermarkStrategy, not 42",)),
     *(Build(f"late by {value!r}", _duration(_late_by, value), ("for_bounded_out_of_orderness()", repr(value), "'5 seconds'")) for value in ("5 parsecs", -5, None, 1.5, "", True)),
     *(Build(f"idle for {value!r}", _duration(_idle, value), ("with_idleness()", repr(value))) for value in ("-1 second", 0, "soon", None)),
     *(Build(f"progress after {value!r}", _duration(_progress, value), ("with_wall_clock_progress()", repr(value))) for value in ("-1 second", 0, "soon", None)),
-    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() is about the silence of a source", "before the first key_by(...)")),
+    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() detects silent sources", "before the first key_by(...)")),
     Build("assigner 42", lambda env: timed(rows(env), 42), ("not a timestamp assigner: 42", "the name of a column")),
     Build("assigner ''", lambda env: timed(rows(env), ""), ("name of the timestamp column is empty",)),
-    Build("assigner of three", lambda env: timed(rows(env), lambda a, b, c: 1), ("has to take (value) or (value, record_timestamp)",)),
+    Build("assigner of three", lambda env: timed(rows(env), lambda a, b, c: 1), ("must take (value) or (value, record_timestamp)",)),
     Build("generator, an instance", lambda env: WatermarkStrategy.for_generator(Watermarks()), ("the class Watermarks, not the instance",)),
     Build("generator 42", lambda env: WatermarkStrategy.for_generator(42), ("for_generator()", "42")),
-    Build("time-to-live of nothing", lambda env: StateTtlConfig(0), ("the time-to-live of a state has to be at least one millisecond, not 0",)),
+    Build("time-to-live of nothing", lambda env: StateTtlConfig(0), ("the time-to-live of a state must be at least one millisecond, not 0",)),
     Build("time-to-live in event time", lambda env: StateTtlConfig.new_builder(5).set_ttl_time_characteristic("EventTime"), ("counts in processing time, as in Flink", "set an event-time timer")),
     Build("time-to-live, a duration", lambda env: ValueStateDescriptor("v").enable_time_to_live("1 hour"), ("the state 'v': enable_time_to_live() takes a StateTtlConfig, as in StateTtlConfig('1 hour')",)),
     Build("time-to-live of broadcast state", lambda env: rows(env).broadcast(_timed_map()), ("broadcast(): the state 'm' has a time-to-live", "process_broadcast_element()")),
@@ -778,18 +778,18 @@ BUILDS = [
         )
     ),
     Build("a breaker that never opens", lambda env: CircuitBreaker(5, 3), ("CircuitBreaker", "never happen")),
-    Build("two budgets of one name", _two_budgets, ("two budgets have the name 'model'", "give all operators one Budget")),
+    Build("two budgets of one name", _two_budgets, ("two budgets have the name 'model'", "pass one Budget to all operators")),
     # dead letters
     *(
-        Build(f"on_error {value!r}", lambda env, value=value: rows(env).map(exploding, on_error=value), ("map(): on_error is", "OutputTag", repr(value)))
+        Build(f"on_error {value!r}", lambda env, value=value: rows(env).map(exploding, on_error=value), ("map(): on_error must be", "OutputTag", repr(value)))
         for value in ("drop", None, OutputTag)
     ),
-    Build("on_error of a keyed process", lambda env: rows(env).key_by("key").process(Keyed(), on_error="late"), ("process(): on_error is", "not 'late'")),
-    Build("on_error of a reduce", lambda env: rows(env).key_by("key").reduce(fold, on_error=5), ("reduce(): on_error is", "not 5")),
-    Build("carrying without key", _carrying, ("carries", "put key_by(...) or rebalance() before it")),
+    Build("on_error of a keyed process", lambda env: rows(env).key_by("key").process(Keyed(), on_error="late"), ("process(): on_error must be", "not 'late'")),
+    Build("on_error of a reduce", lambda env: rows(env).key_by("key").reduce(fold, on_error=5), ("reduce(): on_error must be", "not 5")),
+    Build("carrying without key", _carrying, ("carries", "call key_by(...) or rebalance() before it")),
     # columns
-    Build("no columns", lambda env: rows(env).map(exploding).to_dataframe(), ("to_dataframe() needs the columns", "declares no output_type")),
-    Build("no columns of an output", lambda env: env.for_each_batch(print, {"a": (rows(env), Types.LONG()), "b": rows(env).map(exploding)}), ("for_each_batch(): output 'b' needs the columns", "declares no output_type")),
+    Build("no columns", lambda env: rows(env).map(exploding).to_dataframe(), ("to_dataframe() needs columns", "declares no output_type")),
+    Build("no columns of an output", lambda env: env.for_each_batch(print, {"a": (rows(env), Types.LONG()), "b": rows(env).map(exploding)}), ("for_each_batch(): output 'b' needs columns", "declares no output_type")),
     Build("wrong columns of an output", lambda env: env.for_each_batch(print, {"b": (rows(env), 42)}), ("for_each_batch(): output 'b': 42",)),
     Build("an output that is no stream", lambda env: env.for_each_batch(print, {"b": 42}), ("for_each_batch(): output 'b' is a stream or (stream, columns), not 42",)),
     *(Build(f"columns {value!r}", lambda env, value=value: rows(env).to_dataframe(value), (repr(value)[:20], "declare")) for value in (42, int, [1])),
@@ -798,16 +798,16 @@ BUILDS = [
     Build("names and types", lambda env: Types.ROW_NAMED(["a", "b"], [Types.INT()]), ("2 field names, but 1 field types",)),
 ]
 
-# What takes Spark to be built: a session that parses, a DataFrame whose columns are known.
+# Programs that need Spark to build: a session that parses, a DataFrame with known columns.
 SPARK_BUILDS = [
     Build("columns that cannot be parsed", lambda s: s.map(exploding).to_dataframe("id LONGG"), ("'id LONGG' is no list of columns",)),
-    Build("a column twice", lambda s: s.map(exploding).to_dataframe("id LONG, id DOUBLE"), ("2 columns are called 'id'",)),
+    Build("a column twice", lambda s: s.map(exploding).to_dataframe("id LONG, id DOUBLE"), ("2 columns have the name 'id'",)),
     Build("a type without name", lambda s: s.map(exploding).to_dataframe("LONG"), ("'LONG' is",)),
     Build("no column", lambda s: s.map(exploding).to_dataframe(""), ("declares no columns",)),
     Build("key of no column", lambda s: s.key_by("amount"), ("key_by(): there is no column 'amount' in 'dataframe'", "id, key")),
-    Build("key, a list column", lambda s: s.key_by("tags"), ("key_by(): the column 'tags' of 'dataframe' is array<string>", "cannot be hashed")),
-    Build("key, a map column", lambda s: s.key_by("key", "named"), ("the column 'named' of 'dataframe' is map<string,int>", "cannot be hashed")),
-    Build("key, a list in a struct", lambda s: s.key_by("inner"), ("the column 'inner' of 'dataframe' is struct<", "cannot be hashed")),
+    Build("key, a list column", lambda s: s.key_by("tags"), ("key_by(): the column 'tags' of 'dataframe' is array<string>", "is not hashable")),
+    Build("key, a map column", lambda s: s.key_by("key", "named"), ("the column 'named' of 'dataframe' is map<string,int>", "is not hashable")),
+    Build("key, a list in a struct", lambda s: s.key_by("inner"), ("the column 'inner' of 'dataframe' is struct<", "is not hashable")),
     Build("timestamps of no column", lambda s: timed(s, "at"), ("there is no timestamp column 'at' in 'dataframe'",)),
     Build("timestamps of a string column", lambda s: timed(s, "key"), ("column 'key' of 'dataframe' is string, which is not a timestamp",)),
 ]

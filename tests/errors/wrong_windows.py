@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # As in wrong_uses.py, which has the form of the table.
-"""Wrong uses of windows: how each is made, when it is refused, and which words its error has to say."""
+"""Wrong uses of windows: their programs, the time of their errors, and the expected words."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AppliesAll(AllWindowFunction):
 
 
 class Processes(ProcessWindowFunction):
-    """Returns what a function makes of the elements."""
+    """Returns a function's result for the elements."""
 
     def __init__(self, does: Any = lambda context, elements: [len(elements)]) -> None:
         self.does = does
@@ -116,7 +116,7 @@ class ForgetsLater(Counts):
 
 
 class Own(WindowAssigner):
-    """Windows as a function of the record says."""
+    """Windows from a function of the record."""
 
     def __init__(self, does: Any, trigger: Any = None, kind: Any = TimeWindow) -> None:
         self.does = does
@@ -146,7 +146,7 @@ class Bare(NamedTuple):
 
 
 class Fires(Trigger):
-    """Answers as a function of the record says; at the window's end, as another one does."""
+    """Answers with a function of the record; at the window's end, with another one."""
 
     def __init__(self, does: Any, at_end: Any = None) -> None:
         self.does = does
@@ -164,7 +164,7 @@ class Fires(Trigger):
 
 
 class SaysSo(Fires):
-    """Says that it can merge, and does not define how."""
+    """Claims that it can merge, without a definition."""
 
     def can_merge(self) -> bool:
         return True
@@ -201,50 +201,51 @@ WINDOW_BUILDS = [
     Build("deduplicate without key", lambda env: rows(env).deduplicate("1 hour"), ("deduplicate() works by key: put key_by(...) before it",)),
     *(Build(f"{method} without key", lambda env, method=method: getattr(rows(env), method)(None), (f"{method}() is a method of windows: put key_by(...).window(...), or window_all(...), before it",)) for method in ("apply", "aggregate", "trigger", "allowed_lateness")),
     *(Build(f"{method} without window", lambda env, method=method: getattr(keyed(rows(env)), method)(None), (f"{method}() is a method of windows: put window(...) before it",)) for method in ("apply", "aggregate", "evictor")),
-    *(Build(f"{method} of windows", lambda env, method=method: getattr(windows(env), method)(), (f"{method}() cannot be asked of windows, which have no results yet: put reduce(...), aggregate(...), apply(...)",)) for method in ("map", "execute_and_collect", "to_dataframe", "uid", "get_side_output")),
-    Build("map of windows of all", lambda env: rows(env).window_all(TEN).map(str), ("map() cannot be asked of windows",)),
+    *(Build(f"{method} of windows", lambda env, method=method: getattr(windows(env), method)(), (f"windows have no {method}(), because they have no results yet: put reduce(...), aggregate(...), apply(...)",)) for method in ("map", "execute_and_collect", "to_dataframe", "uid", "get_side_output")),
+    Build("map of windows of all", lambda env: rows(env).window_all(TEN).map(str), ("windows have no map()",)),
     # assigners
-    Build("windows by '1 minute'", lambda env: windows(env, "1 minute"), ("TumblingEventTimeWindows.of('1 minute'), not by '1 minute'",)),
+    Build("windows by '1 minute'", lambda env: windows(env, "1 minute"), ("TumblingEventTimeWindows.of('1 minute'), not '1 minute'",)),
     Build("windows by a class", lambda env: windows(env, GlobalWindows), ("pass an instance: GlobalWindows.create(...)",)),
     Build("windows by a class of sessions", lambda env: windows(env, EventTimeSessionWindows), ("pass an instance: EventTimeSessionWindows.with_gap(...)",)),
     Build("windows by a class of one's own", lambda env: windows(env, Own), ("pass an instance: Own(...)",)),
-    Build("no windows", lambda env: windows(env, Own(None, kind=Bare)), ("Own(): window_type is the class of its windows, a NamedTuple with a method max_timestamp(), not", "Bare")),
-    Build("windows of a function", lambda env: windows(env, Own(None, kind=min)), ("Own(): window_type is the class of its windows",)),
-    Build("a default trigger 5", lambda env: windows(env, Own(None, trigger=5)), ("Own(): get_default_trigger() returned 5: it returns a Trigger",)),
-    Build("global windows that never fire", lambda env: windows(env, GlobalWindows.create()).reduce(max), ("GlobalWindows() never end", "say when, with trigger(...)")),
+    Build("no windows", lambda env: windows(env, Own(None, kind=Bare)), ("Own(): window_type must be a NamedTuple class with a method max_timestamp(), not", "Bare")),
+    Build("windows of a function", lambda env: windows(env, Own(None, kind=min)), ("Own(): window_type must be a NamedTuple class",)),
+    Build("a default trigger 5", lambda env: windows(env, Own(None, trigger=5)), ("Own(): get_default_trigger() returned 5: return a Trigger",)),
+    Build("global windows that never fire", lambda env: windows(env, GlobalWindows.create()).reduce(max), ("GlobalWindows() never end", "set a trigger(...)")),
     *(Build(f"size {value!r}", lambda env, value=value: TumblingEventTimeWindows.of(value), ("TumblingEventTimeWindows.of(): the size", repr(value))) for value in NO_DURATION),
     *(Build(f"slide {value!r}", lambda env, value=value: SlidingEventTimeWindows.of(10, value), ("SlidingEventTimeWindows.of(): the slide", repr(value))) for value in NO_DURATION),
     *(Build(f"step {value!r}", lambda env, value=value: CumulativeEventTimeWindows.of(10, value), ("CumulativeEventTimeWindows.of(): the step", repr(value))) for value in NO_DURATION),
     *(Build(f"gap {value!r}", lambda env, value=value: EventTimeSessionWindows.with_gap(value), ("EventTimeSessionWindows.with_gap(): the gap", repr(value))) for value in NO_DURATION),
-    Build("a step of part of the size", lambda env: CumulativeEventTimeWindows.of(10, 3), ("CumulativeEventTimeWindows.of(): the largest size has to be a multiple of the step: 10 ms is none of 3 ms",)),
-    *(Build(f"offset {value!r}", lambda env, value=value: TumblingEventTimeWindows.of(10, value), ("TumblingEventTimeWindows.of(): the offset has to be smaller than 10 ms", repr(value))) for value in (10, -10, "1 hour")),
-    Build("offset of the slide", lambda env: SlidingEventTimeWindows.of(10, 5, 7), ("SlidingEventTimeWindows.of(): the offset has to be smaller than 5 ms, not 7",)),
+    Build("a step of part of the size", lambda env: CumulativeEventTimeWindows.of(10, 3), ("CumulativeEventTimeWindows.of(): the largest size must be a multiple of the step, and 10 ms is"
+" not a multiple of 3 ms",)),
+    *(Build(f"offset {value!r}", lambda env, value=value: TumblingEventTimeWindows.of(10, value), ("TumblingEventTimeWindows.of(): the offset must be smaller than 10 ms", repr(value))) for value in (10, -10, "1 hour")),
+    Build("offset of the slide", lambda env: SlidingEventTimeWindows.of(10, 5, 7), ("SlidingEventTimeWindows.of(): the offset must be smaller than 5 ms, not 7",)),
     Build("offset 'later'", lambda env: TumblingEventTimeWindows.of(10, "later"), ("TumblingEventTimeWindows.of(): the offset: not a duration: 'later'",)),
-    *(Build(f"time zone {value!r}", lambda env, value=value: TumblingEventTimeWindows.of("1 day", time_zone=value), ("TumblingEventTimeWindows.of(): time_zone is the name of a time zone", repr(value))) for value in ("Mars/Base", "", 5)),
-    Build("hours of a time zone", lambda env: SlidingEventTimeWindows.of("1 day", "1 hour", time_zone="Europe/Berlin"), ("with a time_zone the slide is a number of whole days, not 3600000 ms",)),
+    *(Build(f"time zone {value!r}", lambda env, value=value: TumblingEventTimeWindows.of("1 day", time_zone=value), ("TumblingEventTimeWindows.of(): time_zone must be the name of a time zone", repr(value))) for value in ("Mars/Base", "", 5)),
+    Build("hours of a time zone", lambda env: SlidingEventTimeWindows.of("1 day", "1 hour", time_zone="Europe/Berlin"), ("with a time_zone, the slide must be a number of whole days, not 3600000 ms",)),
     Build("a gap function 5", lambda env: EventTimeSessionWindows.with_dynamic_gap(5), ("with_dynamic_gap() takes a function", "not 5")),
-    *(Build(f"count_window {value!r}", lambda env, value=value: keyed(rows(env)).count_window(value), ("count_window(): the size is a number of elements from 1", repr(value))) for value in (0, -1, 1.5, "x", None, True)),
-    Build("count_window that stands still", lambda env: keyed(rows(env)).count_window(5, -1), ("count_window(): the slide is a number of elements from 1, not -1",)),
+    *(Build(f"count_window {value!r}", lambda env, value=value: keyed(rows(env)).count_window(value), ("count_window(): the size must be a number of elements from 1", repr(value))) for value in (0, -1, 1.5, "x", None, True)),
+    Build("count_window that stands still", lambda env: keyed(rows(env)).count_window(5, -1), ("count_window(): the slide must be a number of elements from 1, not -1",)),
     # lateness
     *(Build(f"lateness {value!r}", lambda env, value=value: windows(env).allowed_lateness(value), ("allowed_lateness()", repr(value))) for value in (-1, "soon", None)),
-    Build("lateness in processing time", lambda env: windows(env, TumblingProcessingTimeWindows.of(10)).allowed_lateness(5), ("allowed_lateness() is for windows of event time", "TumblingProcessingTimeWindows(10 ms)")),
+    Build("lateness in processing time", lambda env: windows(env, TumblingProcessingTimeWindows.of(10)).allowed_lateness(5), ("allowed_lateness() is for event-time windows", "TumblingProcessingTimeWindows(10 ms)")),
     Build("late data by name", lambda env: windows(env).side_output_late_data("late"), ("side_output_late_data() takes an OutputTag, not 'late'",)),
     Build("the late data by name", _no_tag, ("get_side_output() takes an OutputTag, not 'late'",)),
     # triggers and evictors
     *(Build(f"trigger {value!r}", lambda env, value=value: windows(env).trigger(value), ("trigger() takes a Trigger, such as CountTrigger.of(10)",)) for value in (None, "10", CountTrigger, max)),
-    Build("sessions with a trigger that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)), ("makes windows that merge, and DeltaTrigger.of(1) cannot merge",)),
-    Build("sessions that never fire", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(NeverTrigger()), ("makes windows that merge, and NeverTrigger() cannot merge",)),
-    *(Build(f"sessions with a trigger that does not {how}", lambda env, trigger=trigger: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(trigger), ("makes windows that merge, and", "cannot merge: it has no on_merge()")) for how, trigger in (("merge", SaysSo(None)), ("merge, purging", PurgingTrigger.of(SaysSo(None))))),
-    Build("a default trigger that cannot merge", lambda env: windows(env, OwnMerging(None, Fires(None))).process(Processes()), ("Own() makes windows that merge, and Fires() cannot merge",)),
+    Build("sessions with a trigger that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)), ("merges windows, and DeltaTrigger.of(1) cannot merge",)),
+    Build("sessions that never fire", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(NeverTrigger()), ("merges windows, and NeverTrigger() cannot merge",)),
+    *(Build(f"sessions with a trigger that does not {how}", lambda env, trigger=trigger: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(trigger), ("merges windows, and", "cannot merge: define on_merge()")) for how, trigger in (("merge", SaysSo(None)), ("merge, purging", PurgingTrigger.of(SaysSo(None))))),
+    Build("a default trigger that cannot merge", lambda env: windows(env, OwnMerging(None, Fires(None))).process(Processes()), ("Own() merges windows, and Fires() cannot merge",)),
     *(Build(f"CountTrigger.of({value!r})", lambda env, value=value: CountTrigger.of(value), ("CountTrigger.of() takes a number of elements from 1", repr(value))) for value in (0, -1, 1.5, None)),
-    Build("ContinuousEventTimeTrigger.of(0)", lambda env: ContinuousEventTimeTrigger.of(0), ("ContinuousEventTimeTrigger.of(): the interval has to be at least one millisecond",)),
+    Build("ContinuousEventTimeTrigger.of(0)", lambda env: ContinuousEventTimeTrigger.of(0), ("ContinuousEventTimeTrigger.of(): the interval must be at least one millisecond",)),
     *(Build(f"PurgingTrigger.of({value!r})", lambda env, value=value: PurgingTrigger.of(value), ("PurgingTrigger.of() takes a trigger",)) for value in (None, NeverTrigger)),
     *(Build(f"{kind.__name__} without function", lambda env, kind=kind: kind.of(1, 5), (f"{kind.__name__}.of() takes a function of two elements, not 5",)) for kind in (DeltaTrigger, DeltaEvictor)),
-    *(Build(f"{kind.__name__} of 'x'", lambda env, kind=kind: kind.of("x", max), (f"{kind.__name__}.of(): the threshold is a number, not 'x'",)) for kind in (DeltaTrigger, DeltaEvictor)),
-    *(Build(f"{kind.__name__} of NaN", lambda env, kind=kind: kind.of(float("nan"), max), (f"{kind.__name__}.of(): the threshold is a number, not nan",)) for kind in (DeltaTrigger, DeltaEvictor)),
+    *(Build(f"{kind.__name__} of 'x'", lambda env, kind=kind: kind.of("x", max), (f"{kind.__name__}.of(): the threshold must be a number, not 'x'",)) for kind in (DeltaTrigger, DeltaEvictor)),
+    *(Build(f"{kind.__name__} of NaN", lambda env, kind=kind: kind.of(float("nan"), max), (f"{kind.__name__}.of(): the threshold must be a number, not nan",)) for kind in (DeltaTrigger, DeltaEvictor)),
     *(Build(f"evictor {value!r}", lambda env, value=value: windows(env).evictor(value), ("evictor() takes an Evictor, such as CountEvictor.of(10)",)) for value in (None, 3, CountEvictor)),
     Build("CountEvictor.of(-1)", lambda env: CountEvictor.of(-1), ("CountEvictor.of() takes a number of elements, not -1",)),
-    Build("TimeEvictor.of(0)", lambda env: TimeEvictor.of(0), ("TimeEvictor.of(): the window size has to be at least one millisecond",)),
+    Build("TimeEvictor.of(0)", lambda env: TimeEvictor.of(0), ("TimeEvictor.of(): the window size must be at least one millisecond",)),
     # window functions
     Build("apply of a lambda", lambda env: windows(env).apply(lambda key, window, inputs: []), ("apply() of WindowedStream takes a WindowFunction, not",)),
     Build("apply of a class", lambda env: windows(env).apply(Applies), ("apply() got the class Applies: pass an instance: Applies()",)),
@@ -252,12 +253,12 @@ WINDOW_BUILDS = [
     Build("process of another kind", lambda env: windows(env).process(ProcessesAll()), ("process() of WindowedStream takes a ProcessWindowFunction, not ProcessesAll, which is a ProcessAllWindowFunction",)),
     Build("apply to all of a keyed kind", lambda env: rows(env).window_all(TEN).apply(Applies()), ("apply() of AllWindowedStream takes an AllWindowFunction, not Applies, which is a WindowFunction",)),
     Build("process all of another kind", lambda env: rows(env).window_all(TEN).process(AppliesAll()), ("takes a ProcessAllWindowFunction, not AppliesAll, which is an AllWindowFunction",)),
-    Build("aggregate of a lambda", lambda env: windows(env).aggregate(lambda one, other: one), ("aggregate() got", "pass an AggregateFunction")),
-    Build("aggregate with on_error", lambda env: windows(env).aggregate(Counts(), on_error=OutputTag("bad")), ("aggregate() has no on_error: say window(...).side_output_errors(tag) before it",)),
+    Build("aggregate of a lambda", lambda env: windows(env).aggregate(lambda window, other: window), ("aggregate() got", "pass an AggregateFunction")),
+    Build("aggregate with on_error", lambda env: windows(env).aggregate(Counts(), on_error=OutputTag("bad")), ("aggregate() has no on_error: call window(...).side_output_errors(tag) before it",)),
     Build("aggregate of a class", lambda env: windows(env).aggregate(Counts), ("aggregate() got", "pass an instance: Counts()")),
     Build("aggregate with a lambda", lambda env: windows(env).aggregate(Counts(), max), ("aggregate(window_function=...) of WindowedStream takes a WindowFunction",)),
-    Build("aggregate that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).aggregate(Counts()), ("makes windows that merge, and Counts cannot merge accumulators: define merge()",)),
-    Build("reduce by 'sum'", lambda env: windows(env).reduce("sum"), ("reduce() got 'sum': give it a function or ReduceFunction",)),
+    Build("aggregate that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).aggregate(Counts()), ("merges windows, and Counts cannot merge accumulators: define merge()",)),
+    Build("reduce by 'sum'", lambda env: windows(env).reduce("sum"), ("reduce() got 'sum': pass a function or ReduceFunction",)),
     Build("a window function that waits", lambda env: windows(env).process(Waits()), ("process() got", "whose process is an async def, which")),
 ]
 
@@ -293,11 +294,11 @@ WINDOW_RUNS = [
     *(
         run(f"windows {name}", assigned(at_three(value, [TimeWindow(0, 10)])), f"failed at the record {RECORD}", "TypeError: Own().assign_windows() returned", *says)
         for name, value, says in (
-            ("None", None, ("returned None: it returns a list of windows",)),
-            ("5", 5, ("returned 5: it returns a list of windows",)),
-            ("that are one", TimeWindow(0, 10), (f"returned {WINDOW}: it returns a list of windows",)),
-            ("that are tuples", [(0, 10)], ("returned (0, 10) as a window: by its window_type, its windows are of the class TimeWindow",)),
-            ("of another class", [CountWindow(1)], ("returned CountWindow(id=1) as a window", "of the class TimeWindow")),
+            ("None", None, ("returned None: return a list of windows",)),
+            ("5", 5, ("returned 5: return a list of windows",)),
+            ("that are one", TimeWindow(0, 10), (f"returned {WINDOW}: return a list of windows",)),
+            ("that are tuples", [(0, 10)], ("returned (0, 10) as a window: its window_type is TimeWindow",)),
+            ("of another class", [CountWindow(1)], ("returned CountWindow(id=1) as a window", "its window_type is TimeWindow")),
         )
     ),
     run("windows of fractions", assigned(at_three([TimeWindow(0.5, 9.5)], [])), "a namespace is an int, text, or a tuple of such, not (0.5, 9.5)", RECORD, kind=ProgramError),
@@ -314,27 +315,28 @@ WINDOW_RUNS = [
     run("folded windows without timestamps", lambda stream: untimed(stream).key_by("key").window(TEN).aggregate(Counts()), "got an element without a timestamp", FIRST, kind=ProgramError),
     run("windows of all without timestamps", lambda stream: untimed(stream).window_all(TEN).process(ProcessesAll()), "got an element without a timestamp", FIRST, kind=ProgramError),
     # triggers
-    *(run(f"a trigger that says {value!r}", triggered(Fires(at_three(value, TriggerResult.CONTINUE))), f"failed at the record {RECORD}: TypeError: Fires() returned {value!r}: a trigger returns a TriggerResult") for value in (None, True, "FIRE")),
-    run("a trigger that says None in time", triggered(Fires(lambda value, ctx: TriggerResult.CONTINUE, lambda time: None)), AT_END, "TypeError: Fires() returned None: a trigger returns a TriggerResult"),
-    run("a purging trigger of one that says None", triggered(PurgingTrigger.of(Fires(at_three(None, TriggerResult.FIRE)))), f"failed at the record {RECORD}", "PurgingTrigger.of(Fires()) returned None: a trigger returns a TriggerResult"),
+    *(run(f"a trigger that says {value!r}", triggered(Fires(at_three(value, TriggerResult.CONTINUE))), f"failed at the record {RECORD}: TypeError: Fires() returned {value!r}: return a TriggerResult") for value in (None, True, "FIRE")),
+    run("a trigger that says None in time", triggered(Fires(lambda value, ctx: TriggerResult.CONTINUE, lambda time: None)), AT_END, "TypeError: Fires() returned None: return a TriggerResult"),
+    run("a purging trigger of one that says None", triggered(PurgingTrigger.of(Fires(at_three(None, TriggerResult.FIRE)))), f"failed at the record {RECORD}", "PurgingTrigger.of(Fires()) returned None: return a TriggerResult"),
     run("a trigger that raises", triggered(Fires(lambda value, ctx: exploding(value) and TriggerResult.CONTINUE)), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
-    run("a trigger's state by name", triggered(Fires(lambda value, ctx: ctx.get_partitioned_state("seen"))), "a state is asked for by its descriptor, not by 'seen'", FIRST, kind=ProgramError),
+    run("a trigger's state by name", triggered(Fires(lambda value, ctx: ctx.get_partitioned_state("seen"))), "get state by its descriptor, not by 'seen'", FIRST, kind=ProgramError),
     run("a trigger's timer at 1.5", triggered(Fires(lambda value, ctx: ctx.register_event_time_timer(1.5))), "an event-time timer cannot be set or deleted at 1.5 (float)", FIRST, kind=ProgramError),
     # evictors
     run("an evictor that returns a list", evicted(Evicts(lambda elements: elements[1:])), AT_END, "TypeError: Evicts.evict_before() takes elements out of the list that it is given, and returns nothing; it returned [TimestampedValue("),
     run("an evictor that puts in others", evicted(Evicts(None, lambda elements: elements.append("more"))), AT_END, "Evicts.evict_after() takes elements out", "left something else in the list"),
     # window functions
-    *(run(f"a window function that returns {value!r}", processed(lambda context, elements, value=value: value), AT_END, f"the function returned {value!r}, which is one value, not the values to emit: yield it, or return a list") for value in (5, "text", b"x")),
-    run("a window function behind a fold that returns 1", lambda stream: keyed(stream).window(TEN).aggregate(Counts(), Processes(lambda context, elements: 1)), AT_END, "the function returned 1, which is one value"),
+    *(run(f"a window function that returns {value!r}", processed(lambda context, elements, value=value: value), AT_END, f"the function returned {value!r}, a single value and not an iterable of values: yield it, or"
+" return a list") for value in (5, "text", b"x")),
+    run("a window function behind a fold that returns 1", lambda stream: keyed(stream).window(TEN).aggregate(Counts(), Processes(lambda context, elements: 1)), AT_END, "the function returned 1, a single value"),
     run("a window function that raises", processed(lambda context, elements: [exploding(element) for element in elements]), AT_END, ZERO, frame="exploding"),
     run("a window function that clears badly", lambda stream: keyed(stream).window(TEN).process(ClearsBadly()), AT_END, "LookupError: nothing there", frame="clear"),
-    run("a window's state by name", processed(lambda context, elements: [context.window_state().get_state("x")]), "a state is asked for by its descriptor, not by 'x'", "key 'k'", kind=ProgramError),
-    run("a session's state", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).process(Processes(lambda context, elements: [context.window_state()])), "window_state() is asked for, but the windows may merge", "use global_state()", kind=ProgramError),
+    run("a window's state by name", processed(lambda context, elements: [context.window_state().get_state("x")]), "get state by its descriptor, not by 'x'", "key 'k'", kind=ProgramError),
+    run("a session's state", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).process(Processes(lambda context, elements: [context.window_state()])), "window_state() is not available for merging windows", "use global_state()", kind=ProgramError),
     # folds
-    run("an aggregate that forgets to return", lambda stream: keyed(stream).window(TEN).aggregate(Forgets()), "key 'k': the function that folds the state 'window-contents' returned None", "does it return its result?", FIRST, kind=ProgramError),
+    run("an aggregate that forgets to return", lambda stream: keyed(stream).window(TEN).aggregate(Forgets()), "key 'k': the function that folds the state 'window-contents' returned None", "return the result", FIRST, kind=ProgramError),
     run("a reduce that forgets to return", lambda stream: keyed(stream).window(TEN).reduce(lambda one, other: None), "the function that folds the state 'window-contents' returned None", "Row(id=1, key='k')", kind=ProgramError),
     run("a session's aggregate that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).aggregate(ForgetsLater()), "key 'k': the function that folds the elements of windows returned None", RECORD, kind=ProgramError),
     run("a session's reduce that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).reduce(lambda one, other: None), "the function that folds the elements of windows returned None", "Row(id=1, key='k')", kind=ProgramError),
-    run("panes of an aggregate that forgets to return", lambda stream: keyed(stream).window(SlidingEventTimeWindows.of(10, 5)).aggregate(ForgetsLater()), "returned None", "does it return its result?", RECORD, kind=ProgramError),
+    run("panes of an aggregate that forgets to return", lambda stream: keyed(stream).window(SlidingEventTimeWindows.of(10, 5)).aggregate(ForgetsLater()), "returned None", "return the result", RECORD, kind=ProgramError),
     run("a reduce that raises", lambda stream: keyed(stream).window(TEN).reduce(lambda one, other: exploding(other) and other), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
 ]

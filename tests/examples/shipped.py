@@ -1,4 +1,4 @@
-"""What the examples that come with the package must find, by plain Python: lines of their output."""
+"""Expected results of the shipped examples, in plain Python: lines of their output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def orders_and_payments(folder: Path) -> list[str]:
 
 
 def clicks(folder: Path) -> list[str]:
-    """A visitor's click belongs to the session of the click before if it comes within 30 minutes."""
+    """A visitor's click belongs to the previous click's session if it is within 30 minutes."""
     times = defaultdict(list)
     for click in sorted(rows(folder / "clicks.csv"), key=lambda click: click["at"]):
         times[click["visitor"]].append(click["at"])
@@ -70,7 +70,7 @@ def clicks(folder: Path) -> list[str]:
 
 
 def heartbeats(folder: Path) -> list[str]:
-    """Those that break, with the number of heartbeats before; the program has it in a table."""
+    """Devices that break, with the number of heartbeats before; the program has it in a table."""
     table = re.search(r"BREAKS_AFTER = \{(.*?)\}", (folder / "program.py").read_text())
     assert table is not None
     broken = re.findall(r"(\d+): (\d+)", table[1])
@@ -84,30 +84,30 @@ def dedupe_and_backfill(folder: Path) -> list[str]:
     for row in history.values():
         spent[row["customer"]] += int(row["cents"])
     first = [f"history: {len(history)} orders, {len(spent)} customers"]
-    known: dict[str, datetime] = {}
+    orders: dict[str, datetime] = {}
     count = out = 0
     event_time = datetime.min
     for file in sorted((folder / "live").iterdir()):
         for row in rows(file):
             count += 1
-            if row["id"] not in known:
-                known[row["id"]] = row["at"]
+            if row["id"] not in orders:
+                orders[row["id"]] = row["at"]
                 spent[row["customer"]] += int(row["cents"])
                 out += 1
             event_time = max(event_time, row["at"] - timedelta(minutes=5, milliseconds=1))
-        known = {order: at for order, at in known.items() if at + timedelta(hours=2) > event_time}
+        orders = {order: at for order, at in orders.items() if at + timedelta(hours=2) > event_time}
     return [
         *first,
         f"live: {count} rows in, {out} out, {count - out} dropped",
-        f"state: {len(spent)} customers, {len(known)} orders of the last hours",
+        f"state: {len(spent)} customers, {len(orders)} orders of the last hours",
         *(f"{customer} {cents}" for customer, cents in spent.most_common(5)),
     ]
 
 
 def weather_alarms(folder: Path) -> list[str]:
-    """An epoch has a month of weather and of thresholds; the slower one of both says how far event time is."""
-    told = [(row["at"], float(row["mph"])) for row in rows(folder / "thresholds")]
-    found, done = [], datetime.min
+    """An epoch has a month of weather and of thresholds; event time follows the slower one."""
+    thresholds = [(row["at"], float(row["mph"])) for row in rows(folder / "thresholds")]
+    results, done = [], datetime.min
     wind: dict[datetime, float] = {}
     for epoch, file in enumerate(sorted((folder / "weather").iterdir())):
         table = pq.ParquetFile(file).read()
@@ -120,12 +120,12 @@ def weather_alarms(folder: Path) -> list[str]:
             values = [wind[at] for hour in range(6) if (at := end - timedelta(hours=6 - hour)) in wind]
             if end > done and values:
                 hours += 1
-                threshold = told[bisect_right(told, (end - timedelta(milliseconds=1), 1e9)) - 1][1]
+                threshold = thresholds[bisect_right(thresholds, (end - timedelta(milliseconds=1), 1e9)) - 1][1]
                 alarms += sum(values) / len(values) > threshold
             end += timedelta(hours=1)
         done = until
-        found.append(f"epoch {epoch}: {hours} hours, {alarms} with an alarm")
-    return found
+        results.append(f"epoch {epoch}: {hours} hours, {alarms} with an alarm")
+    return results
 
 
 def score(folder: Path) -> list[str]:
@@ -137,12 +137,12 @@ def score(folder: Path) -> list[str]:
         return np.array([[*(float(row[name]) for name in features), 1.0] for row in payments])
 
     def fitted(payments: list[dict[str, Any]]) -> Any:
-        inputs, wanted = matrix(payments), np.array([float(row["fraud"]) for row in payments])
+        inputs, expected = matrix(payments), np.array([float(row["fraud"]) for row in payments])
         weights = np.zeros(4)
         for _ in range(30):
             chance = 1 / (1 + np.exp(-inputs @ weights))
             share = np.sqrt(chance * (1 - chance))
-            aim = share * (inputs @ weights) + (wanted - chance) / share
+            aim = share * (inputs @ weights) + (expected - chance) / share
             weights = np.linalg.lstsq(inputs * share[:, None], aim, rcond=None)[0]
         return weights
 
@@ -176,7 +176,7 @@ def support_chats(folder: Path) -> list[str]:
         chats.append((customer, "\n".join(texts)))
     failed = [customer for customer, text in chats if CARD_NUMBER.search(text)]
     answered = [text.split("\n") for _, text in chats if not CARD_NUMBER.search(text)]
-    summaries = Counter(f"{said[0].rstrip('.?!')} ({len(said)} lines)" for said in answered)
+    summaries = Counter(f"{texts[0].rstrip('.?!')} ({len(texts)} lines)" for texts in answered)
     asked = len({text for _, text in chats})
     hits = len(chats) - asked
     return [
@@ -189,7 +189,7 @@ def support_chats(folder: Path) -> list[str]:
 
 
 def fraud(folder: Path) -> list[str]:
-    """A payment of more than 500 is by a thief if one of less than 1 with the same card came in the minute before."""
+    """A payment over 500 is fraud if the same card paid less than 1 within the minute before."""
     errors: list[str] = []
     by_card: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
     for row in rows(folder / "payments"):
@@ -207,7 +207,7 @@ def fraud(folder: Path) -> list[str]:
             elif amount > 500:
                 if any(at - each <= timedelta(minutes=1) for each in tries):
                     stolen.append((amount, card, at))
-                tries = []  # those of the last minute have led to an alert, and earlier ones cannot
+                tries = []  # tries of the last minute have led to an alert, and earlier ones cannot
     scored = [f"{card} {at} {amount} {round(amount / (amount + 200), 3)}" for amount, card, at in sorted(stolen)]
     return [*scored[:-6:-1], *sorted(errors)]
 

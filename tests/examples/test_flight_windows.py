@@ -23,10 +23,10 @@ def january():
 
 @pytest.fixture(scope="module")
 def wanted(spark, january):
-    found = collected(by_spark(spark.createDataFrame(january)), WINDOWS)
-    assert set(Counter(row[0] for row in found)) == {"hour", "three hours", "day"}
-    assert len(found) > 5_000
-    return found
+    result = collected(by_spark(spark.createDataFrame(january)), WINDOWS)
+    assert set(Counter(row[0] for row in result)) == {"hour", "three hours", "day"}
+    assert len(result) > 5_000
+    return result
 
 
 @pytest.mark.long("spark/test_windows.py compares all windows with Spark's own")

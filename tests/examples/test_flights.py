@@ -1,7 +1,7 @@
-"""The flights program gives what the oracle gives, row for row, however it is run.
+"""The flights program equals the oracle, row for row, however it is run.
 
-Where ``PILLARBOX_LONG`` is set (by `make test-all`), it runs the whole year. The whole matrix, 365 micro-batches of the
-year included, is in ``examples/flights/equality.py``.
+With ``PILLARBOX_LONG`` (set by `make test-all`), it runs the whole year. The whole matrix, including 365 micro-batches
+of the year, is in ``examples/flights/equality.py``.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from pillarbox.examples._programs.fraud import model as fraud
-from pillarbox.examples._programs.support_chats import model as support_chats
+from examples.shipped.fraud import model as fraud
+from examples.shipped.support_chats import model as support_chats
 
 MODULES = {"fraud": fraud, "support_chats": support_chats}
 

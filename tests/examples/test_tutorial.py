@@ -1,4 +1,4 @@
-"""The tutorial's steps: programs as its pages have them, in the order of the pages, print what the pages show."""
+"""The tutorial's steps: the pages' programs, in order, print the pages' output."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pillarbox
-from pillarbox.examples.__main__ import copy, examples
-from pillarbox.examples._programs.fraud.model import serve
+from examples.shipped.fraud.model import serve
+from pillarbox.examples import copy, examples
 from tests.support.docs import STEPS, modules
 
 pytestmark = pytest.mark.spark
@@ -28,7 +28,7 @@ SHOWN = re.compile(
 
 
 def shown(step: Path) -> tuple[str, str]:
-    """The program that a step runs, and what the page says that it prints."""
+    """Return a step's program, and the output on its page."""
     (program, output), *_ = SHOWN.findall(step.read_text())
     return program, output.strip()
 
@@ -115,5 +115,5 @@ def test_the_job_of_step_7_is_killed_and_upgraded(folder: Path):
         (folder / name).write_text(source)
     (more,) = re.findall(r"<<'END'\n(.*?)END\n", page, re.DOTALL)
     (folder / "payments" / "2026-03-02-18.csv").write_text(more)
-    *_, found = re.findall(r"^```\n(\+--.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert found in run(folder, "job.py")
+    *_, matches = re.findall(r"^```\n(\+--.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert matches in run(folder, "job.py")

@@ -1,4 +1,4 @@
-"""The second version of the flights program goes on with the state of the first: equal to the oracle, row for row."""
+"""The second version of the flights program continues the first one's state: equal to the oracle, row for row."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_a_state_more_on_the_way(changed_after):
     parts = [*slices(table, 6), heartbeat(table)]
     last: datetime = parts[changed_after - 1]["departed"][-1].as_py()
     since = last + timedelta(hours=1)
-    wanted = expected(table.to_pylist())
-    wanted = canonical([*wanted, *milestones(wanted, since, EVERY)])
-    assert Counter(kind for kind, *_ in wanted)["milestone"] > 20
+    expected_rows = expected(table.to_pylist())
+    expected_rows = canonical([*expected_rows, *milestones(expected_rows, since, EVERY)])
+    assert Counter(kind for kind, *_ in expected_rows)["milestone"] > 20
 
-    found: list[Any] = []
+    results: list[Any] = []
     savepoint = None
     versions: list[tuple[Any, Any]] = [
         (build, parts[:changed_after]),
@@ -42,6 +42,6 @@ def test_a_state_more_on_the_way(changed_after):
         with env.local_job(events=program, savepoint=savepoint) as running:
             for part in its_parts:
                 records = [ArrowRecords(batch) for batch in part.to_batches(max_chunksize=10_000)]
-                found += running.run_epoch({0: [records]})["events"]
+                results += running.run_epoch({0: [records]})["events"]
             savepoint = running.savepoint()
-    assert canonical(found) == wanted
+    assert canonical(results) == expected_rows

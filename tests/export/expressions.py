@@ -14,7 +14,7 @@ BOARD = FOLDER / "grafana.json"
 
 
 class Expression(NamedTuple):
-    """An expression of PromQL, where it is, and the text that is shown with its result."""
+    """A PromQL expression, its place, and the text shown with its result."""
 
     place: str
     text: str
@@ -22,16 +22,16 @@ class Expression(NamedTuple):
 
 
 def of_alerts() -> list[Expression]:
-    """Those of the alert rules. (What reads YAML is no dependency of tests: promtool checks that it is YAML.)"""
-    found = []
+    """Return the alert rules' expressions. (A YAML parser is not a test dependency: promtool checks the YAML.)"""
+    results = []
     for rule in ALERTS.read_text().split("- alert: ")[1:]:
         [(expression, rest)] = re.findall(r"\n        expr: (?:>-\n)?(.*?)\n        (?=\w)(.*)", rule, re.DOTALL)
-        found.append(Expression(rule.split("\n")[0], " ".join(expression.split()), rest))
-    return found
+        results.append(Expression(rule.split("\n")[0], " ".join(expression.split()), rest))
+    return results
 
 
 def of_board() -> list[Expression]:
-    """Those of the board's panels."""
+    """Return the panels' expressions."""
     return [
         Expression(panel["title"], target["expr"], target["legendFormat"])
         for panel in panels()
@@ -46,7 +46,7 @@ def panels() -> list[dict[str, Any]]:
 
 def variables() -> Iterator[tuple[str, str]]:
     """The metric and the label of each variable of the board that is asked for."""
-    for each in json.loads(BOARD.read_text())["templating"]["list"]:
-        if each["type"] == "query":
-            [found] = re.findall(r"^label_values\((\w+)(?:\{.*\})?, (\w+)\)$", each["query"]["query"])
-            yield found
+    for load in json.loads(BOARD.read_text())["templating"]["list"]:
+        if load["type"] == "query":
+            [matches] = re.findall(r"^label_values\((\w+)(?:\{.*\})?, (\w+)\)$", load["query"]["query"])
+            yield matches

@@ -1,31 +1,31 @@
-"""Which queries an exporter tells of, and under which names."""
+"""The exported queries and their labels."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pillarbox_tools.export import metric as m
-from pillarbox_tools.export.exported import Exported
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.exported import ExportedQueries
+from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run
 from tests.model.made import START, keyed, plan, progress
 
 
-def started(id: str = "q", name: str = "counts", run: str = "r") -> tuple[QueryModel, Ledger]:
+def started(id: str = "q", name: str = "counts", run: str = "r") -> tuple[QueryModel, QueryMetrics]:
     query = QueryModel(id, name, "", plan(), Run(run, START), clock=lambda: START)
-    return query, Ledger(query)
+    return query, QueryMetrics(query)
 
 
-def busy(exported: Exported) -> dict[Any, float]:
+def busy(exported: ExportedQueries) -> dict[Any, float]:
     return {labels[0]: value for labels, value in exported.samples().get(m.BUSY, {}).items()}
 
 
 def test_values_are_in_the_unit_of_the_metric() -> None:
-    query, ledger = started()
+    query, metrics = started()
     query.progressed(progress(1, keyed(busy_ms=1500, counters={"map-3.x": 2}, state_bytes=70)))
-    exported = Exported()
-    exported.add(ledger)
+    exported = ExportedQueries()
+    exported.add(metrics)
     samples = exported.samples()
     assert samples[m.BUSY] == {("counts", "count"): 1.5}
     assert samples[m.STATE_SIZE] == {("counts", "count"): 70}
@@ -34,19 +34,19 @@ def test_values_are_in_the_unit_of_the_metric() -> None:
 
 
 def test_a_query_is_told_of_once() -> None:
-    query, ledger = started()
+    query, metrics = started()
     query.progressed(progress(1, keyed(busy_ms=1000)))
-    exported = Exported()
-    exported.add(ledger)
-    exported.add(ledger)
+    exported = ExportedQueries()
+    exported.add(metrics)
+    exported.add(metrics)
     assert busy(exported) == {"counts": 1}
 
 
 def test_a_query_that_is_started_again_goes_on_with_its_counters() -> None:
-    exported = Exported()
+    exported = ExportedQueries()
     for run in range(5):
-        query, ledger = started(run=f"r{run}")
-        exported.add(ledger)
+        query, metrics = started(run=f"r{run}")
+        exported.add(metrics)
         before = busy(exported).get("counts", 0)
         query.progressed(progress(run, keyed(busy_ms=2000, keys=run)))
         assert busy(exported) == {"counts": before + 2}
@@ -60,11 +60,11 @@ def test_a_query_that_is_started_again_goes_on_with_its_counters() -> None:
 
 
 def test_series_of_runs_long_ago_are_forgotten() -> None:
-    """Where each run has other names, their number is bounded, and what the newest run has continues."""
-    exported, most = Exported(), 0
+    """If each run has other labels, their number is bounded, and the newest run's continue."""
+    exported, most = ExportedQueries(), 0
     for run in range(60):
-        query, ledger = started(run=f"r{run}")
-        exported.add(ledger)
+        query, metrics = started(run=f"r{run}")
+        exported.add(metrics)
         names = {f"map-3.of-{run}-{number}": 1 for number in range(100)}
         query.progressed(progress(run, keyed(busy_ms=1000, counters=names)))
         most = max(most, sum(map(len, exported.samples().values())))
@@ -75,9 +75,9 @@ def test_series_of_runs_long_ago_are_forgotten() -> None:
 
 
 def test_the_run_before_may_still_tell_of_an_epoch() -> None:
-    exported = Exported()
-    query, ledger = started()
-    exported.add(ledger)
+    exported = ExportedQueries()
+    query, metrics = started()
+    exported.add(metrics)
     exported.add(started(run="r2")[1])
     query.progressed(progress(1, keyed(busy_ms=3000)))
     assert busy(exported) == {"counts": 3}
@@ -87,11 +87,11 @@ def test_the_run_before_may_still_tell_of_an_epoch() -> None:
 
 
 def test_queries_have_names_of_their_own() -> None:
-    exported = Exported()
-    first, ledger = started("a", "counts")
-    exported.add(ledger)
-    other, ledger = started("b", "counts")
-    exported.add(ledger)
+    exported = ExportedQueries()
+    first, metrics = started("a", "counts")
+    exported.add(metrics)
+    other, metrics = started("b", "counts")
+    exported.add(metrics)
     exported.add(started("c", "")[1])
     labels = {labels[0] for labels in exported.samples()[m.UP]}
     assert labels == {"counts", "counts b", "c"}
@@ -99,19 +99,19 @@ def test_queries_have_names_of_their_own() -> None:
     first.ended()
     exported.add(started("b", "counts", "r2")[1])
     assert exported.samples()[m.STARTS] == {("counts",): 1, ("counts b",): 2, ("c",): 1}
-    # A query that has ended lends its name to the next one of that name, which goes on with its counters.
+    # An ended query passes its label to the next query of that name, which continues its counters.
     exported.add(started("d", "counts")[1])
     assert exported.samples()[m.STARTS] == {("counts",): 2, ("counts b",): 2, ("c",): 1}
     other.ended()
 
 
 def test_queries_that_ended_long_ago_are_forgotten() -> None:
-    exported = Exported()
+    exported = ExportedQueries()
     _, running = started("running", "running")
     exported.add(running)
     for number in range(100):
-        query, ledger = started(f"q{number}", "")
-        exported.add(ledger)
+        query, metrics = started(f"q{number}", "")
+        exported.add(metrics)
         query.ended()
     labels = {labels[0] for labels in exported.samples()[m.UP]}
     assert {"running", "q99", "q98"} <= labels

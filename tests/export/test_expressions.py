@@ -10,11 +10,11 @@ import pytest
 from pillarbox_tools.export.metric import METRICS
 from tests.export.expressions import ALERTS, FOLDER, Expression, of_alerts, of_board, panels, variables
 
-LABELS = {each.prometheus_name: {"query", *each.labels} for each in METRICS}
-# Prometheus adds these to what it scrapes.
+LABELS = {metric.prometheus_name: {"query", *metric.labels} for metric in METRICS}
+# Prometheus adds these labels.
 SCRAPED = {"job", "instance"}
 ALL = [*of_alerts(), *of_board()]
-# Known by their labels, or for those who look up one value.
+# Metrics used through their labels, or for single look-ups.
 NOT_ON_THE_BOARD = {
     "pillarbox_query_info",
     "pillarbox_operator_info",
@@ -42,13 +42,13 @@ def test_metrics_and_labels_are_there(expression: Expression) -> None:
         r"\{\{(\w+)\}\}", expression.shown
     )
     assert {*shown, *(label.strip() for each in grouped for label in each.split(","))} <= labels
-    # Whoever sees it knows which query it is about.
+    # The shown labels include the query.
     assert "query" in shown
 
 
 @pytest.mark.parametrize("expression", of_alerts(), ids=lambda each: each.place)
 def test_a_rule_is_of_one_series_each(expression: Expression) -> None:
-    """What a rule joins has the same labels: else it would match nothing, and never fire."""
+    """Joined series must have the same labels: otherwise the rule would never fire."""
     if " on (" in expression.text:
         return
     one, *others = (LABELS[metric] for metric in asked(expression.text))
@@ -56,19 +56,19 @@ def test_a_rule_is_of_one_series_each(expression: Expression) -> None:
 
 
 def test_variables_of_the_board_are_there() -> None:
-    found = list(variables())
-    assert {label for _, label in found} == {"query", "operator"}
-    for metric, label in found:
+    results = list(variables())
+    assert {label for _, label in results} == {"query", "operator"}
+    for metric, label in results:
         assert label in LABELS[metric]
 
 
 def test_each_metric_is_on_the_board() -> None:
-    found = set.union(*(asked(each.text) for each in of_board()))
-    assert LABELS.keys() - found == NOT_ON_THE_BOARD
+    results = set.union(*(asked(panel.text) for panel in of_board()))
+    assert LABELS.keys() - results == NOT_ON_THE_BOARD
 
 
 def test_counters_are_asked_for_as_such() -> None:
-    counters = {each.prometheus_name for each in METRICS if each.kind == "counter"}
+    counters = {metric.prometheus_name for metric in METRICS if metric.kind == "counter"}
     for expression in ALL:
         inside = set(re.findall(r"\b(?:rate|increase)\((pillarbox_\w+)", expression.text))
         # A rule may also look whether a counter is new.
@@ -78,20 +78,20 @@ def test_counters_are_asked_for_as_such() -> None:
 
 
 def test_panels_do_not_overlap() -> None:
-    taken: set[tuple[int, int]] = set()
+    covered: set[tuple[int, int]] = set()
     for panel in panels():
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert at["x"] + at["w"] <= 24
-        assert not cells & taken
-        taken |= cells
+        assert not cells & covered
+        covered |= cells
     assert len({panel["id"] for panel in panels()}) == len(panels())
     assert all(one["gridPos"]["y"] <= other["gridPos"]["y"] for one, other in pairwise(panels()))
 
 
 def test_what_rules_refer_to_is_there() -> None:
-    found = re.findall(r"docs/([\w/-]+\.md)(?:, '(.*?)')?", ALERTS.read_text())
-    assert found
-    for page, heading in found:
+    matches = re.findall(r"docs/([\w/-]+\.md)(?:, '(.*?)')?", ALERTS.read_text())
+    assert matches
+    for page, heading in matches:
         text = (FOLDER.parent / page).read_text()
         assert not heading or f"## {heading}\n" in text, heading

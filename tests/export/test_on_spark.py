@@ -31,8 +31,8 @@ class Count(KeyedProcessFunction):
 
 def put(spark: Any, inbox: Path, rows: int, keys: int) -> None:
     """Add a file of rows with so many keys."""
-    made = spark.range(rows).select((F.col("id") % keys).alias("key"))
-    made.coalesce(1).write.mode("append").parquet(str(inbox))
+    frame = spark.range(rows).select((F.col("id") % keys).alias("key"))
+    frame.coalesce(1).write.mode("append").parquet(str(inbox))
 
 
 def start(spark: Any, folder: Path, name: str) -> Any:
@@ -61,26 +61,26 @@ class Scraper:
         with urlopen(self._url, timeout=60) as answer:
             families = [*text_string_to_metric_families(answer.read().decode())]
         samples = [(family.type, sample) for family in families for sample in family.samples]
-        found = {place(each): each.value for _, each in samples}
-        assert len(found) == len(samples), "a series is there twice"
+        results = {place(each): each.value for _, each in samples}
+        assert len(results) == len(samples), "a series is there twice"
         counters = {place(each) for kind, each in samples if kind == "counter"}
-        fallen = {each for each in counters if found[each] < self._before.get(each, 0)}
-        gone = {each for each in self._before if each[0].endswith("_total") and each not in found}
+        fallen = {counter for counter in counters if results[counter] < self._before.get(counter, 0)}
+        gone = {each for each in self._before if each[0].endswith("_total") and each not in results}
         assert not fallen | gone
-        self._before = found
-        return found
+        self._before = results
+        return results
 
     def until(self, holds: Callable[[Scraped], bool]) -> Scraped:
-        """Scrape until the driver has told what holds."""
+        """Scrape until a condition holds."""
         deadline = time.monotonic() + 60
-        while not holds(found := self.scrape()):
-            assert time.monotonic() < deadline, {each: value for each, value in found.items() if len(each[1]) == 1}
+        while not holds(samples := self.scrape()):
+            assert time.monotonic() < deadline, {each: value for each, value in samples.items() if len(each[1]) == 1}
             time.sleep(0.2)
-        return found
+        return samples
 
 
 def served(spark: Any, folder: Path) -> tuple[Scraped, Scraped]:
-    """Run two queries at once, one of which ends and starts again; return what was scraped before and after that."""
+    """Run two queries at once, one of which ends and restarts; return the samples before and after."""
     put(spark, folder / "one", 70, 7)
     put(spark, folder / "other", 30, 3)
     one, other = start(spark, folder, "one"), start(spark, folder, "other")
@@ -90,13 +90,13 @@ def served(spark: Any, folder: Path) -> tuple[Scraped, Scraped]:
             scraper = Scraper(server.url)
 
             def rows(name: str, count: int) -> Callable[[Scraped], bool]:
-                return lambda found: found.get(("pillarbox_rows_in_total", (name,))) == count
+                return lambda results: results.get(("pillarbox_rows_in_total", (name,))) == count
 
             scraper.until(rows("one", 70))
             before = scraper.until(rows("other", 30))
             one.stop()
             one.awaitTermination()
-            ended = scraper.until(lambda found: not found["pillarbox_query_up", ("one",)])
+            ended = scraper.until(lambda results: not results["pillarbox_query_up", ("one",)])
             assert ended["pillarbox_records_in_total", ("one", "count")] == 70
             put(spark, folder / "one", 1_000, 500)
             one = start(spark, folder, "one")
@@ -123,8 +123,8 @@ def check(before: Scraped, after: Scraped) -> None:
     assert queries == {"one": 2, "other": 1}
     assert after["pillarbox_query_up", ("one",)] == 1
     # 500 keys have as many series as 7, and a query that has started again as many as one that has started once.
-    assert {place for place in after if place[0] != "pillarbox_query_info"} == {
-        place for place in before if place[0] != "pillarbox_query_info"
+    assert {series for series in after if series[0] != "pillarbox_query_info"} == {
+        series for series in before if series[0] != "pillarbox_query_info"
     }
     assert len(after) == len(before) < 2 * 150
 

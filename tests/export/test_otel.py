@@ -1,4 +1,4 @@
-"""What a meter provider of OpenTelemetry observes of queries."""
+"""Observations of queries by an OpenTelemetry meter provider."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Sum
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, ProgramError
-from pillarbox_tools.export.exported import Exported
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.metric import METRICS
 from pillarbox_tools.export.otel import observe
+from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run
 from tests.model.made import START, keyed, model, plan, progress, source
@@ -27,21 +27,21 @@ def read(reader: InMemoryMetricReader) -> dict[str, Any]:
         return {}
     [scope] = data.resource_metrics[0].scope_metrics
     assert (scope.scope.name, scope.scope.version) == ("pillarbox", pillarbox.__version__)
-    return {each.name: each for each in scope.metrics}
+    return {metric.name: metric for metric in scope.metrics}
 
 
 def test_a_provider_observes_a_query() -> None:
     query, reader = model(), InMemoryMetricReader()
-    ledger = Ledger(query)
-    observe(ledger, MeterProvider(metric_readers=[reader]))
+    metrics = QueryMetrics(query)
+    observe(metrics, MeterProvider(metric_readers=[reader]))
     query.progressed(progress(1, source(records_in=5), keyed(busy_ms=250, state_bytes=9, gauges={"map-3.g": 2.5})))
-    found = read(reader)
-    busy = found["pillarbox.busy.time"]
+    document = read(reader)
+    busy = document["pillarbox.busy.time"]
     assert (busy.unit, type(busy.data), busy.data.is_monotonic) == ("s", Sum, True)
     points = {point.attributes["operator"]: point.value for point in busy.data.data_points}
     assert points == {"count": 0.25, "payments": 0}
-    assert (found["pillarbox.state.size"].unit, type(found["pillarbox.state.size"].data)) == ("By", Gauge)
-    [gauge] = found["pillarbox.user.gauge.max"].data.data_points
+    assert (document["pillarbox.state.size"].unit, type(document["pillarbox.state.size"].data)) == ("By", Gauge)
+    [gauge] = document["pillarbox.user.gauge.max"].data.data_points
     assert (gauge.value, gauge.attributes) == (2.5, {"query": "counts", "operator": "map-3", "name": "g"})
     query.progressed(progress(2, keyed(busy_ms=500)))
     points = {
@@ -52,23 +52,23 @@ def test_a_provider_observes_a_query() -> None:
 
 def test_it_has_the_samples_of_prometheus() -> None:
     query, reader = model(), InMemoryMetricReader()
-    ledger = Ledger(query)
-    observe(ledger, MeterProvider(metric_readers=[reader]))
+    metrics = QueryMetrics(query)
+    observe(metrics, MeterProvider(metric_readers=[reader]))
     query.progressed(progress(1, source(), keyed(watermark=START, counters={"map-3.x": 1, "count.dead_letters": 2})))
-    exported = Exported()
-    exported.add(ledger)
+    exported = ExportedQueries()
+    exported.add(metrics)
     expected = {
         (metric.otel_name, tuple(zip(("query", *metric.labels), labels))): value
         for metric, samples in exported.samples().items()
         for labels, value in samples.items()
     }
-    found = {
+    document = {
         (name, tuple(point.attributes.items())): point.value
         for name, metric in read(reader).items()
         for point in metric.data.data_points
     }
-    assert found == expected
-    assert {name for name, _ in found} < {each.otel_name for each in METRICS}
+    assert document == expected
+    assert {name for name, _ in document} < {metric.otel_name for metric in METRICS}
 
 
 def test_one_provider_observes_several_queries(caplog: pytest.LogCaptureFixture) -> None:
@@ -76,27 +76,29 @@ def test_one_provider_observes_several_queries(caplog: pytest.LogCaptureFixture)
     provider = MeterProvider(metric_readers=[reader])
     for name in ("one", "two"):
         query = QueryModel(name, name, "", plan(), Run("r", START), clock=lambda: START)
-        observe(Ledger(query), provider)
+        observe(QueryMetrics(query), provider)
     ups = {point.attributes["query"]: point.value for point in read(reader)["pillarbox.query.up"].data.data_points}
     assert ups == {"one": 1, "two": 1}
     assert caplog.messages == []  # such as that an instrument is there already
 
 
 def test_the_global_provider_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    observe(Ledger(model()), None)
+    observe(QueryMetrics(model()), None)
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     set_meter_provider(provider)
-    observe(Ledger(model(clock=lambda: START)), provider)  # which is the global one
+    observe(QueryMetrics(model(clock=lambda: START)), provider)  # which is the global one
     assert len(read(reader)["pillarbox.query.up"].data.data_points) == 1
 
 
 def test_what_is_no_provider() -> None:
-    with pytest.raises(ProgramError, match=r"^export_otel\(\): meter_provider is a MeterProvider .*, not 'otel'$"):
-        observe(Ledger(model()), "otel")  # type: ignore[arg-type]
+    with pytest.raises(
+        ProgramError, match=r"^export_otel\(\): meter_provider must be an OpenTelemetry MeterProvider.*, not 'otel'$"
+    ):
+        observe(QueryMetrics(model()), "otel")  # type: ignore[arg-type]
 
 
 def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigurationError, match=r"needs OpenTelemetry .*: pip install 'pillarbox\[otel\]'$"):
-        observe(Ledger(model()), None)
+        observe(QueryMetrics(model()), None)

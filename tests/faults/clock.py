@@ -10,10 +10,10 @@ __all__ = ["SetClock", "is_seen", "set_clock"]
 
 
 class SetClock:
-    """Python's ``time`` module, whose wall clock is ahead by what a file says.
+    """Python's ``time`` module, with a wall clock that is ahead by an offset in a file.
 
     Args:
-        file: holds the number of the setting, and milliseconds. Who sees a new setting leaves a file that says so.
+        file: has the setting's number and milliseconds. A process that reads a new setting leaves a marker file.
     """
 
     def __init__(self, file: str) -> None:
@@ -26,12 +26,12 @@ class SetClock:
     def time_ns(self) -> int:
         """Return the time of the wall clock."""
         try:
-            said = self._file.read_text()
+            text = self._file.read_text()
         except FileNotFoundError:
             return time.time_ns()
-        number, milliseconds = said.split()
-        if said != self._seen:
-            self._seen = said
+        number, milliseconds = text.split()
+        if text != self._seen:
+            self._seen = text
             _note_of(self._file, int(number)).touch()
         return time.time_ns() + int(milliseconds) * 1_000_000
 
@@ -44,7 +44,7 @@ def set_clock(file: Path, number: int, milliseconds: int) -> None:
 
 
 def is_seen(file: Path, number: int) -> bool:
-    """Tell whether a process has seen a setting."""
+    """Return whether a process has read a setting."""
     return _note_of(file, number).exists()
 
 

@@ -91,13 +91,13 @@ class Run:
             print("planned:", fault)
 
     def check(self) -> None:
-        """Compare the output with what is right, and look whether all faults have happened."""
+        """Check the output, and that all faults have happened."""
         output = self.sink.output()
         assert sorted(output) == sorted(self.right.output), "batches are missing"
         for batch, rows in self.right.output.items():
             _same(output[batch], rows, f"batch {batch}")
-        for batch, found in self.sink.earlier():
-            _same(found, self.right.output[batch], f"an earlier attempt at batch {batch}")
+        for batch, result in self.sink.earlier():
+            _same(result, self.right.output[batch], f"an earlier attempt at batch {batch}")
         if self.faults.expected():
             assert self.faults.happened() == self.faults.expected()
 
@@ -114,8 +114,8 @@ MakeRun = Callable[..., Run]
 
 @pytest.fixture
 def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
-    """Make a run of its own with the seed's input."""
-    made: list[Run] = []
+    """Yield a function that creates runs with the seed's input."""
+    runs: list[Run] = []
 
     def make(
         seed: int,
@@ -125,13 +125,13 @@ def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
         parts: Sequence[Part] = (),
         **shape: int,
     ) -> Run:
-        home = tmp_path / f"run{len(made)}"
+        home = tmp_path / f"run{len(runs)}"
         epochs = make_events(seed, **shape)
         write_events(epochs[:written], home / "in")
         run = Run(spark, home, epochs, answer(epochs, parts), Faults(home), FileSink(home / "out", before))
         run.parts = parts
-        run.program = {"max_parallelism": 2}  # so few that a test can tell them apart
-        made.append(run)
+        run.program = {"max_parallelism": 2}  # small enough for a test to distinguish them
+        runs.append(run)
         return run
 
     yield make

@@ -1,4 +1,4 @@
-"""Processes of Python's in sessions of their own, for tests that kill them."""
+"""Python processes in their own sessions, for tests that kill them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ START_SECONDS = 400
 def members(session: int) -> dict[int, str]:
     """Give the processes of a session, with the names of their programs. Spark's daemon of Python workers leaves the
     driver's process group, but not its session."""
-    found = {}
+    results = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             name, _, rest = path.read_text().partition("(")[2].rpartition(")")
             state, _, _, member_of = rest.split()[:4]
             if int(member_of) == session and state != "Z":
-                found[int(path.parent.name)] = name
-    return found
+                results[int(path.parent.name)] = name
+    return results
 
 
 def start_python(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    """Start a process of Python's in a session of its own, which finds the tests, and appends to a log."""
+    """Start a Python process in its own session, which can import the tests and appends to a log."""
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -46,10 +46,12 @@ def start_python(log: Path, *arguments: str, **environment: str) -> subprocess.P
 
 
 def kill(session: int, victim: str) -> None:
-    """Kill what ``victim`` says of a driver's processes; the others have a while to see it and end by themselves."""
+    """Kill the victim among a driver's processes; the others get a while to notice and end."""
     for process, name in members(session).items():
-        wanted = victim == "all" or (victim == "jvm" and name == "java") or (victim == "driver" and process == session)
-        if wanted:
+        is_target = (
+            victim == "all" or (victim == "jvm" and name == "java") or (victim == "driver" and process == session)
+        )
+        if is_target:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
     patience = time.monotonic() + 20
@@ -63,7 +65,7 @@ def kill(session: int, victim: str) -> None:
 
 
 def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes], log: Callable[[], str]) -> None:
-    """Wait for what a process does, or for all that it has done when it ends."""
+    """Wait for a condition, or for the process's end."""
     patience = time.monotonic() + START_SECONDS
     while True:
         has_ended = process.poll() is not None

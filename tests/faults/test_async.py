@@ -1,4 +1,4 @@
-"""Requests are in flight when the service, a worker or the driver goes: each record comes out once all the same."""
+"""With requests in flight, the service, a worker or the driver ends: each record is still emitted once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.faults.programs.job import (
 )
 
 pytestmark = pytest.mark.fault
-DIE_AT = 30  # requests in flight or done before the service goes
-REFUSED = 10  # connections until another one comes
+DIE_AT = 30  # requests in flight or done before the service ends
+REFUSED = 10  # connections until the next service starts
 
 
 class Run:
@@ -55,7 +55,7 @@ class Run:
         """Start the query on all input that there is."""
         df = build(read_events(self.spark, self.home / "in"), service, self.mode, self.faults)
         writer: Any = df.writeStream.foreachBatch(self.sink).option("checkpointLocation", str(self.home / "checkpoint"))
-        # What is carried on comes in epochs without input, of which there is no end.
+        # Carried requests need endless epochs without input.
         trigger: dict[str, Any] = {"processingTime": "0 seconds"} if self.mode == "carry" else {"availableNow": True}
         query: StreamingQuery = writer.trigger(**trigger).start()
         return query
@@ -75,7 +75,7 @@ class Run:
             assert self.faults.happened() == self.faults.expected()
 
     def carried(self) -> int:
-        """Give how many records came out in a later batch than their own."""
+        """Return how many records were emitted in a later batch than their own."""
         own = {event.id: batch for batch, parts in enumerate(self.epochs) for part in parts for event in part}
         return sum(batch > own[row.id] for batch, rows in batches_of(self.sink).items() for row in rows)
 
@@ -83,7 +83,7 @@ class Run:
 @pytest.mark.long("the next test kills a worker with requests in flight; services/ has a service that fails and hangs")
 @pytest.mark.parametrize("mode", ["drain", "carry"])
 def test_the_service_goes_away(spark: SparkSession, tmp_path: Path, seed: int, mode: Mode) -> None:
-    """It fails, hangs and cuts connections; then it is killed, and another one comes when that has been noticed."""
+    """The service fails, hangs and cuts connections. Then it is killed, and restarted when that has been noticed."""
     run = Run(spark, tmp_path, seed, mode, epochs=4)
     with running_service(seed=seed, latency=20, errors=0.1, hangs=0.01) as service:
         service.control(die_after=DIE_AT, dead_seconds=0.5)
@@ -116,7 +116,7 @@ def wait_for(condition: Any, query: StreamingQuery) -> None:
     patience = time.monotonic() + START_SECONDS
     while not condition():
         if not query.isActive:
-            query.awaitTermination()  # raises what it died of
+            query.awaitTermination()  # raises the failure
             pytest.fail("it has ended before")
         assert time.monotonic() < patience, "it does not happen"
         time.sleep(0.02)

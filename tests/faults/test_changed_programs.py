@@ -1,5 +1,4 @@
-"""A program that was changed, on the checkpoint of the old one: it goes on rightly, or says what is wrong; state is
-never lost in silence."""
+"""A changed program on the old checkpoint continues correctly, or reports the problem; state is never lost silently."""
 
 from __future__ import annotations
 
@@ -42,12 +41,12 @@ def old(written: Run, tmp_path: Path) -> Run:
     """A copy of it."""
     home = tmp_path / "home"
     shutil.copytree(written.home, home)
-    # Spark's log of the files that it has read has their whole paths: the input stays where it is.
+    # Spark's log has the full paths of the files it has read, so the input stays in place.
     return dataclasses.replace(written, home=home, sink=FileSink(home / "out"), input=written.home / "in")
 
 
 class MoreState(Ledger):
-    """One state more, before those that there were."""
+    """An additional state, before the existing ones."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.more = runtime_context.get_state(ValueStateDescriptor("more"))
@@ -65,7 +64,7 @@ def test_an_operator_that_is_added_before_another_is_refused(old: Run) -> None:
     assert "the checkpoint holds state of 'region', which the program has in another place" in str(caught.value)
     assert "CheckpointMismatchError" in str(caught.value)
     assert old.sink.batches() == [0], "something came out nevertheless"
-    # The checkpoint has not suffered: the old program goes on with it.
+    # The checkpoint is intact: the old program continues.
     old.to_the_end()
     old.check()
 

@@ -1,4 +1,4 @@
-"""The clock of workers is not the driver's: what is due comes out all the same, also when no input follows."""
+"""With different clocks in workers and driver, due results are emitted, even without further input."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Remind(KeyedProcessFunction):
 
 
 class Ask(Function):
-    """Answers when a file says so."""
+    """Answers when a file allows it."""
 
     def __init__(self, clock: Path, answered: Path) -> None:
         self.clock = clock

@@ -1,8 +1,8 @@
-"""Commands are killed with all that belongs to them: then the same command again does all of it, and what only reads
-leaves the checkpoint as it was, file by file.
+"""Killed commands: the same command then completes its work, and read-only commands leave the checkpoint unchanged,
+file by file.
 
-One kill of ``state --output`` is for every run; the others, at the beginnings of Spark's jobs all over a command's run,
-are for `make test-all`, which sets ``PILLARBOX_LONG``.
+One kill of ``state --output`` is in every run; the others, at the beginnings of all Spark jobs of a command, are for
+`make test-all`, which sets ``PILLARBOX_LONG``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ pytestmark = [
 ]
 
 KEYS = 7
-# At how many of Spark's jobs a command is killed, if it has as many.
+# The number of Spark jobs at which a command is killed, at most.
 POINTS = 4
-# What the event log has of each.
+# A job's entry in the event log.
 JOB = '"Event":"SparkListenerJobStart"'
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return what is in a folder, file by file."""
+    """Return the digest of each file in a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -79,7 +79,7 @@ class Home:
         return self.log.read_text(errors="replace")
 
     def jobs(self) -> int:
-        """Return how many of Spark's jobs the last command has begun, as its event log says."""
+        """Return the number of Spark jobs of the last command, from its event log."""
         return sum(path.read_text(errors="replace").count(JOB) for path in self.events.iterdir() if path.is_file())
 
     def has_begun(self, jobs: int) -> bool:
@@ -87,7 +87,7 @@ class Home:
         return self.jobs() >= jobs
 
     def do(self, *arguments: str) -> str:
-        """Carry out a command; return what it has said."""
+        """Run a command, and return its output."""
         process = self.begin(*arguments)
         try:
             assert process.wait(START_SECONDS) == 0, self.said()[-4000:]
@@ -132,12 +132,11 @@ long = pytest.mark.long("a JVM for each command")
 
 
 def sweep(home: Home, place: Callable[[str], list[str]], check: Callable[[str, bool], bool]) -> None:
-    """Kill a command where jobs of Spark's begin, all over its run, each time followed by the same command.
+    """Kill a command at beginnings of Spark jobs all over its run, each time followed by the same command.
 
     Args:
-        place: returns the command that has this folder for what it works on.
-        check: is called behind each kill, and, with True, behind the command that was not killed; it tells whether
-            nothing is left to be done.
+        place: returns the command for a folder.
+        check: called after each kill, and, with True, after the completed command; returns whether all work is done.
     """
     home.do(*place("first"))
     count = home.jobs()
@@ -193,7 +192,7 @@ def test_the_writing_of_a_savepoint_is_killed(home: Home) -> None:
 
     sweep(home, lambda name: ["savepoint", str(home.checkpoint), str(home.folder / name)], check)
     assert halves
-    # What is no half savepoint is left alone.
+    # A folder that is not an incomplete savepoint is left alone.
     other.mkdir()
     (other / "mine").write_text("mine")
     process = home.begin("savepoint", str(home.checkpoint), str(other))
@@ -202,7 +201,7 @@ def test_the_writing_of_a_savepoint_is_killed(home: Home) -> None:
 
 
 def asked(home: Home, kind: str) -> list[Any]:
-    """Return what the lines of a kind in the folder of requests say."""
+    """Return the requests of a kind in the folder of requests."""
     folder = home.checkpoint / "pillarbox" / "requests"
     lines = [json.loads(path.read_text()) for path in folder.glob("*.txt")]
     return [line[kind] for line in lines if kind in line]
@@ -217,7 +216,7 @@ def wait_until(what: Callable[[], bool]) -> None:
 
 @long
 def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
-    """Called again, it joins what it has asked for, or finds it done; no later start of the query stops for it."""
+    """A repeated command joins its earlier request, or finds it done. Later starts of the query do not stop for it."""
 
     def start() -> Any:
         before = len(asked(home, "over"))
@@ -233,17 +232,17 @@ def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
 
     query = start()
     home.killed(lambda: bool(asked(home, "request")), *stop("first"))
-    assert "an earlier call has asked for it" in home.do(*stop("first"))
+    assert "an earlier command has requested it" in home.do(*stop("first"))
     query.awaitTermination()
     assert len(asked(home, "request")) == len(asked(home, "taken")) == len(asked(home, "answer")) == 1
     assert sum(batch.num_rows for batch in LocalSavepoint(home.folder / "first").batches("count")) == KEYS
-    assert "an earlier call has asked for it, and it is done" in home.do(*stop("first"))
-    # The query runs again, and ends; then nobody takes what is asked, and whoever asks is killed.
+    assert "an earlier command has requested it, and it is done" in home.do(*stop("first"))
+    # The query runs again, and ends. Then no driver accepts the request, and the command is killed.
     start().stop()
     home.killed(lambda: len(asked(home, "request")) == 2, *stop("second"))
-    # (What is asked for in another way meanwhile is refused.)
+    # A different request at the same time is refused.
     process = home.begin(*stop("second"), "--drain")
-    assert process.wait(START_SECONDS) == 1 and "which is under way: nothing was asked" in home.said()
+    assert process.wait(START_SECONDS) == 1 and "is under way, so nothing was requested" in home.said()
     query = start()
     assert query.isActive and len(asked(home, "taken")) == 1
     home.do(*stop("second"))

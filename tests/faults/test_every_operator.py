@@ -1,7 +1,6 @@
-"""Every operator on Spark, in one program: workers are killed in it, and it is stopped and started again.
+"""Every operator on Spark, in one program: workers are killed, and the program is stopped and restarted.
 
-Which operators there are and what must come out of them is in the table of operators, as for chaos: a new entry is
-here without a line more.
+The table of operators lists the operators and their expected output, as for chaos; a new entry is included here.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def records(start: int, end: int) -> list[dict[str, int]]:
 
 
 def reached(home: Path, ends: Callable[[], bool]) -> bool:
-    """Wait until a task takes its state; return whether that came before something had ended."""
+    """Wait until a task restores its state. Return whether that was before ``ends``."""
     patience = time.monotonic() + START_SECONDS
     while not (home / "reached").exists() and not ends() and time.monotonic() < patience:
         time.sleep(0.05)
@@ -55,19 +55,19 @@ def stop_the_query(spark: Any, home: Path) -> None:
     starting.join()
     (error,) = raised
     assert isinstance(error, SavepointError)
-    assert "was stopped before it had the state of the savepoint" in str(error)
+    assert "was stopped before it had restored the savepoint" in str(error)
 
 
 @pytest.mark.long("spark/operating/test_savepoint.py starts from a savepoint, and test_restarts.py stops queries")
 def test_the_query_is_stopped_while_the_state_is_taken(spark: Any, tmp_path: Path) -> None:
     with ProgramTestHarness(lambda env, rows: counted(rows), parallelism=2) as right:
-        right.push_all("rows", [row(**each) for each in records(0, 40)])
+        right.push_all("rows", [row(**record) for record in records(0, 40)])
         right.run_epoch()
         for name in ("savepoint", "another"):
             write_savepoint(tmp_path / name, right.snapshot().stores, epoch=0)
         right.clear_output()
         for start, end in ((40, 90), (90, 120)):
-            right.push_all("rows", [row(**each) for each in records(start, end)])
+            right.push_all("rows", [row(**record) for record in records(start, end)])
             right.run_epoch()
         expected = sorted(map(tuple, right.get_output()))
     (tmp_path / "in").mkdir()
@@ -78,7 +78,7 @@ def test_the_query_is_stopped_while_the_state_is_taken(spark: Any, tmp_path: Pat
     assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     for options, says in (
         ({"start": None}, "a start from the savepoint .* was interrupted: start the same program with"),
-        ({"start": "another"}, "was begun from the savepoint .*savepoint, not from .*another"),
+        ({"start": "another"}, "was created from the savepoint .*savepoint, not from .*another"),
         ({"parallelism": 4}, "a start of another program from the savepoint .* was interrupted"),
     ):
         with pytest.raises(CheckpointMismatchError, match=says):
@@ -92,7 +92,7 @@ def test_the_query_is_stopped_while_the_state_is_taken(spark: Any, tmp_path: Pat
     assert (
         sorted(map(tuple, spark.read.schema("what STRING, at LONG").json(str(tmp_path / "out")).collect())) == expected
     )
-    # The sink's files are of this checkpoint: on a new one Spark would leave out what it takes for written.
+    # The sink's files belong to this checkpoint: on a new one, Spark would skip batches as written.
     os.rename(tmp_path / "checkpoint", tmp_path / "former")
     with pytest.raises(
         CheckpointMismatchError, match="has files of another query: the numbers of micro-batches start from 1 again"

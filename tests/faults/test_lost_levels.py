@@ -1,4 +1,6 @@
-"""A level of an epoch runs again, as its output was lost: each result comes once, or the epoch fails and runs again."""
+"""A level of an epoch runs again after its output was lost: each result is emitted once, or the epoch fails and
+repeats.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ ELSEWHERE = sorted(place.name.partition("-")[2] for place in (ROOT / ".venvs").g
     "kind", ["ticks", pytest.param("carry", marks=pytest.mark.long("ticks depend on the attempt as well"))]
 )
 def test_what_an_attempt_emits_comes_once(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    """What is due when the level runs again was not due the first time."""
+    """Work that is due when the level runs again was not due the first time."""
     local = spark.conf.get("spark.local.dir")
     assert local is not None
     levels = LostLevels(spark, tmp_path / "query", kind, lose_files(Path(local)))
@@ -41,12 +43,12 @@ def test_what_an_attempt_emits_comes_once(spark: SparkSession, tmp_path: Path, k
 def test_each_version_again_and_again(tmp_path: Path, version: str, kind: str, loss: str, rounds: int) -> None:
     rounds = int(os.environ.get("PILLARBOX_FAULT_ROUNDS", rounds))
     for seed in (0, 1):
-        found = lost_levels(version, tmp_path / str(seed), kind, loss, rounds // 2, seed)
-        assert (found["lost"], found["doubled"]) == ([], []), found
+        result = lost_levels(version, tmp_path / str(seed), kind, loss, rounds // 2, seed)
+        assert (result["lost"], result["doubled"]) == ([], []), result
 
 
 def lost_levels(version: str, home: Path, *arguments: Any) -> dict[str, Any]:
-    """Return what the program has found with another Spark, or with the one here."""
+    """Return the program's result with another Spark, or with the installed one."""
     places = [ROOT / "src", ROOT] if version == "here" else [ROOT / ".venvs" / f"spark-{version}", ROOT / "src", ROOT]
     ran = subprocess.run(
         [sys.executable, "-m", "tests.faults.programs.lost_levels", str(home), *map(str, arguments)],
@@ -58,5 +60,5 @@ def lost_levels(version: str, home: Path, *arguments: Any) -> dict[str, Any]:
     )
     lines = [line for line in ran.stdout.splitlines() if line.startswith("{")]
     assert lines, ran.stderr[-6000:]
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+    document: dict[str, Any] = json.loads(lines[-1])
+    return document

@@ -1,5 +1,6 @@
-"""Queries that fail and are started again in the same driver, and epochs that run again: tasks may be at versions that
-were never committed, and nothing of these may come out."""
+"""Queries that fail and restart in the same driver, and repeated epochs: tasks may have uncommitted versions, whose
+output must not appear.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.fault
 
 @pytest.mark.long("spark/starting/test_interrupted_sinks.py runs epochs again, and the next test has such tasks")
 def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed: int) -> None:
-    """Each start has homes of its own, whose tasks are at the version that Spark has committed."""
+    """Each start has its own homes, whose tasks have the version that Spark has committed."""
     failing = Counter({random.Random(seed).randrange(1, 4): 2})
     print("the sink raises in batches", sorted(failing))
 
@@ -39,16 +40,16 @@ def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed:
 
 @pytest.mark.long("test_every_operator.py kills workers of all levels")
 def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
-    """Level 2 fails in all four attempts: level 1, which had come through, is at a version that never was."""
+    """Level 2 fails in all four attempts, so level 1, which had completed, has an uncommitted version."""
     rng = random.Random(seed)
     run = make_run(seed + 1, epochs=3)
-    at = rng.choice([number for number, found in enumerate(run.right.points["second timer"]) if found and number < 3])
-    place = rng.choice(run.right.points["second timer"][at])
-    run.plan([Fault("second timer", place, "raise", 4)])
+    at = rng.choice([number for number, result in enumerate(run.right.points["second timer"]) if result and number < 3])
+    timer = rng.choice(run.right.points["second timer"][at])
+    run.plan([Fault("second timer", timer, "raise", 4)])
     with pytest.raises(StreamingQueryException) as caught:
         run.to_the_end()
     text = str(caught.value)
-    assert re.search(rf"operator '[^']+' failed in the event time timer at {place[1]} of key {place[0]}: ", text)
+    assert re.search(rf"operator '[^']+' failed in the event time timer at {timer[1]} of key {timer[0]}: ", text)
     assert "InjectedError: injected: raise second timer" in text
     query = run.to_the_end()
     run.check()

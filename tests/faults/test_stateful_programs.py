@@ -67,10 +67,10 @@ class Killed(StatefulProcessor):
 
 def results(spark: SparkSession, folder: Path, kills: Path, checkpoint: Path) -> dict[int, list[tuple[Any, ...]]]:
     """Return the rows of each micro-batch."""
-    found: dict[int, list[tuple[Any, ...]]] = {}
+    collected: dict[int, list[tuple[Any, ...]]] = {}
 
     def take(batch: DataFrame, number: int) -> None:
-        found[number] = sorted(map(tuple, batch.collect()))
+        collected[number] = sorted(map(tuple, batch.collect()), key=repr)
 
     df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
     grouped = pillarbox.group_by(df.withWatermark("t", "2 seconds"), "k")
@@ -84,7 +84,7 @@ def results(spark: SparkSession, folder: Path, kills: Path, checkpoint: Path) ->
             assert "the process that its task lives in" in str(error), error
         else:
             break
-    return found
+    return collected
 
 
 @pytest.mark.long("a query that is killed fifty times")
@@ -96,9 +96,9 @@ def test_a_processor_whose_process_is_killed(spark: SparkSession, tmp_path: Path
     places = ["init", "row", "row", "timer", "close"]
     for number in range(KILLS):
         (kills / f"{places[number % len(places)]}-{number}").touch()
-    found = results(spark, tmp_path / "rows", kills, tmp_path / "killed")
+    result = results(spark, tmp_path / "rows", kills, tmp_path / "killed")
     left = len(list(kills.iterdir()))
-    assert found == expected
+    assert result == expected
     assert sum(map(len, expected.values())) > 30 * BATCHES
     assert left < KILLS, "no process was killed"
     print(f"{KILLS - left} kills")

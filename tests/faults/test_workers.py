@@ -18,17 +18,17 @@ pytestmark = pytest.mark.fault
 def anywhere(
     rng: random.Random, right: Answer, actions: Sequence[str], places: Sequence[str] | None = None
 ) -> list[Fault]:
-    """Put one fault into each place that a program has, or into some of them, in seeded epochs.
+    """Put one fault into each place of a program, or into some of them, in seeded epochs.
 
-    The last one is in no first epoch: so whoever takes the place of a dead worker has state to load.
+    The last fault is in a later epoch, so the replacement of a dead worker has state to load.
     """
     faults = []
     every = list(right.points if places is None else places)
-    for place in every:
-        by_epoch = right.points[place]
-        epochs = [number for number, found in enumerate(by_epoch) if found and (number or place != every[-1])]
+    for point in every:
+        by_epoch = right.points[point]
+        epochs = [number for number, result in enumerate(by_epoch) if result and (number or point != every[-1])]
         epoch = rng.choice(epochs)
-        faults.append(Fault(place, rng.choice(by_epoch[epoch]), rng.choice(actions)))
+        faults.append(Fault(point, rng.choice(by_epoch[epoch]), rng.choice(actions)))
     return faults
 
 

@@ -87,7 +87,7 @@ def compared(old, new):
             {},
             {"uids": ("other",)},
             [
-                "it holds state of 'first', which the program does not have (the program has 'other' instead: set uid()"
+                "it contains state of 'first', which the program lacks (the program has 'other' instead: set uid()"
                 " to the old one)"
             ],
         ),
@@ -96,7 +96,7 @@ def compared(old, new):
             TWO,
             ["there was 1 shuffle, and there are 2 ('second' added): Spark keeps the state of each shuffle"],
         ),
-        (TWO, {}, ["it holds state of 'second', which the program does not have"]),
+        (TWO, {}, ["it contains state of 'second', which the program lacks"]),
         (
             {},
             {"sources": ("one", "two")},
@@ -165,11 +165,13 @@ def compared(old, new):
     ],
 )
 def test_refused(old, new, refused):
-    found = compared(old, new)
-    assert found.refused == refused
-    assert not found.doubtful
+    comparison = compared(old, new)
+    assert comparison.refused == refused
+    assert not comparison.doubtful
     # A start from a savepoint refuses another key, or another kind of operator, as well.
-    assert found.survives_savepoint is not any(": the key was" in what or " was made by " in what for what in refused)
+    assert comparison.survives_savepoint is not any(
+        ": the key was" in what or " was made by " in what for what in refused
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,8 +188,8 @@ def test_refused(old, new, refused):
     ],
 )
 def test_accepted(old, new):
-    found = compared(old, new)
-    assert not found.refused and not found.doubtful
+    comparison = compared(old, new)
+    assert not comparison.refused and not comparison.doubtful
 
 
 @pytest.mark.parametrize(
@@ -198,9 +200,9 @@ def test_accepted(old, new):
     ],
 )
 def test_warned_of(old, new, said):
-    found = compared(old, new)
-    assert not found.refused
-    assert found.doubtful == [f"operator 'first': the key was {said}; old and new keys may mix in one state"]
+    comparison = compared(old, new)
+    assert not comparison.refused
+    assert comparison.doubtful == [f"operator 'first': the key was {said}; old and new keys may mix in one state"]
 
 
 def reading(*sources):
@@ -215,18 +217,18 @@ ONE, TWO_OF_THEM = ("one", ["id bigint"]), ("two", ["id bigint", "at timestamp"]
 
 
 def test_sources_in_another_order_are_refused():
-    found = compare(reading(ONE, TWO_OF_THEM), reading(TWO_OF_THEM, ONE))
-    assert found.refused == [
+    comparison = compare(reading(ONE, TWO_OF_THEM), reading(TWO_OF_THEM, ONE))
+    assert comparison.refused == [
         "the sources were 'one' (id bigint); 'two' (id bigint, at timestamp); and are 'two' (id bigint, at timestamp);"
         " 'one' (id bigint): Spark keeps by their order how far each of them was read"
     ]
-    assert not found.doubtful
+    assert not comparison.doubtful
 
 
 def test_a_source_with_other_columns_may_be_another_one():
-    found = compare(reading(ONE, TWO_OF_THEM), reading(ONE, ("other", ["x int"])))
-    assert not found.refused
-    assert found.doubtful == [
+    comparison = compare(reading(ONE, TWO_OF_THEM), reading(ONE, ("other", ["x int"])))
+    assert not comparison.refused
+    assert comparison.doubtful == [
         "a source was 'two' (id bigint, at timestamp), and is 'other' (x int): Spark resumes it where the old one was"
         " read to; if it reads something else, start from a new checkpoint"
     ]
@@ -234,8 +236,8 @@ def test_a_source_with_other_columns_may_be_another_one():
 
 def test_several_programs_of_one_query():
     one, two = describe_programs([program()]), describe_programs([program(), program(**TWO)])
-    found = compare(one, two)
-    assert found.refused == ["the query had 1 program of pillarbox, and has 2"]
+    comparison = compare(one, two)
+    assert comparison.refused == ["the query had 1 program of pillarbox, and has 2"]
     assert not compare(two, two).refused
 
 

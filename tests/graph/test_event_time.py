@@ -113,7 +113,7 @@ def joined(one: DataStream[Any], other: DataStream[Any]) -> DataStream[Any]:
 )
 def test_what_goes_by_event_time_is_refused_before_records_without_timestamps_come(build):
     stream = build(rows(StreamExecutionEnvironment()))
-    refused = r"goes by event time, and the records of 'rows' have no timestamps: put assign_timestamps_and_watermarks"
+    refused = r"uses event time, and the records of 'rows' have no timestamps: put assign_timestamps_and_watermarks"
     with pytest.raises(ProgramError, match=refused):
         stream.get_execution_environment().get_execution_graph()
 
@@ -134,7 +134,7 @@ def test_a_strategy_without_timestamps_is_refused():
         lambda s: minutes(s.key_by("key").window(TumblingProcessingTimeWindows.of(5)).reduce(max)),
         lambda s: s.key_by("key").window(TumblingProcessingTimeWindows.of(5)).reduce(max),
         lambda s: s.key_by("key").count_window(1).reduce(max),
-        # Which of the two a record comes from is not known.
+        # The record's source is unknown.
         lambda s: minutes(
             s.assign_timestamps_and_watermarks(AT).key_by("key").connect(s.broadcast(RULES)).process(Untimed())
         ),

@@ -1,4 +1,4 @@
-"""The subtasks of a program: parallelism, max parallelism, and the layout of the checkpoint that it goes on with."""
+"""The subtasks of a program: parallelism, max parallelism, and the layout of its checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def one(record: Any) -> Any:
 
 
 def compiled(parallelism: int = 2, most: int | None = None, *, streaming: bool = True, report: int | None = None):
-    """A keyed count, and behind it an operator of a parallelism of its own."""
+    """Return a keyed count, followed by an operator with its own parallelism."""
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     if most is not None:
         env.set_max_parallelism(most)
@@ -57,10 +57,12 @@ def test_a_streaming_query_has_a_subtask_for_each_key_group():
     assert numbers(program) == [(0, 4, 4, 4), (4, 4, 4, 1)]
     assert str(program).startswith("Program 'test': parallelism 2, max parallelism 4\n")
     assert compiled(3, 5).layout == Layout(5, 5)
-    # What has no checkpoint that it goes on with needs no more than run at a time.
+    # Without a checkpoint, only as many subtasks as run at a time are needed.
     assert compiled(2, streaming=False).layout == Layout(2, 4)
     assert numbers(compiled(2, streaming=False)) == [(0, 2, 4, 2), (2, 2, 4, 1)]
-    with pytest.raises(ProgramError, match="parallelism 6 is above the max parallelism 5: some subtasks would own no"):
+    with pytest.raises(
+        ProgramError, match="parallelism 6 is above the max parallelism 5, so some subtasks would have no"
+    ):
         compiled(6, 5)
 
 
@@ -99,12 +101,12 @@ def test_tasks_learn_the_layout_from_their_query(monkeypatch):
     layout = ProgramLayout.of(program)
     compiled_with = TaskFacts.here(layout).layout
     assert compiled_with == Layout(4, 4, 2)
-    assert [layout.place(compiled_with, code) for code in (1, 2)] == [(1, 0), None]
+    assert [layout.decode(compiled_with, code) for code in (1, 2)] == [(1, 0), None]
     context = context_of_task(0, 0, {f"spark.pillarbox.layout.{program.id}": "[4, 128, 2]"})
     monkeypatch.setattr(TaskContext, "_taskContext", context)
-    told = TaskFacts.here(layout).layout
-    assert told == Layout(4, 128, 2)
-    assert layout.place(told, subtask_codes(1, 4)[3]) == (1, 3)
+    current = TaskFacts.here(layout).layout
+    assert current == Layout(4, 128, 2)
+    assert layout.decode(current, subtask_codes(1, 4)[3]) == (1, 3)
 
 
 def described(program, layout=None):
@@ -142,8 +144,8 @@ def test_notes_of_layouts():
 def test_another_scheme_of_codes_is_refused(codes, advice):
     with pytest.raises(CheckpointMismatchError) as caught:
         read_layouts(json.dumps({"codes": codes, "layouts": [[16, 16]], "number": 3}))
-    said = str(caught.value)
-    assert f"by scheme {codes} of codes, this version of pillarbox by scheme 2: {advice}" in said
+    message = str(caught.value)
+    assert f"codes of scheme {codes}, and this version of pillarbox uses scheme 2: {advice}" in message
 
 
 def test_a_local_job_takes_the_key_groups_of_its_savepoint():

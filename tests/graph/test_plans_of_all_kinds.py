@@ -57,7 +57,7 @@ def near(one, two, ctx): ...
 def pair(one, two): ...
 
 
-# What is said of the operator, and of the edges to it from both streams.
+# Expected texts of the operator, and of its edges from both streams.
 KEYS = ("key by id", "key by order")
 OF_TWO = {
     "map": (lambda a, b: a.connect(b).map(Maps()), "map: Maps", ("rebalance", "rebalance")),

@@ -1,4 +1,4 @@
-"""From streams to vertices and levels: what is chained, what is shuffled, what a plan looks like."""
+"""From streams to vertices and levels: chains, shuffles, and plans."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_rebalance_makes_a_vertex_without_key():
 
 
 def test_a_vertex_is_keyed_where_its_head_has_keyed_state_or_timers():
-    """Not where it merely stands behind a shuffle."""
+    """Not merely because it is after a shuffle."""
     env = environment(3)
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
     source = env.from_collection([1]).assign_timestamps_and_watermarks(at)
@@ -260,7 +260,7 @@ def test_streams_that_meet_before_a_shuffle_share_one_edge():
 
 
 def test_an_operator_comes_behind_all_that_it_takes_from():
-    """P6: the order of a chain is that of opening, finishing and mail priorities."""
+    """P6: the order of a chain determines opening, finishing and mail priorities."""
     env = environment()
     source = env.from_collection([1])
     joined = source.union(source.map(key)).filter(key)
@@ -305,9 +305,9 @@ def test_what_no_output_needs_is_left_out():
 def test_uids_are_given_or_derived_from_kind_and_place():
     env = environment()
     source = env.from_collection([1])
-    given = source.key_by("a").process(Keyed()).uid("mine")
+    named = source.key_by("a").process(Keyed()).uid("mine")
     derived = source.key_by("a").process(Keyed()).name("for people")
-    program = compiled(env, given=given, derived=derived)
+    program = compiled(env, given=named, derived=derived)
     assert [vertex.uid for vertex in program.vertices] == ["", "mine", "process-5"]
 
 
@@ -339,17 +339,20 @@ def test_programs_that_are_refused():
         (lambda: compiled(env), "no output"),
         (source.union, "at least one other"),
         (lambda: source.union(5), "takes a stream"),
-        (lambda: source.union(other.from_collection([1])), "same StreamExecutionEnvironment"),
-        (lambda: source.map(5), "give it a function or MapFunction"),
-        (lambda: source.process(Keyed()), "put key_by"),
-        (lambda: source.process(Plain), r"give it an instance: Plain\(\)"),
-        (lambda: source.key_by("a").process(Keyed), r"give it an instance: Keyed\(\)"),
+        (lambda: source.union(other.from_collection([1])), "this StreamExecutionEnvironment"),
+        (lambda: source.map(5), "pass a function or MapFunction"),
+        (lambda: source.process(Keyed()), "call key_by"),
+        (lambda: source.process(Plain), r"pass an instance: Plain\(\)"),
+        (lambda: source.key_by("a").process(Keyed), r"pass an instance: Keyed\(\)"),
         (lambda: source.get_side_output("x"), "takes an OutputTag"),
         (lambda: source.get_side_output(SIDE), "has no side outputs"),
         (lambda: env.set_parallelism(0), "whole number from 1"),
         (lambda: env.set_parallelism(True), "whole number from 1"),
         (lambda: env.set_max_parallelism(1 << 16), "whole number from 1 to 32768"),
-        (lambda: compiled(environment(300).set_max_parallelism(200), x=source), "some subtasks would own no key group"),
+        (
+            lambda: compiled(environment(300).set_max_parallelism(200), x=source),
+            "some subtasks would have no key group",
+        ),
     ):
         with pytest.raises(ProgramError, match=text):
             build()
@@ -393,7 +396,7 @@ def test_use_of_processing_time_is_said_or_declared_or_found_in_the_code():
         program = compiled(env, out=source.key_by("a").process(function, **options))
         assert program.uses_processing_time is expected
         assert program.vertices[1].uses_processing_time is expected
-    with pytest.raises(ProgramError, match=r"DeclaresByItself\.uses_processing_time is True or False, not 'yes'"):
+    with pytest.raises(ProgramError, match=r"DeclaresByItself\.uses_processing_time must be True or False, not 'yes'"):
         source.key_by("a").process(DeclaresByItself("yes"))
 
 
@@ -503,7 +506,7 @@ def test_the_plan_of_an_unfinished_program():
 
 
 def test_idleness_is_a_matter_of_the_clock_wherever_it_is_assigned():
-    """So Spark runs epochs without data for it, also behind a shuffle, where a subtask may be the only silent one."""
+    """So Spark runs epochs without data for it, also after a shuffle, where one subtask may be the only silent one."""
     for timeout in (None, "1 second"):
         for shuffled in (True, False):
             strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value)

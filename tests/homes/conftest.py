@@ -1,4 +1,4 @@
-"""An executor that is nothing but a process, to whose homes workers in this process talk."""
+"""An executor that is a bare process, whose homes receive requests of workers in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.homes.forks import SECRET, Forks
 
 
 class Executor:
-    """The process, and what belongs to it."""
+    """The process and its children."""
 
     def __init__(self) -> None:
         code = "import sys; sys.stdin.read()"
@@ -33,15 +33,15 @@ class Executor:
     @property
     def processes(self) -> set[int]:
         """The starter and the homes that live: they have a process group of their own."""
-        found = set()
+        results = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 state, _, group, _ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if state != "Z" and int(group) in {each.pid for each in self.keeper._started}:
-                found.add(int(pid))
-        return found
+                results.add(int(pid))
+        return results
 
     @property
     def homes(self) -> set[int]:
@@ -49,8 +49,8 @@ class Executor:
 
     def home(self, place: str = "a", run: str = "run", **told: Any) -> dict[str, Any]:
         """Ask for a home as a relay does."""
-        given = {"query": "query", "secret": "s", "epoch": 0, "mode": "fork", "most": 9, "idle": 99.0, "without": 0}
-        return self.keeper.ask("home", place=place, run=run, **{**given, **told})
+        arguments = {"query": "query", "secret": "s", "epoch": 0, "mode": "fork", "most": 9, "idle": 99.0, "without": 0}
+        return self.keeper.ask("home", place=place, run=run, **{**arguments, **told})
 
     def end(self) -> None:
         self.process.kill()

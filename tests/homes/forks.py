@@ -1,7 +1,7 @@
-"""Starters that start at once: forked from a process that has imported what each of them imports.
+"""Starters that start at once: forked from a process with their imports.
 
-``Forks.start_python`` stands for that function of the keeper. The process that it runs is given the lock on a starter's
-name, and forks the starter; starters of production import everything themselves, which takes seconds.
+``Forks.start_python`` replaces that function of the keeper. Its process receives the lock on a starter's name, and
+forks the starter; in production, starters import everything themselves, which takes seconds.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class Forks:
 def serve() -> None:
     """Fork starters, until the tests close the socket."""
     import_and_freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended children
     asked = socket.socket(fileno=os.dup(0))
     while True:
-        told, [*files], _, _ = socket.recv_fds(asked, 1 << 12, 1)
-        if not told:
+        request, [*files], _, _ = socket.recv_fds(asked, 1 << 12, 1)
+        if not request:
             return
         pid = os.fork()
         if pid == 0:
             asked.close()
-            _become(json.loads(told), files[0])
+            _become(json.loads(request), files[0])
         os.close(files[0])
         asked.send(str(pid).encode())
 

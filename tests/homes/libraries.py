@@ -1,4 +1,4 @@
-"""What libraries do to a process, and what becomes of it in each place where functions run.
+"""Effects of libraries on a process, in each place where functions run.
 
 ``docs/execution.md`` shows the table.
 """
@@ -50,9 +50,9 @@ class Entry(NamedTuple):
 
     Attributes:
         name: of the row.
-        begin: called in ``open()`` with an empty folder; returns what ``look`` is called with.
-        look: called for each record; returns whether all is as ``begin`` left it.
-        places: what happens, by place; other places have ``otherwise``.
+        begin: called in ``open()`` with an empty folder; returns the argument of ``look``.
+        look: called for each record; returns whether everything is as ``begin`` left it.
+        places: the effect by place; other places have ``otherwise``.
         error: part of the error in a place where it does not work.
         at_the_end: whether ``begin`` has arranged for a file ``end`` to be written when the process ends.
     """
@@ -242,9 +242,9 @@ def _executor(folder: Path) -> Any:
 
 
 def _subprocesses(_: None) -> bool:
-    said = subprocess.check_output(["sh", "-c", "echo 7"])
+    output = subprocess.check_output(["sh", "-c", "echo 7"])
     ended = [subprocess.run(["sh", "-c", f"kill -{name} $$"], check=False).returncode for name in ("INT", "TERM")]
-    return said == b"7\n" and ended == [-signal.SIGINT, -signal.SIGTERM]
+    return output == b"7\n" and ended == [-signal.SIGINT, -signal.SIGTERM]
 
 
 def _at_exit(folder: Path) -> None:
@@ -256,9 +256,9 @@ class _Object:
 
 
 def _finalizer(folder: Path) -> Any:
-    made = _Object()
-    weakref.finalize(made, (folder / "end").touch)
-    return made, tempfile.TemporaryDirectory(dir=folder)
+    finalized = _Object()
+    weakref.finalize(finalized, (folder / "end").touch)
+    return finalized, tempfile.TemporaryDirectory(dir=folder)
 
 
 def _replace_output(folder: Path) -> None:
@@ -358,7 +358,7 @@ BY_NAME = {entry.name: entry for entry in TABLE}
 
 
 class Uses(KeyedProcessFunction):
-    """Does what an entry says."""
+    """Runs an entry."""
 
     def __init__(self, name: str, folder: str) -> None:
         self.name, self.folder = name, folder
@@ -405,6 +405,6 @@ def play_worker(entry: Entry, folder: Path) -> str:
 def play_workers(folder: str, *names: str) -> None:
     """Print name, outcome and number of ``end`` files of each entry."""
     for name in names:
-        place = Path(tempfile.mkdtemp(dir=folder))
-        found = play_worker(BY_NAME[name], place)
-        print(json.dumps([name, found, len([*place.glob("of-*/end")])]), flush=True)
+        path = Path(tempfile.mkdtemp(dir=folder))
+        result = play_worker(BY_NAME[name], path)
+        print(json.dumps([name, result, len([*path.glob("of-*/end")])]), flush=True)

@@ -1,7 +1,7 @@
-"""A program whose functions say where they live and what they count, on any master: ``program.py FOLDER JSON``.
+"""A program whose functions emit their process and counts, on any master: ``program.py FOLDER JSON``.
 
-The JSON object has ``master``, ``homes`` (a mode), and, where an executor is to be killed in the middle, ``kills``. The
-last line of the output is one JSON object.
+The JSON object has ``master``, ``homes`` (a mode), and ``kills`` if an executor is to be killed. The last line of the
+output is one JSON object.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 
 EPOCHS, KEYS, PARTITIONS = 6, 60, 8
-#: The environment variable by which all processes of one run are found.
+#: The environment variable that identifies all processes of one run.
 MARK = "PILLARBOX_TESTS_RUN"
 SECONDS = 2.0
 
@@ -40,7 +40,7 @@ class Count(KeyedProcessFunction):
 
 
 class Ask:
-    """A request that takes longer than an epoch, of which a file keeps account."""
+    """A request that takes longer than an epoch, counted in a file."""
 
     def __init__(self, asked: str) -> None:
         self.asked = asked
@@ -54,15 +54,15 @@ class Ask:
 
 def processes(mark: str, part: bytes = b"") -> set[int]:
     """Return the processes of a run, with a part of their command line."""
-    found = set()
+    results = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
             marked = f"{MARK}={mark}".encode() in (path / "environ").read_bytes()
             if marked and part in (path / "cmdline").read_bytes():
-                found.add(int(path.name))
+                results.add(int(path.name))
         except OSError:
             pass  # it has ended
-    return found
+    return results
 
 
 def session(told: dict[str, Any], folder: Path) -> SparkSession:
@@ -84,8 +84,8 @@ def session(told: dict[str, Any], folder: Path) -> SparkSession:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    made: SparkSession = builder.getOrCreate()
-    return made
+    spark: SparkSession = builder.getOrCreate()
+    return spark
 
 
 def main(folder: Path, told: dict[str, Any]) -> None:
@@ -110,18 +110,18 @@ def main(folder: Path, told: dict[str, Any]) -> None:
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
     query = pillarbox.start(writer.trigger(availableNow=True))
     query.awaitTermination()
-    found = [row for batch in out.values() for row in batch]
-    homes = {pid for *_, pid in found}
+    results = [row for batch in out.values() for row in batch]
+    homes = {pid for *_, pid in results}
     asked = Counter((folder / "asked").read_text().splitlines())
-    said = {
-        "counted": sorted((key, state) for key, _, state, _ in found),
-        "in_fields": sum(field == state for _, field, state, _ in found),
+    result = {
+        "counted": sorted((key, state) for key, _, state, _ in results),
+        "in_fields": sum(field == state for _, field, state, _ in results),
         "asked": len(asked),
         "requests": asked.total(),
         "homes": len(homes),
         "alive": [pid for pid in homes if Path(f"/proc/{pid}").exists()],
     }
-    print(json.dumps(said), flush=True)
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Homes as processes: one for each state partition, what they keep, and how they end. Spark is made of dictionaries."""
+"""Homes as processes: one per state partition, their state, and their ends. Spark is simulated by dictionaries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [
 
 
 class Count(KeyedProcessFunction):
-    """Counts the records of a key, in a field and in state; says where it lives."""
+    """Counts the records of a key, in a field and in state; emits its process."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
@@ -215,7 +215,7 @@ def test_rows_are_not_lost_where_a_home_was_lost_and_no_other_can_be_had(
     os.kill(executor.homes.pop(), signal.SIGKILL)
     with monkeypatch.context() as patch:
         patch.setattr(executor.keeper, "ask", refuse)
-        with pytest.raises(OperatorError, match="has been lost, and there is no other: no process can be started here"):
+        with pytest.raises(OperatorError, match="was lost, and no other home answers: no process can be started here"):
             query.run_batch([1])
     assert [row[2] for row in query.run_batch([1])] == [2]
 
@@ -266,7 +266,7 @@ def test_state_partitions_share_homes_where_there_may_be_no_more(executor: Execu
 
 
 def buffers_of(query: Query, values: list[int]) -> list[tuple[Any, ...]]:
-    """What a source sends to the only subtask."""
+    """Return a source's buffers for the only subtask."""
     sent: list[list[tuple[Any, ...]]] = []
 
     def take(level: int, handle: Handle, buffers: list[tuple[Any, ...]], now: int) -> list[tuple[Any, ...]]:
@@ -280,14 +280,14 @@ def buffers_of(query: Query, values: list[int]) -> list[tuple[Any, ...]]:
 
 
 class Attempts:
-    """Attempts at an epoch of the only subtask; the state is that of ``query``."""
+    """Attempts at an epoch of the only subtask; the state is ``query``'s."""
 
     def __init__(self, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
         self.query = query
         self._monkeypatch = monkeypatch
 
     def begin(self, number: int, frames: Iterator[list[tuple[Any, ...]]]) -> tuple[Handle, Iterator[Any]]:
-        """Return what Spark would commit, and what comes out, which is worked out when it is asked for."""
+        """Return the state that Spark would commit, and the output, computed on demand."""
         context = context_of_task(0, number, {"streaming.sql.batchId": "7", **self.query.settings})
         self._monkeypatch.setattr(TaskContext, "_taskContext", context)
         handle = copy.deepcopy(self.query.handles[0])
@@ -322,7 +322,7 @@ def test_an_older_attempt_that_sends_late_changes_nothing(
         yield rest
 
     _, older = attempts.begin(1000, frames())
-    with pytest.raises(OperatorError, match="has ended in the middle of an epoch, or has a newer attempt"):
+    with pytest.raises(OperatorError, match="has ended in the middle of an epoch, or runs a newer attempt"):
         list(older)
     assert [row[2] for row in newer] == [2]
     assert [row[2] for row in attempts.run(1002, [1])] == [3]

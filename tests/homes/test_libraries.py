@@ -1,4 +1,4 @@
-"""What libraries do to a process, in workers and in homes. Spark is made of dictionaries."""
+"""Effects of libraries on a process, in workers and in homes. Spark is simulated by dictionaries."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def test_in_homes(executor: Executor, tmp_path: Path, place: str) -> None:
     for number, entry in enumerate(TABLE):
         folder, run = tmp_path / str(number), f"run of {entry.name}"
         folder.mkdir()
-        found = outcome(entry, folder, run, **settings)
-        check(entry, place, found)
-        if found == WORKS:
+        result = outcome(entry, folder, run, **settings)
+        check(entry, place, result)
+        if result == WORKS:
             assert len(executor.homes) >= (1 if place == "shared homes" else 2), "they may have processes of their own"
         executor.keeper.ask("end", run=run, secrets=[], within=30.0)
         wait_until(lambda: not executor.homes)
@@ -49,9 +49,9 @@ def test_in_workers(tmp_path: Path) -> None:
     code = "import sys; from tests.homes.libraries import play_workers; play_workers(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(tmp_path), *BY_NAME]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [name for name, *_ in found] == [*BY_NAME], done.stderr[-3000:]
-    for name, text, ends in found:
+    document = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [name for name, *_ in document] == [*BY_NAME], done.stderr[-3000:]
+    for name, text, ends in document:
         check(BY_NAME[name], "workers", text)
         assert ends == 2 * BY_NAME[name].at_the_end, name
 

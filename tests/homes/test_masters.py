@@ -50,8 +50,8 @@ def run(tmp_path: Path, version: str | None = None, **told: Any) -> dict[str, An
     while processes(mark):
         assert time.monotonic() < until, f"these processes have not ended: {processes(mark)}"
         time.sleep(0.05)
-    found: dict[str, Any] = json.loads([line for line in ran.stdout.splitlines() if line.startswith("{")][-1])
-    return found
+    document: dict[str, Any] = json.loads([line for line in ran.stdout.splitlines() if line.startswith("{")][-1])
+    return document
 
 
 RIGHT = sorted([key, count] for key in range(KEYS) for count in range(1, EPOCHS + 1))
@@ -62,23 +62,23 @@ RIGHT = sorted([key, count] for key in range(KEYS) for count in range(1, EPOCHS 
 def test_functions_live_in_homes_wherever_spark_runs_their_tasks(
     master: str, mode: str, version: str | None, tmp_path: Path
 ) -> None:
-    found = run(tmp_path, version, master=master, homes=mode)
-    assert found["counted"] == RIGHT and found["asked"] == EPOCHS * KEYS
+    result = run(tmp_path, version, master=master, homes=mode)
+    assert result["counted"] == RIGHT and result["asked"] == EPOCHS * KEYS
     if mode == "off":
         return
-    assert found["alive"] == [], "functions are closed, and their processes end, with the query"
+    assert result["alive"] == [], "functions are closed, and their processes end, with the query"
     if master == CLUSTER:
-        # Spark may move a partition: then its task is created again, and asks again about what was under way.
-        assert found["homes"] <= 2 * PARTITIONS
+        # Spark may move a partition: then its task is created again, and repeats pending requests.
+        assert result["homes"] <= 2 * PARTITIONS
         return
-    assert found["homes"] == PARTITIONS
-    assert found["in_fields"] == found["requests"] == EPOCHS * KEYS, (
+    assert result["homes"] == PARTITIONS
+    assert result["in_fields"] == result["requests"] == EPOCHS * KEYS, (
         "a field counts what state counts, a request is one"
     )
 
 
 @pytest.mark.long("a cluster of processes; test_homes.py kills homes and their starters without one")
 def test_an_executor_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
-    found = run(tmp_path, master=CLUSTER, homes="fork", kills=True)
-    assert found["counted"] == RIGHT and found["asked"] == EPOCHS * KEYS
-    assert PARTITIONS < found["homes"] <= 3 * PARTITIONS
+    result = run(tmp_path, master=CLUSTER, homes="fork", kills=True)
+    assert result["counted"] == RIGHT and result["asked"] == EPOCHS * KEYS
+    assert PARTITIONS < result["homes"] <= 3 * PARTITIONS

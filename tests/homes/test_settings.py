@@ -1,4 +1,4 @@
-"""How many homes there may be where nobody says so."""
+"""The default number of homes."""
 
 from __future__ import annotations
 

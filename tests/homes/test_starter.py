@@ -1,4 +1,4 @@
-"""The starter of homes as a process: who may ask, what it does with what it does not understand, and how it ends."""
+"""The starter of homes as a process: access, invalid requests, and its end."""
 
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def test_workers_that_begin_at_once_have_one_starter(executor: Executor) -> None
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda each: each.ask("over", runs=[]), keepers))
     assert answers == [{"over": []}] * 4
-    started = [process.pid for each in keepers for process in each._started]
+    started = [process.pid for client in keepers for process in client._started]
     assert len(started) == 1
     os.kill(started[0], signal.SIGTERM)
     wait_until(lambda: has_ended(started[0]))
-    for each in keepers:
-        each.disconnect()
+    for client in keepers:
+        client.disconnect()
 
 
 def test_a_starter_that_ends_takes_its_homes_along_and_has_a_successor(executor: Executor) -> None:
@@ -149,7 +149,7 @@ def test_a_starter_that_ends_takes_its_homes_along_and_has_a_successor(executor:
 def test_a_home_that_hangs_is_not_adopted(executor: Executor) -> None:
     hangs, lives = executor.home("hangs")["pid"], executor.home("lives")["pid"]
     os.kill(executor.starter, signal.SIGKILL)
-    wait_until(lambda: has_ended(executor.starter))  # the kernel continues what it leaves stopped
+    wait_until(lambda: has_ended(executor.starter))  # the kernel continues stopped children
     os.kill(hangs, signal.SIGSTOP)
     assert executor.home("lives") | {"home": ""} == {"home": "", "pid": lives, "origin": "adopted"}
     wait_until(lambda: has_ended(hangs))
@@ -160,7 +160,7 @@ def test_a_home_that_was_stopped_when_its_starter_was_killed_lives_on(executor: 
     stopped, other = executor.home("stopped")["pid"], executor.home("other")["pid"]
     os.kill(stopped, signal.SIGSTOP)
     os.kill(executor.starter, signal.SIGKILL)
-    assert [executor.home(place)["pid"] for place in ("stopped", "other")] == [stopped, other]
+    assert [executor.home(name)["pid"] for name in ("stopped", "other")] == [stopped, other]
 
 
 def test_how_a_home_ended_is_known(executor: Executor) -> None:

@@ -1,4 +1,4 @@
-"""The surroundings of functions in homes: the worker's, and what functions change. Spark is made of dictionaries."""
+"""Surroundings of functions in homes: the worker's, and changes by functions. Spark is simulated by dictionaries."""
 
 from __future__ import annotations
 
@@ -159,12 +159,12 @@ def _sets() -> Any:
 @pytest.fixture
 def registry() -> Iterator[dict[int, Any]]:
     """Spark's accumulators of this process, which is the worker."""
-    found: dict[int, Any] = spark_accumulators._accumulatorRegistry
-    before = dict(found)
-    found.clear()
-    yield found
-    found.clear()
-    found.update(before)
+    result: dict[int, Any] = spark_accumulators._accumulatorRegistry
+    before = dict(result)
+    result.clear()
+    yield result
+    result.clear()
+    result.update(before)
 
 
 @pytest.mark.parametrize(

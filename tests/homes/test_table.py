@@ -31,8 +31,8 @@ class Starter:
         return HomeEntry(Process(next(self._pids), 0), "name", request.run, request.query, request.secret)
 
     def home(self, place: str = "a", run: str = "one", **told: Any) -> tuple[HomeEntry, str]:
-        given = {"query": "q", "secret": "s", "epoch": 0, "mode": "fork", "most": 8, "idle": 60.0, **told}
-        return self.table.home(HomeRequest.of({"place": place, "run": run, **given}), self._make)
+        arguments = {"query": "q", "secret": "s", "epoch": 0, "mode": "fork", "most": 8, "idle": 60.0, **told}
+        return self.table.home(HomeRequest.of({"place": place, "run": run, **arguments}), self._make)
 
     def pid(self, *arguments: Any, **told: Any) -> int:
         return self.home(*arguments, **told)[0].process.pid
@@ -68,9 +68,9 @@ def test_a_run_that_is_over_gets_no_home() -> None:
 
 def test_the_homes_of_a_run_that_does_not_know_itself_end_by_its_secret() -> None:
     starter = Starter()
-    mine, other = starter.pid("a", "", query="", secret="mine"), starter.pid("b", "", query="", secret="other")
+    first, other = starter.pid("a", "", query="", secret="mine"), starter.pid("b", "", query="", secret="other")
     starter.table.end_run("one", ["mine"])
-    assert starter.alive() == {other} and mine not in starter.alive()
+    assert starter.alive() == {other} and first not in starter.alive()
 
 
 def test_a_newer_run_of_a_query_supersedes_the_older_one() -> None:
@@ -193,17 +193,17 @@ class Machine(RuleBasedStateMachine):
     @rule(place=places, query=queries, number=numbers, epoch=st.integers(0, 40), most=st.integers(1, 3))
     def ask(self, place: str, query: str, number: int, epoch: int, most: int) -> None:
         run = f"{query}{number}"
-        told = {"query": query, "epoch": epoch, "most": most, "attempt": 100 * number, "secret": query}
+        arguments = {"query": query, "epoch": epoch, "most": most, "attempt": 100 * number, "secret": query}
         is_late = run in self.over or number < self.newest.get(query, -1)
         if is_late:
             with pytest.raises(RefusedError):
-                self.starter.home(f"{run}{place}", run, **told)
+                self.starter.home(f"{run}{place}", run, **arguments)
             self.over.add(run)
             return
         if query in self.newest and self.newest[query] < number:
             self.over.add(f"{query}{self.newest[query]}")
         self.newest[query] = number
-        home, _ = self.starter.home(f"{run}{place}", run, **told)
+        home, _ = self.starter.home(f"{run}{place}", run, **arguments)
         assert home.run == run and home.kill_at is None and f"{run}{place}" in home.places
 
     @rule(query=queries, number=numbers)

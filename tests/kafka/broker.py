@@ -83,11 +83,11 @@ class Broker:
 
 def _class_path(home: Path) -> str:
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-    found = home / "class-path"
-    wanted = ["-dependency", "org.apache.kafka", "kafka_2.13", VERSION, "-confs", "default"]
-    places = ["-cache", str(_CACHE), "-cachepath", str(found)]
-    _run([_java(), "-cp", str(ivy), "org.apache.ivy.Main", *wanted, *places])
-    return found.read_text().strip()
+    result = home / "class-path"
+    arguments = ["-dependency", "org.apache.kafka", "kafka_2.13", VERSION, "-confs", "default"]
+    places = ["-cache", str(_CACHE), "-cachepath", str(result)]
+    _run([_java(), "-cp", str(ivy), "org.apache.ivy.Main", *arguments, *places])
+    return result.read_text().strip()
 
 
 def _java() -> str:
@@ -102,7 +102,7 @@ def _run(command: list[str]) -> None:
 
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
+    ports = [socket.getsockname()[1] for socket in sockets]
     for each in sockets:
         each.close()
     return ports

@@ -16,7 +16,7 @@ from tests.support.sessions import only_session
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """The one broker of the test run."""
+    """The only broker of the test run."""
     running = Broker(tmp_path_factory.mktemp("kafka") / "broker")
     try:
         yield running
@@ -26,9 +26,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one Spark session of these tests."""
-    with only_session(lambda: session(tmp_path_factory.mktemp("spark"))) as found:
-        yield found
+    """The only Spark session of these tests."""
+    with only_session(lambda: session(tmp_path_factory.mktemp("spark"))) as result:
+        yield result
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.sessions import session_with_package
 
 __all__ = ["COLUMNS", "END", "PACKAGE", "read", "session", "totals", "writer"]
 
-# Spark 4.3's is not there yet (as of 4.3.0); that of 4.2 does.
+# Spark 4.3's package is not released yet (as of 4.3.0); 4.2's works.
 _RELEASED = {"4.3.0": "4.2.0"}
 PACKAGE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_RELEASED.get(pyspark.__version__, pyspark.__version__)}"
 COLUMNS = "card STRING, n LONG, total LONG, mark STRING"

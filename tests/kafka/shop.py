@@ -1,4 +1,4 @@
-"""Payments in topics of Kafka's, a program that reads them, and what has to come out of it."""
+"""Payments in Kafka topics, a program that reads them, and its expected output."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["Shop", "totals_of"]
 
 
 def totals_of(payments: Iterable[tuple[str, int]], begin: Iterable[tuple[str, int]] = ()) -> Counter[Any]:
-    """Return the rows that come out for payments, behind those that were there before."""
-    found: Counter[Any] = Counter()
+    """Return the rows for payments after earlier ones."""
+    counts: Counter[Any] = Counter()
     before = list(begin)
     state: dict[str, tuple[int, int]] = {}
     for number, (card, amount) in enumerate(itertools.chain(before, payments)):
         n, total = state.get(card, (0, 0))
         state[card] = n + 1, total + amount
         if number >= len(before):
-            found[card, n + 1, total + amount, "n"] += 1
-    return found
+            counts[card, n + 1, total + amount, "n"] += 1
+    return counts
 
 
 class Shop:
     """Topics with payments, and a folder with checkpoints.
 
     Args:
-        name: what topics' names begin with, if anything: the broker is shared.
+        name: prefix of the topics' names, if any: the broker is shared.
     """
 
     def __init__(self, spark: Any, servers: str, folder: Path, name: str) -> None:
@@ -62,10 +62,10 @@ class Shop:
 
     def create(self, topic: str, partitions: int) -> None:
         optional = self._jvm.java.util.Optional
-        made = self._jvm.org.apache.kafka.clients.admin.NewTopic(
+        new_topic = self._jvm.org.apache.kafka.clients.admin.NewTopic(
             self.full(topic), optional.of(partitions), optional.empty()
         )
-        self._admin.createTopics(self._jvm.java.util.Collections.singleton(made)).all().get()
+        self._admin.createTopics(self._jvm.java.util.Collections.singleton(new_topic)).all().get()
         self.paid[topic] = []
 
     def grow(self, topic: str, partitions: int) -> None:
@@ -75,15 +75,15 @@ class Shop:
         self._admin.createPartitions(changes).all().get()
 
     def forget(self, topic: str, partition: int, offset: int) -> None:
-        """Delete what is before an offset, as retention does."""
-        place = self._jvm.org.apache.kafka.common.TopicPartition(self.full(topic), partition)
+        """Delete all messages before an offset, like retention."""
+        topic_partition = self._jvm.org.apache.kafka.common.TopicPartition(self.full(topic), partition)
         deleted = self._jvm.org.apache.kafka.clients.admin.RecordsToDelete
         # There is a method of the object of the same name, which hides the static one from Py4J.
         before = JavaMember("beforeOffset", None, f"z:{deleted._fqn}", deleted._gateway_client)(offset)
-        self._admin.deleteRecords(self._jvm.java.util.Collections.singletonMap(place, before)).all().get()
+        self._admin.deleteRecords(self._jvm.java.util.Collections.singletonMap(topic_partition, before)).all().get()
 
     def pay(self, topic: str, cards: Mapping[str, int], times: int = 12) -> None:
-        """Have cards pay; the numbers are those of their partitions."""
+        """Send payments of cards; the numbers are the cards' partitions."""
         paid = [(card, self._random.randrange(1, 1000)) for _ in range(times) for card in cards]
         rows = [(cards[card], card, str(amount)) for card, amount in paid]
         (
@@ -105,7 +105,7 @@ class Shop:
         to.option("topic", self.full(topic)).save()
 
     def values(self, topic: str) -> list[str]:
-        """Return the values of all messages of a topic, those of each partition in their order."""
+        """Return the values of all messages of a topic, in order per partition."""
         read = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.servers)
         rows = read.option("subscribe", self.full(topic)).load().orderBy("partition", "offset")
         return [row[0] for row in rows.selectExpr("CAST(value AS STRING)").collect()]
@@ -131,7 +131,7 @@ class Shop:
         pillarbox.savepoint(self.spark, str(self.folder / checkpoint), str(self.folder / savepoint))
 
     def found(self, *checkpoints: str) -> Counter[Any]:
-        """Return all that came out."""
+        """Return the whole output."""
         rows: Counter[Any] = Counter()
         for checkpoint in checkpoints:
             out = self.spark.read.schema("card STRING, n LONG, total LONG, mark STRING")

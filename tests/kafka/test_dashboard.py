@@ -1,4 +1,4 @@
-"""What the dashboard tells of a query that reads Kafka: the record that holds event time, and how much is left."""
+"""The dashboard of a query that reads Kafka: the record that holds event time, and the backlog."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def test_a_stuck_watermark_names_its_partition_and_offset(shop: Shop) -> None:
     assert (held.watermark, held.latest) == (1_999, 2_000)
     assert held.place == {"topic": shop.full("payments"), "partition": 0, "offset": 1}
     assert f"its newest record is topic {shop.full('payments')}, partition 0, offset 1" in held.message
-    with_rows = [each for each in snapshot.epochs if each.rows]
-    assert [(each.rows, rows_left(each)) for each in with_rows] == [(4, 0)]
+    with_rows = [epoch for epoch in snapshot.epochs if epoch.rows]
+    assert [(row.rows, rows_left(row)) for row in with_rows] == [(4, 0)]

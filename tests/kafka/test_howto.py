@@ -65,7 +65,7 @@ def test_totals_and_dead_letters(page_shop: Shop, spark: Any) -> None:
     assert {letter.get("value") for letter in letters} == set(BAD) and len(letters) == len(BAD)
     assert all(letter["error"].startswith(BAD[letter.get("value")]) for letter in letters)
 
-    # As the page says: the values of letters can be sent again, which are as bad as before here.
+    # As on the page: the letters' values can be sent again, and are as bad as before here.
     page_shop.send("payments", [*(letter.get("value") for letter in letters), paid("b", 0.5)])
     run()
     assert json.loads(page_shop.values("totals")[-1]) == {"card": "b", "total": 2.5}

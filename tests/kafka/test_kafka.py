@@ -1,5 +1,6 @@
-"""Programs that read from a real Kafka: killed, rescaled, stopped, and gone on with from savepoints. Nothing is lost,
-nothing doubled: every row has the number and the sum of all payments of its card."""
+"""Programs that read from a real Kafka: killed, rescaled, stopped, and continued from savepoints. Nothing is lost or
+doubled: every row has the number and the sum of all payments of its card.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +46,11 @@ def test_on_from_a_savepoint_with_more_partitions_and_other_tasks(shop: Shop) ->
 
     shop.run("first", shop.environment(2), sources())
     shop.save("first", "savepoint")
-    # Paid while nothing runs, into old partitions and new ones.
+    # Payments while nothing runs, in old and new partitions.
     shop.pay("payments", CARDS)
     shop.grow("payments", 4)
     shop.pay("payments", {**CARDS, **NEW})
-    # At other numbers of everything; where a source begins is no matter any more.
+    # With other numbers of everything; a source's start option no longer matters.
     shop.run("second", shop.environment(3, 5, "savepoint"), sources(startingOffsets="latest"))
     everything = [*shop.paid["payments"], *shop.paid["limits"]]
     assert shop.found("first", "second") == totals_of(everything)
@@ -96,14 +97,14 @@ def test_sources_come_and_go(shop: Shop, caplog: pytest.LogCaptureFixture) -> No
     assert "the position of source 'limits' is left behind" in caplog.text
     assert shop.found("second") == totals_of([*shop.paid["payments"], *shop.paid["more"]], before)
 
-    # Some read again what it has read: that of one source is given by hand, the other one goes on, whatever its name.
+    # One source's position is set by hand, so its input is repeated; the other one continues, under any name.
     again = {"cards": shop.read("payments"), "limits": shop.read("limits")}
     limits = {"limits": {shop.full("limits"): {"0": 4, "1": 0}}}
     how: dict[str, Any] = {"renamed": {"payments": "cards"}, "positions": limits}
     shop.run("third", shop.environment(4, savepoint="savepoint", **how), again)
     expected = totals_of([*shop.paid["payments"], *shop.paid["limits"][4:]], before)
     assert shop.found("third") == expected
-    # The same, by a position for each of Spark's sources.
+    # The same, with a position for each Spark source.
     noted = json.loads((shop.folder / "first" / "offsets" / "0").read_text().splitlines()[2])
     shop.run("fourth", shop.environment(2, savepoint="savepoint", positions=[noted, limits["limits"]]), again)
     assert shop.found("fourth") == expected
@@ -116,8 +117,8 @@ def test_state_with_sources_that_begin_by_their_own_options(shop: Shop, begins: 
     shop.forget("payments", 0, 10)  # its beginning is not number 0 any more
     shop.run("first", shop.environment(2), {"payments": shop.read("payments")})
     shop.save("first", "savepoint")
-    kept = [paid for paid in shop.paid["payments"] if CARDS[paid[0]] == 0][10:]
-    kept += [paid for paid in shop.paid["payments"] if CARDS[paid[0]] == 1]
+    payments = [paid for paid in shop.paid["payments"] if CARDS[paid[0]] == 0][10:]
+    payments += [paid for paid in shop.paid["payments"] if CARDS[paid[0]] == 1]
     shop.paid["payments"].clear()
     shop.pay("payments", CARDS)
     unread = list(shop.paid["payments"])
@@ -126,8 +127,8 @@ def test_state_with_sources_that_begin_by_their_own_options(shop: Shop, begins: 
     shop.pay("payments", CARDS)
     shop.run("second", shop.environment(3, **how), {"payments": shop.read("payments", startingOffsets=begins)})
     paid = shop.paid["payments"][len(unread) :]
-    expected = [*kept, *unread, *paid] if begins == "earliest" else paid
-    assert shop.found("second") == totals_of(expected, kept)
+    expected = [*payments, *unread, *paid] if begins == "earliest" else paid
+    assert shop.found("second") == totals_of(expected, payments)
 
 
 def test_the_driver_is_killed_and_the_checkpoint_rescaled(shop: Shop) -> None:
@@ -199,10 +200,10 @@ def test_stopped_with_a_savepoint_and_drained_from_topic_to_topic(shop: Shop) ->
     assert (shop.folder / "drained" / "manifest").exists()
     read = shop.spark.read.format("kafka").option("kafka.bootstrap.servers", shop.servers)
     values = read.option("subscribe", shop.full("totals")).load().selectExpr("CAST(value AS STRING)").collect()
-    found = Counter(tuple(json.loads(row[0]).values()) for row in values)
+    counts = Counter(tuple(json.loads(row[0]).values()) for row in values)
     sums: Counter[str] = Counter()
     for card, amount in shop.paid["payments"]:
         sums[card] += amount
-    wanted = totals_of(shop.paid["payments"]) + Counter((card, 0, total, "end") for card, total in sums.items())
+    expected = totals_of(shop.paid["payments"]) + Counter((card, 0, total, "end") for card, total in sums.items())
     # If Spark is stopped in the middle of an epoch, the sink has its rows once more: it is no better than that.
-    assert found.keys() == wanted.keys() and set(wanted.values()) == {1}
+    assert counts.keys() == expected.keys() and set(expected.values()) == {1}

@@ -31,7 +31,7 @@ def test_epochs_are_replayed_and_expired_records_are_an_error(shop: Shop) -> Non
     again = writer(shop.environment(2), sources, checkpoint)
     tasks = [("total", 0), ("total", 1)]
     assert replay_epochs(again, str(checkpoint), tasks, shop.folder) >= 4
-    # What Kafka no longer has cannot be read again.
+    # Messages that Kafka has deleted cannot be read again.
     shop.forget("payments", 0, 20)
     with pytest.raises(CheckpointMismatchError, match=r"could not run again: .* not available in Kafka any more; if"):
         pillarbox.record(

@@ -1,4 +1,4 @@
-"""What the mailbox tests share: other threads that are always joined."""
+"""Shared by the mailbox tests: threads that are always joined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 
 class Threads:
-    """Runs functions in other threads; leaves none behind."""
+    """Runs functions in other threads, and joins them all."""
 
     patience = PATIENCE
 

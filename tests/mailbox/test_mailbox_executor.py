@@ -52,7 +52,7 @@ def test_m9_submit_gives_result_and_error_to_the_future(mailbox: TaskMailbox, th
     bad = executor.submit(lambda: 1 // 0, "divide by %d", 0)
     assert not good.done()
     assert executor.try_yield()
-    assert executor.try_yield()  # the error does not come out here
+    assert executor.try_yield()  # the error is not raised here
     assert good.result(0) == 5
     with pytest.raises(ZeroDivisionError):
         bad.result(0)

@@ -17,7 +17,7 @@ from pillarbox.mailbox import (
 
 
 class ManualTime:
-    """A clock, and a scheduler that goes by it."""
+    """A clock, and a scheduler that follows it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -206,12 +206,12 @@ def test_m15_costs_nothing_where_no_mail_comes(time: ManualTime) -> None:
     MailboxProcessor(action, metrics=metrics).run_mailbox_loop()
     assert calls == 100
     assert (time.reads, time.scheduled) == (0, 0)
-    assert metrics.mails_processed == 1  # the one that ended it
+    assert metrics.mails_processed == 1  # the mail that ended it
 
 
 def test_m15_metrics_belong_to_one_processor(time: ManualTime) -> None:
     processor = measured(time)
-    with pytest.raises(RuntimeError, match="already"):
+    with pytest.raises(RuntimeError, match="another"):
         MailboxProcessor(idle, metrics=processor.metrics)
     with pytest.raises(ValueError, match="interval"):
         MailboxMetrics(time.schedule, interval=0.0)

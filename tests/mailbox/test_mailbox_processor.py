@@ -28,7 +28,7 @@ from pillarbox.mailbox import (
 
 
 class Log(list[str]):
-    """What happened, in order."""
+    """Events in order."""
 
     def note(self, text: str) -> Callable[[], None]:
         return lambda: self.append(text)
@@ -209,9 +209,9 @@ def test_m10_the_loop_needs_an_open_mailbox() -> None:
 
 def test_m10_the_loop_does_not_run_within_itself() -> None:
     def action(controller: MailboxController) -> None:
-        with pytest.raises(RuntimeError, match="already"):
+        with pytest.raises(RuntimeError, match="another"):
             processor.run_mailbox_loop()
-        with pytest.raises(RuntimeError, match="already"):
+        with pytest.raises(RuntimeError, match="another"):
             processor.run_mailbox_step()
         controller.all_actions_completed()
 
@@ -263,7 +263,7 @@ def test_m11_an_old_suspension_does_not_end_a_new_one(threads) -> None:
     old.resume()
     assert processor.is_default_action_available()
     threads.call(old.resume)
-    assert processor.mailbox.size() == 0  # what is over costs no mail
+    assert processor.mailbox.size() == 0  # an ended processor needs no mail
     new = controllers[0].suspend_default_action()
     old.resume()
     assert not processor.is_default_action_available()
@@ -603,7 +603,7 @@ def test_m12_poison_and_close_do_not_meet(threads) -> None:
         go.wait(threads.patience)
         processor.close()
         poisoning.result(threads.patience)
-        # A poison that came after the look at the state would have been refused, or be left in the mailbox.
+        # A poison mail after the check of the state would have been refused, or be left in the mailbox.
         assert (processor.mailbox.state, processor.mailbox.size()) == (MailboxState.CLOSED, 0)
 
 

@@ -1,7 +1,7 @@
-"""Mails from signal handlers, wherever they interrupt the mailbox: real signals, hundreds or thousands of them.
+"""Mails from signal handlers at any point of the mailbox: real signals, hundreds or thousands of them.
 
-Each test runs a process of its own, because only a main thread handles signals, and because a mailbox that fails here
-hangs or spins. How long it runs depends on the number of signals, never on the clock.
+Each test runs in its own process, because only a main thread handles signals, and because a failing mailbox hangs or
+spins. The duration depends on the number of signals, never on the clock.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def test_a_mail_from_a_signal_handler_is_taken_once() -> None:
 
 
 def test_a_signal_handler_that_raises_doubles_no_mail() -> None:
-    """Ctrl-C: what is just being put may not be in, what is just being handed over may be gone. Nothing else."""
+    """Ctrl-C: the mail being put may be missing, the mail being taken may be lost. Nothing else."""
     run(
         _TAKING.format(count=_SIGNALS, and_then="strike()")
         + f"""
@@ -171,7 +171,7 @@ def test_a_signal_handler_that_raises_doubles_no_mail() -> None:
 
 
 def test_suspend_from_a_signal_handler_always_leaves_the_loop() -> None:
-    """Whether it comes while the loop waits, runs mails, or calls the default action."""
+    """While the loop waits, runs mails, or calls the default action."""
     run(
         f"""
     rounds, left, busy = {_SIGNALS // 2}, 0, itertools.count()
@@ -232,7 +232,7 @@ def test_a_mail_from_a_signal_handler_wakes_the_take_beneath_it(put: str) -> Non
 
 
 def test_sigterm_ends_a_loop_in_good_order() -> None:
-    """As a program would do it: the signal comes from outside, at whatever the loop is doing."""
+    """Like a program: the signal arrives from outside, at any point of the loop."""
     run(
         f"""
     processor = MailboxProcessor(lambda controller: controller.suspend_default_action())

@@ -41,10 +41,10 @@ def names(mails: list[Mail]) -> list[str]:
 
 
 def take_all(mailbox: TaskMailbox) -> list[str]:
-    taken = []
+    letters = []
     while (m := mailbox.try_take(MIN_PRIORITY)) is not None:
-        taken.append(str(m))
-    return taken
+        letters.append(str(m))
+    return letters
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_m5_urgent_mails_keep_their_order(mailbox: TaskMailbox, threads, elsewhe
 
 @pytest.mark.parametrize("take", ["try_take_from_batch", "try_take"])
 def test_m5_a_mail_behind_an_urgent_one_is_not_lost(mailbox: TaskMailbox, take: str) -> None:
-    # FLINK-39898: the second mail comes out of the batch although nobody called create_batch.
+    # FLINK-39898: the second mail is taken from the batch although create_batch was not called.
     mailbox.put(urgent("urgent"))
     mailbox.put(mail("behind"))
     first = mailbox.try_take(0) if take == "try_take" else mailbox.try_take_from_batch()
@@ -473,7 +473,7 @@ def test_ctrl_c_ends_a_waiting_take_and_does_no_harm(mailbox: TaskMailbox, threa
             threads.start(_signal_when_waiting, threads, mailbox, signal.SIGINT)
             with pytest.raises(KeyboardInterrupt):
                 mailbox.take(MIN_PRIORITY)
-            mailbox.bind_to_current_thread()  # nobody waits any more
+            mailbox.bind_to_current_thread()  # no thread waits any more
             mailbox.put(mail("a"))
             assert str(mailbox.take(MIN_PRIORITY)) == "a"
     finally:
@@ -523,7 +523,7 @@ def test_m8_run_exclusively_is_one_step_for_writers_and_close(mailbox: TaskMailb
     threads.start(go_on.set)
     dropped = names(mailbox.close())
     assert exclusive.result(threads.patience) is MailboxState.OPEN
-    # The intruder came after the ten, or too late; never between.
+    # The intruder was after the ten, or too late; never between.
     assert dropped[:10] == [str(i) for i in range(10)]
     if intruder.exception(threads.patience) is None:
         assert dropped[10:] == ["intruder"]
@@ -548,8 +548,8 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
             mailbox.put(Mail(partial(got[writer].append, i), 0, "%d of %d", i, writer))
 
     running = [threads.start(write, w) for w in range(writers)]
-    taken = 0
-    while taken < writers * each:
+    count = 0
+    while count < writers * each:
         if take == "take":
             m: Mail | None = mailbox.take(MIN_PRIORITY)
         elif take == "try_take":
@@ -559,7 +559,7 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
             m = mailbox.try_take_from_batch()
         if m is not None:
             m.run()
-            taken += 1
+            count += 1
     for future in running:
         future.result(threads.patience)
     assert got == {w: list(range(each)) for w in range(writers)}

@@ -167,7 +167,7 @@ class MailboxMachine(RuleBasedStateMachine):
             with pytest.raises(MailboxClosedError):
                 take()
 
-    # -- what always holds -----------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------
 
     @invariant()
     def agree(self) -> None:

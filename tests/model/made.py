@@ -11,7 +11,7 @@ from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run
 
-#: The time at which the first epoch begins (epoch ms).
+#: Start of the first epoch (epoch ms).
 START = 1_700_000_000_000
 
 _EMPTY = TaskReport("source", "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number=0, started=START, operators=[[0, 0]])
@@ -63,7 +63,7 @@ def progress(number: int, *reports: TaskReport, name: str = "pillarbox", **value
         "batchId": number,
         "timestamp": f"2023-11-14T22:13:{seconds}.000Z",
         "durationMs": {"latestOffset": 5, "addBatch": 900, "walCommit": 50, "triggerExecution": 1000},
-        "numInputRows": sum(each.records_in for each in reports if not each.level),
+        "numInputRows": sum(report.records_in for report in reports if not report.level),
         "sources": [{"description": "rate", "numInputRows": 10, "startOffset": "1", "endOffset": {"t": {"0": 5}}}],
         "stateOperators": [{"commitTimeMs": 7}, {"commitTimeMs": 8}],
         "sink": {"numOutputRows": -1},

@@ -1,4 +1,4 @@
-"""Bundles: what is in the file and what is not, and files that are none."""
+"""Bundles: included and omitted data, and invalid files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _failure() -> Failure:
     message = (
         f"operator 'count' failed at {RECORD}: ValueError: {MESSAGE}\n  {FRAME}, in process_element\n    {MESSAGE}"
     )
-    place: dict[str, Any] = {
+    position: dict[str, Any] = {
         "operator": "count",
         "uid": "count",
         "subtask": 1,
@@ -41,11 +41,11 @@ def _failure() -> Failure:
         "attempt": 0,
         "host": "host",
     }
-    return Failure("OperatorError", "ValueError", key=KEY, record=RECORD, number=7, message=message, **place)
+    return Failure("OperatorError", "ValueError", key=KEY, record=RECORD, number=7, message=message, **position)
 
 
 def snapshot() -> Snapshot:
-    """What is known of a query that has failed, in an earlier run as well."""
+    """Return the snapshot of a failed query with an earlier run."""
     query = model()
     sample = [400, [[repr(KEY), 200], [repr(RECORD), 50]]]
     counters = {f"count.seen {KEY}": 1, "count.dead_letters": 2}
@@ -63,9 +63,9 @@ def snapshot() -> Snapshot:
     }
     query.progressed(progress(1, *tasks, sources=[address]))
     query.failed(f"pillarbox.OperatorError: {MESSAGE}")
-    found = query.snapshot()
-    run = replace(found.run, failures=[*found.run.failures, _failure()])
-    return replace(found, run=run, earlier=[Run("before", START, status="failed", failures=[_failure()])])
+    result = query.snapshot()
+    run = replace(result.run, failures=[*result.run.failures, _failure()])
+    return replace(result, run=run, earlier=[Run("before", START, status="failed", failures=[_failure()])])
 
 
 def written(path: Path, *, with_records: bool) -> bytes:
@@ -78,16 +78,16 @@ def written(path: Path, *, with_records: bool) -> bytes:
 def test_there_are_no_keys_and_no_records_in_it(tmp_path: Path) -> None:
     content = written(tmp_path / "b.zip", with_records=False)
     assert [each for each in PLANTED if each.encode() in content] == []
-    found = read_bundle(tmp_path / "b.zip")
-    [_, failure] = found.run.failures
+    bundle = read_bundle(tmp_path / "b.zip")
+    [_, failure] = bundle.run.failures
     assert (failure.error, failure.cause, failure.uid, failure.number) == ("OperatorError", "ValueError", "count", 7)
     assert FRAME in failure.message
     # How heavy keys are is no secret.
-    [sample] = [task.key_sample for task in found.epochs[-1].tasks if task.key_sample]
+    [sample] = [task.key_sample for task in bundle.epochs[-1].tasks if task.key_sample]
     assert sample == [400, [["key 1", 200], ["key 2", 50]]]
-    [told] = found.epochs[-1].sources
-    assert (told.description, told.rows, told.metrics, told.end) == ("PubSub", 9, {"behind": "7"}, None)
-    assert found.run.moments[-1].counters == found.epochs[-1].vertices[1].counters == {"count.dead_letters": 2}
+    [source] = bundle.epochs[-1].sources
+    assert (source.description, source.rows, source.metrics, source.end) == ("PubSub", 9, {"behind": "7"}, None)
+    assert bundle.run.moments[-1].counters == bundle.epochs[-1].vertices[1].counters == {"count.dead_letters": 2}
 
 
 def test_with_records_all_of_it_is_there(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def _zip(path: Path, **files: Any) -> None:
 def test_a_file_with_something_else_is_one_sentence(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "b.zip"
     _zip(path, snapshot=content)
-    with pytest.raises(ConfigurationError, match=r"b\.zip is no bundle of pillarbox, or is damaged: ") as refused:
+    with pytest.raises(ConfigurationError, match=r"b\.zip is not a bundle of pillarbox, or is damaged: ") as refused:
         read_bundle(path)
     assert "\n" not in str(refused.value)
 
@@ -157,10 +157,10 @@ def test_a_file_with_something_else_is_one_sentence(tmp_path: Path, content: Any
 def test_a_file_that_is_no_archive_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "b.zip"
     path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match="is no bundle of pillarbox, or is damaged"):
+    with pytest.raises(ConfigurationError, match="is not a bundle of pillarbox, or is damaged"):
         read_bundle(path)
     _zip(path, other={})
-    with pytest.raises(ConfigurationError, match="is no bundle of pillarbox, or is damaged"):
+    with pytest.raises(ConfigurationError, match="is not a bundle of pillarbox, or is damaged"):
         read_bundle(path)
 
 
@@ -178,12 +178,12 @@ def test_a_damaged_bundle_is_read_right_or_is_one_sentence(tmp_path: Path, data:
         written(path, with_records=True)
         (tmp_path / "whole").write_bytes(path.read_bytes())
     content = bytearray((tmp_path / "whole").read_bytes())
-    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3), "places"):
-        content[place] ^= data.draw(st.integers(1, 255), "bits")
+    for index in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3), "places"):
+        content[index] ^= data.draw(st.integers(1, 255), "bits")
     (tmp_path / "damaged.zip").write_bytes(content[: data.draw(st.integers(0, len(content)), "length")])
     try:
-        found = read_bundle(tmp_path / "damaged.zip")
+        bundle = read_bundle(tmp_path / "damaged.zip")
     except ConfigurationError as error:
         assert "\n" not in str(error)
     else:
-        assert replace(found, missing=[]) == replace(read_bundle(path), missing=[])
+        assert replace(bundle, missing=[]) == replace(read_bundle(path), missing=[])

@@ -1,4 +1,4 @@
-"""How far a query is: what it says of a batch, of a stream that is behind, and of one that keeps up."""
+"""The progress of a query: of a batch, of a stream that is behind, and of a stream that keeps up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def kafka(end: Any, latest: Any) -> dict[str, Any]:
 
 
 def epochs(*numbers_of_rows: int, sources: list[dict[str, Any]] | None = None, **values: Any) -> QueryModel:
-    """A query of which epochs with so many rows have ended, a second each."""
+    """Return a query whose epochs with these numbers of rows took a second each."""
     query = model()
     for number, rows in enumerate(numbers_of_rows):
         more: dict[str, Any] = {} if sources is None else {"sources": sources}
@@ -54,7 +54,7 @@ def test_rows_that_are_left(end: Any, latest: Any, left: int | None) -> None:
 def test_a_batch_tells_how_much_is_done() -> None:
     query = epochs(300, 100, sources=[kafka({"t": {"0": 400}}, {"t": {"0": 1000}})])
     assert line_of(query.snapshot(), is_batch=True) == ("2 epochs · 400 rows · 200 rows/s · 40% done · about 3 s left")
-    # What is left of it is more than the next epoch will have, so it is the same of a stream.
+    # The backlog exceeds the next epoch's rows, so a stream has the same line.
     assert line_of(query.snapshot(), is_batch=False) is not None
 
 
@@ -85,26 +85,26 @@ def lagging(*lags: int) -> QueryModel:
     """A query whose event time lags, at the end of epochs a minute apart."""
     query = model()
     for number, lag in enumerate(lags):
-        told = progress(number, source(records_in=60), keyed(watermark=START + 60_000 * number - lag))
-        query.progressed({**told, "timestamp": f"2023-11-14T22:{13 + number:02d}:19.000Z"})
+        report = progress(number, source(records_in=60), keyed(watermark=START + 60_000 * number - lag))
+        query.progressed({**report, "timestamp": f"2023-11-14T22:{13 + number:02d}:19.000Z"})
     return query
 
 
 def test_event_time_that_catches_up_tells_the_share() -> None:
     query = lagging(36_000_000, 27_000_000)
-    found = catching_up(query.snapshot(), is_batch=False)
-    assert found is not None
-    assert found.is_behind
-    assert found.share == pytest.approx(0.25, abs=0.001)
+    result = catching_up(query.snapshot(), is_batch=False)
+    assert result is not None
+    assert result.is_behind
+    assert result.share == pytest.approx(0.25, abs=0.001)
     # A quarter in a minute: the rest takes three.
-    assert found.left_ms == pytest.approx(180_000, rel=0.01)
+    assert result.left_ms == pytest.approx(180_000, rel=0.01)
     assert line_of(query.snapshot(), is_batch=False) == ("2 epochs · 120 rows · 2 rows/s · 25% done · about 3 min left")
 
 
 def test_a_batch_is_not_done_when_event_time_is_now() -> None:
-    found = catching_up(lagging(36_000_000, 27_000_000).snapshot(), is_batch=True)
-    assert found is not None
-    assert (found.share, found.left_ms, found.is_behind) == (None, None, True)
+    result = catching_up(lagging(36_000_000, 27_000_000).snapshot(), is_batch=True)
+    assert result is not None
+    assert (result.share, result.left_ms, result.is_behind) == (None, None, True)
 
 
 @pytest.mark.parametrize("lags", [(36_000_000, 36_000_000), (900_000, 40_000), (50_000, 40_000)])

@@ -1,7 +1,7 @@
 """Days of a query with a fault, minute by minute on a manual clock: 20 healthy hours, 2 with the fault, 2 healthy.
 
-The doctor, the conditions that the page shows, and the metric that alerts are made of must say the same, within five
-minutes of the fault's beginning and until at most five minutes after its end.
+The doctor, the page's conditions, and the metric for alerts must report the same, within five minutes of the fault's
+beginning and until at most five minutes after its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.export import metric as m
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.condition import CONDITIONS, conditions_of
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Run, Snapshot
@@ -37,7 +37,7 @@ class Day:
         self.now = START
         run = Run("r", START, settings={**SETTINGS, **settings})
         self.model = QueryModel("q", "counts", "/c", plan(), run, clock=lambda: self.now)
-        self.ledger = Ledger(self.model)
+        self.ledger = QueryMetrics(self.model)
         self.number = 0
         self.tells_backlog = True
 
@@ -57,9 +57,9 @@ class Day:
         tasks = keyed_values.pop("tasks", None) or [keyed(**{**values, **keyed_values})]
         times = [self.now - 60_000, self.now - 1000, {}]
         begun = datetime.fromtimestamp((self.now - took) / 1000, timezone.utc).isoformat().replace("+00:00", "Z")
-        told = progress(self.number, source(records_in=rows, event_times=times), *tasks, sources=sources)
-        told |= {"timestamp": begun, "durationMs": {"addBatch": took - 100, "triggerExecution": took}}
-        self.model.progressed(told)
+        report = progress(self.number, source(records_in=rows, event_times=times), *tasks, sources=sources)
+        report |= {"timestamp": begun, "durationMs": {"addBatch": took - 100, "triggerExecution": took}}
+        self.model.progressed(report)
         self.number += 1
 
     def beat(self, since: int | None = None) -> None:
@@ -68,18 +68,18 @@ class Day:
         self.model.beat(Heartbeat(self.now, "r", "one", 9, 0, epoch, since, self.now))
 
     def found(self) -> set[str]:
-        """What doctor, page and alerts say, if they say the same of the conditions."""
+        """Return the findings of doctor, page and alerts, which must agree on conditions."""
         snapshot = self.model.snapshot()
-        found = rules_of(snapshot)
-        gauges = self.ledger.standing().gauges
+        result = rules_of(snapshot)
+        gauges = self.ledger.values().gauges
         of_alerts = {name.replace(" ", "_") for name in CONDITIONS if gauges[m.CONDITION, (name,)]}
-        of_page = {each.name.replace(" ", "_") for each in conditions_of(snapshot)}
-        assert of_page == of_alerts == found & {name.replace(" ", "_") for name in CONDITIONS}
-        return found
+        of_page = {condition.name.replace(" ", "_") for condition in conditions_of(snapshot)}
+        assert of_page == of_alerts == result & {name.replace(" ", "_") for name in CONDITIONS}
+        return result
 
 
 def rules_of(snapshot: Snapshot) -> set[str]:
-    return {each.rule for each in wrong(Facts.of(snapshot))}
+    return {finding.rule for finding in wrong(Facts.of(snapshot))}
 
 
 Minute = Callable[[Day, int], None]
@@ -150,7 +150,7 @@ def healthy(day: Day, minute: int) -> None:
 
 
 def looked_at() -> Iterator[int]:
-    """The minutes at which the query is looked at: each one around a change, else some."""
+    """Yield the minutes of checks: each one around a change, otherwise some."""
     yield from range(3)
     yield from range(60, DAY, 60)
     for change in (BEGINS, ENDS):
@@ -158,39 +158,39 @@ def looked_at() -> Iterator[int]:
 
 
 def told_by(fault: Minute, day: Day) -> dict[int, set[str]]:
-    """What is said in each minute at which the query is looked at."""
-    minutes, found = set(looked_at()), {}
+    """Return the findings in each checked minute."""
+    minutes, results = set(looked_at()), {}
     for minute in range(DAY):
         day.now = START + minute * MINUTE
         (fault if BEGINS <= minute < ENDS else healthy)(day, minute)
         if minute in minutes:
-            found[minute] = day.found()
-    return found
+            results[minute] = day.found()
+    return results
 
 
 @pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")
 @pytest.mark.parametrize("rule", FAULTS)
 def test_a_fault_is_said_while_it_lasts(rule: str) -> None:
-    for minute, said in told_by(FAULTS[rule], Day()).items():
+    for minute, rules in told_by(FAULTS[rule], Day()).items():
         if BEGINS + _SLACK <= minute < ENDS:
-            assert said == {rule}, f"minute {minute - BEGINS} of the fault"
+            assert rules == {rule}, f"minute {minute - BEGINS} of the fault"
         elif minute < BEGINS or minute >= ENDS + _SLACK:
-            assert said == set(), f"minute {minute}, healthy"
+            assert rules == set(), f"minute {minute}, healthy"
         else:
-            assert said <= {rule}
+            assert rules <= {rule}
 
 
 @pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")
 def test_epochs_that_take_too_long_are_said_while_they_do() -> None:
-    """Where the source does not tell its backlog, the interval of the trigger is what there is."""
+    """Without a known backlog, the trigger's interval is the criterion."""
 
     day = Day()
     day.tells_backlog = False
-    for minute, said in told_by(slow, day).items():
+    for minute, rules in told_by(slow, day).items():
         if BEGINS + 2 * _SLACK <= minute < ENDS:  # an epoch takes two minutes, and three have to
-            assert said == {"falling_behind"}, minute
+            assert rules == {"falling_behind"}, minute
         elif minute < BEGINS or minute >= ENDS + _SLACK:
-            assert said == set(), minute
+            assert rules == set(), minute
 
 
 def test_a_watermark_in_the_future_stays() -> None:
@@ -205,15 +205,15 @@ def test_a_watermark_in_the_future_stays() -> None:
 def test_a_source_that_is_rare_is_not_silent() -> None:
     """It has a file each hour: that is usual after the second one, and not after the first."""
     day = Day()
-    said = []
+    rules = []
     for minute in range(6 * 60):
         day.now = START + minute * MINUTE
         if minute % 60 == 0:
             day.epoch()
         day.beat()
         if minute > 125:
-            said.append(day.found())
-    assert set().union(*said) == set()
+            rules.append(day.found())
+    assert set().union(*rules) == set()
     day.now += 4 * HOUR
     day.beat()
     assert day.found() == {"silent_source"}
@@ -274,7 +274,7 @@ def test_a_query_that_starts_again_and_again_is_in_a_loop() -> None:
     assert day.found() == {"crash_loop"}
     [condition] = conditions_of(day.model.snapshot())
     assert condition.line == "Started 5 times in 30 min, and failed 4; last error: no such table"
-    assert day.ledger.standing().counters[m.FAILURES, ()] == 1
+    assert day.ledger.values().counters[m.FAILURES, ()] == 1
     day.now += 6 * MINUTE
     day.epoch()
     assert day.found() == set(), "it has run for a while"

@@ -25,30 +25,30 @@ SETTINGS = {
 
 
 def home(subtask: int, **values: Any) -> Any:
-    """The report of a task in a home of its own."""
-    told = {"host": "one", "executor": 7, "process": 100 + subtask, "private_bytes": 30 * MIB, **values}
-    return keyed(subtask=subtask, **told)
+    """Return the report of a task in its own home."""
+    report = {"host": "one", "executor": 7, "process": 100 + subtask, "private_bytes": 30 * MIB, **values}
+    return keyed(subtask=subtask, **report)
 
 
 def query(*epochs: list[Any], **settings: str) -> Snapshot:
-    made = model()
+    query_model = model()
     for number, reports in enumerate(epochs):
-        made.progressed(progress(number, *reports))
-    found = made.snapshot()
-    return replace(found, run=replace(found.run, settings={**SETTINGS, **settings}))
+        query_model.progressed(progress(number, *reports))
+    result = query_model.snapshot()
+    return replace(result, run=replace(result.run, settings={**SETTINGS, **settings}))
 
 
 def memory(*epochs: list[Any], **settings: str) -> ExecutorMemory:
-    [found] = executor_memory_of(query(*epochs, **settings))
-    return found
+    [executors] = executor_memory_of(query(*epochs, **settings))
+    return executors
 
 
 def terms(found: ExecutorMemory) -> dict[str, int]:
-    return {each.name: each.bytes for each in found.terms}
+    return {term.name: term.bytes for term in found.terms}
 
 
 def test_each_executor_has_its_processes_and_their_state() -> None:
-    found = query(
+    memory = query(
         [
             source(host="one", executor=7, process=50, private_bytes=20 * MIB),
             *(home(each, keys=5, state_bytes=100, memory_limit=1 << 30) for each in (0, 1)),
@@ -56,7 +56,7 @@ def test_each_executor_has_its_processes_and_their_state() -> None:
             home(3, executor=8),
         ]
     )
-    one, other, two = found.run.executors
+    one, other, two = memory.run.executors
     assert one == ExecutorRun("one", 7, 2, 1, 60 * MIB, 20 * MIB, 200, 10, 1 << 30)
     assert (other.host, other.executor, other.homes, other.workers, other.limit) == ("one", 8, 1, 0, None)
     assert (two.host, two.homes, two.home_bytes, two.worker_bytes) == ("two", 1, 30 * MIB, 0)
@@ -64,30 +64,30 @@ def test_each_executor_has_its_processes_and_their_state() -> None:
 
 def test_a_task_that_does_not_tell_its_executor_is_in_the_only_one_of_its_host() -> None:
     read = source(host="one", process=50, private_bytes=20 * MIB, memory_limit=1 << 30)
-    [found] = query([read, home(0)]).run.executors
-    assert (found.executor, found.homes, found.workers, found.limit) == (7, 1, 1, 1 << 30)
+    [result] = query([read, home(0)]).run.executors
+    assert (result.executor, result.homes, result.workers, result.limit) == (7, 1, 1, 1 << 30)
     several = query([read, home(0), home(1, executor=8)]).run.executors
     assert [(each.executor, each.homes, each.workers) for each in several] == [(7, 1, 0), (8, 1, 0)]
 
 
 def test_tasks_without_work_still_live_where_they_were() -> None:
-    [found] = query([home(0, keys=5), home(1, keys=6)], [home(1, keys=7)]).run.executors
-    assert (found.homes, found.keys, found.home_bytes) == (2, 12, 60 * MIB)
+    [executor] = query([home(0, keys=5), home(1, keys=6)], [home(1, keys=7)]).run.executors
+    assert (executor.homes, executor.keys, executor.home_bytes) == (2, 12, 60 * MIB)
 
 
 def test_a_task_that_moves_leaves_its_process() -> None:
     moved = home(0, process=200, private_bytes=40 * MIB)
-    [found] = query([home(0), home(1)], [moved]).run.executors
-    assert (found.homes, found.home_bytes) == (2, 70 * MIB)
+    [executor] = query([home(0), home(1)], [moved]).run.executors
+    assert (executor.homes, executor.home_bytes) == (2, 70 * MIB)
     gone = query([home(0, memory_limit=5)], [home(0, host="two", process=9)])
-    assert [(each.host, each.limit) for each in gone.run.executors] == [("two", None)]
+    assert [(executor.host, executor.limit) for executor in gone.run.executors] == [("two", None)]
 
 
 def test_workers_of_a_source_are_forgotten_after_a_while() -> None:
     first = [source(host="one", executor=7, process=50, subtask=9), home(0)]
     for epochs, workers in ((19, 1), (20, 0)):
-        [found] = query(first, *([home(0)] for _ in range(epochs))).run.executors
-        assert found.workers == workers
+        [result] = query(first, *([home(0)] for _ in range(epochs))).run.executors
+        assert result.workers == workers
 
 
 def test_it_does_not_grow_with_the_processes_and_executors_that_were_there() -> None:
@@ -101,14 +101,16 @@ def test_it_does_not_grow_with_the_processes_and_executors_that_were_there() -> 
 
 
 def test_processes_that_do_not_tell_their_memory_are_not_added_up() -> None:
-    [found] = query([home(0), home(1, private_bytes=None)]).run.executors
-    assert found.home_bytes is None
+    [executor] = query([home(0), home(1, private_bytes=None)]).run.executors
+    assert executor.home_bytes is None
     assert query([keyed()]).run.executors == []  # a report of a former version
 
 
 def test_the_formula() -> None:
-    found = memory([home(each, keys=1000, state_bytes=10_000, bytes_out=500, memory_limit=1 << 40) for each in (0, 1)])
-    assert terms(found) == {
+    executors = memory(
+        [home(each, keys=1000, state_bytes=10_000, bytes_out=500, memory_limit=1 << 40) for each in (0, 1)]
+    )
+    assert terms(executors) == {
         "JVM besides its heap": 384 * MIB,
         "shared": 250 * MIB,
         "workers": 8 * 25 * MIB,
@@ -116,11 +118,11 @@ def test_the_formula() -> None:
         "state": 2000 * 350 + 4 * 20_000,
         "records": 3 * 1000,
     }
-    assert found.computed == sum(terms(found).values())
-    # What is measured stands for homes and state.
-    assert found.needed == found.computed - terms(found)["homes"] - terms(found)["state"] + 60 * MIB
-    assert found.overhead == 1200 * MIB
-    assert (found.heap, found.limit, found.name) == (2048 * MIB, (2048 + 2800) * MIB, "one, process 7")
+    assert executors.computed == sum(terms(executors).values())
+    # The measured size replaces homes and state.
+    assert executors.needed == executors.computed - terms(executors)["homes"] - terms(executors)["state"] + 60 * MIB
+    assert executors.overhead == 1200 * MIB
+    assert (executors.heap, executors.limit, executors.name) == (2048 * MIB, (2048 + 2800) * MIB, "one, process 7")
 
 
 @pytest.mark.parametrize(
@@ -140,9 +142,9 @@ def test_what_a_term_depends_on(settings: dict[str, str], reports: list[Any], na
 
 def test_without_homes_tasks_are_in_workers() -> None:
     reports = [home(0, keys=9), source(host="one", executor=7, process=50, private_bytes=20 * MIB)]
-    found = memory(reports, **{"spark.pillarbox.homes": "off"})
-    assert (found.home_bytes, found.worker_bytes, found.needed) == (None, 50 * MIB, found.computed)
-    assert terms(found)["state"] == 9 * 350
+    executors = memory(reports, **{"spark.pillarbox.homes": "off"})
+    assert (executors.home_bytes, executors.worker_bytes, executors.needed) == (None, 50 * MIB, executors.computed)
+    assert terms(executors)["state"] == 9 * 350
 
 
 @pytest.mark.parametrize(
@@ -158,10 +160,10 @@ def test_without_homes_tasks_are_in_workers() -> None:
     ],
 )
 def test_the_limit_of_a_container(settings: dict[str, str], told: int | None, limit: int | None) -> None:
-    found = memory([home(0, memory_limit=told)], **settings).limit
-    assert found == (None if limit is None else pytest.approx(limit, abs=MIB))
+    executors = memory([home(0, memory_limit=told)], **settings).limit
+    assert executors == (None if limit is None else pytest.approx(limit, abs=MIB))
 
 
 def test_the_records_of_the_largest_epoch_are_divided_among_executors() -> None:
-    found = executor_memory_of(query([home(0, bytes_out=900), home(1, host="two")], [home(0, bytes_out=10)]))
-    assert [terms(each)["records"] for each in found] == [3 * 450] * 2
+    memory = executor_memory_of(query([home(0, bytes_out=900), home(1, host="two")], [home(0, bytes_out=10)]))
+    assert [terms(each)["records"] for each in memory] == [3 * 450] * 2

@@ -1,4 +1,4 @@
-"""What follows from a snapshot: why event time is where it is, skew, growth."""
+"""Conclusions from a snapshot: held watermarks, skew, growth."""
 
 from __future__ import annotations
 
@@ -20,39 +20,40 @@ _DAY = 86_400_000
 def _held(*reports: Any) -> Any:
     query = model()
     query.progressed(progress(1, *reports))
-    [found] = held_watermarks(query.snapshot())
-    return found
+    [result] = held_watermarks(query.snapshot())
+    return result
 
 
 def test_the_partition_that_holds_event_time_is_named_with_its_record() -> None:
-    place = {"topic": "payments", "partition": 1, "offset": 17}
-    found = _held(
+    position = {"topic": "payments", "partition": 1, "offset": 17}
+    held = _held(
         source(subtask=0, event_times=[START, START + 9, {}]),
-        source(subtask=1, event_times=[START - 9, START - 5, place]),
+        source(subtask=1, event_times=[START - 9, START - 5, position]),
         keyed(subtask=0, watermark=START - 6, held_by=[0, 1]),
         keyed(subtask=1, watermark=START, held_by=[0, 0]),
     )
-    assert (found.vertex, found.subtask, found.watermark, found.way) == (1, 0, START - 6, [[0, 1]])
-    assert (found.source, found.partition, found.latest, found.place) == (0, 1, START - 5, place)
-    assert found.message == (
-        "partition 1 of the source of 'payments' holds it: its newest record is topic payments, partition 1, offset 17"
+    assert (held.vertex, held.subtask, held.watermark, held.way) == (1, 0, START - 6, [[0, 1]])
+    assert (held.source, held.partition, held.latest, held.place) == (0, 1, START - 5, position)
+    assert held.message == (
+        "partition 1 of the source of 'payments' holds it back: its newest record is topic payments, partition 1,"
+        " offset 17"
     )
 
 
 def test_records_that_do_not_say_where_they_are() -> None:
-    found = _held(source(event_times=[START, START, {}]), keyed(watermark=START, held_by=[0, 0]))
-    assert "keep its place in the DataFrame: the columns topic, partition and offset" in found.message
+    held = _held(source(event_times=[START, START, {}]), keyed(watermark=START, held_by=[0, 0]))
+    assert "keep its position in the DataFrame: Kafka's columns topic, partition and offset" in held.message
 
 
 def test_a_source_without_records_holds_event_time() -> None:
-    found = _held(keyed(watermark=START, held_by=[0, -1]))
-    assert (found.source, found.partition, found.latest) == (0, None, None)
-    assert found.message.startswith("the source of 'payments' had no records: its watermark stays")
+    held = _held(keyed(watermark=START, held_by=[0, -1]))
+    assert (held.source, held.partition, held.latest) == (0, None, None)
+    assert held.message.startswith("the source of 'payments' had no records, so its watermark stays")
     assert _held(keyed(watermark=MIN_TIMESTAMP, held_by=[0, -1])).watermark is None
 
 
 def test_what_holds_nothing_and_what_has_ended() -> None:
-    assert _held(keyed(watermark=START)).message == "no input holds it: all are idle, or have ended"
+    assert _held(keyed(watermark=START)).message == "no input holds it back: all are idle or have ended"
     query = model()
     query.progressed(progress(1, keyed(watermark=MAX_WATERMARK)))
     assert held_watermarks(query.snapshot()) == []
@@ -65,8 +66,8 @@ def test_the_way_leads_over_levels_and_over_tasks_of_earlier_epochs() -> None:
         progress(1, source(subtask=3, event_times=[1, 2, {}]), keyed(subtask=1, watermark=5, held_by=[0, 3]))
     )
     query.progressed(progress(2, keyed(**second, watermark=5, held_by=[1, 1])))
-    found = {each.vertex: each for each in held_watermarks(query.snapshot())}[2]
-    assert (found.way, found.source, found.partition) == ([[1, 1], [0, 3]], 0, 3)
+    results = {watermark.vertex: watermark for watermark in held_watermarks(query.snapshot())}[2]
+    assert (results.way, results.source, results.partition) == ([[1, 1], [0, 3]], 0, 3)
 
 
 def test_a_heavy_key_is_named_with_the_error_of_its_share() -> None:
@@ -76,9 +77,9 @@ def test_a_heavy_key_is_named_with_the_error_of_its_share() -> None:
         keyed(subtask=1, busy_ms=10, records_in=100, key_sample=[100, []]),
     ]
     query.progressed(progress(1, *tasks))
-    [found] = skew_of(query.snapshot().epochs[-1])
-    assert (found.busiest, round(found.factor, 2), found.tasks) == (0, 1.8, 2)
-    [heavy] = found.heavy
+    [result] = skew_of(query.snapshot().epochs[-1])
+    assert (result.busiest, round(result.factor, 2), result.tasks) == (0, 1.8, 2)
+    [heavy] = result.heavy
     assert (heavy.key, heavy.subtask) == ("'ann'", 0)
     assert heavy.share == pytest.approx(0.45)
     assert heavy.error == pytest.approx(2 * (0.25 / 400) ** 0.5 * 0.9)
@@ -96,12 +97,12 @@ def _grown(limit: str | None, step: int) -> Any:
     for number in range(30):
         at = next(times)
         task = keyed(state_bytes=1000 + 10 * number, keys=number, process_bytes=(1 << 20) + step * number)
-        told = progress(number, task)
+        report = progress(number, task)
         # A quarter of an hour lies between two epochs.
         hour, minute = divmod(15 * number, 60)
-        told["timestamp"] = f"2023-11-14T{hour:02d}:{minute:02d}:00.000Z"
+        report["timestamp"] = f"2023-11-14T{hour:02d}:{minute:02d}:00.000Z"
         assert at
-        query.progressed(told)
+        query.progressed(report)
     if limit is not None:
         query._run.settings["spark.executor.pyspark.memory"] = limit
     return query.snapshot()
@@ -120,8 +121,8 @@ def test_the_day_on_which_memory_runs_out() -> None:
 
 
 def test_a_limit_that_nobody_has_set_is_no_guess() -> None:
-    assert memory_of(_grown(None, 1024)).message == "no limit is known: spark.executor.pyspark.memory is not set"
-    assert memory_of(_grown("2m", 0)).message == "it does not grow"
+    assert memory_of(_grown(None, 1024)).message == "no limit: spark.executor.pyspark.memory is not set"
+    assert memory_of(_grown("2m", 0)).message == "not growing"
     assert memory_of(model().snapshot()).full_at is None
 
 
@@ -137,16 +138,23 @@ def test_a_failure_goes_as_a_line_and_comes_back() -> None:
     error = OperatorError("operator 'count' failed at the record Row(n=1): ValueError: no\nand more")
     error.__cause__ = ValueError("no")
     error.at(operator="count", key="ann", record=(1,), position=4, uid="count", number=7)
-    found = Failure.of(error, 3, Attempt(2, 12, 1))
-    assert (found.error, found.cause, found.operator, found.uid) == ("OperatorError", "ValueError", "count", "count")
-    assert (found.key, found.record, found.number) == ("'ann'", "(1,)", 7)
-    assert (found.subtask, found.epoch, found.attempt) == (3, 12, 1)
-    text = f"Job aborted: pillarbox._errors.OperatorError: {error}\n{found.to_line()} SQLSTATE: 39000\n\tat org.apache"
+    failure = Failure.of(error, 3, Attempt(2, 12, 1))
+    assert (failure.error, failure.cause, failure.operator, failure.uid) == (
+        "OperatorError",
+        "ValueError",
+        "count",
+        "count",
+    )
+    assert (failure.key, failure.record, failure.number) == ("'ann'", "(1,)", 7)
+    assert (failure.subtask, failure.epoch, failure.attempt) == (3, 12, 1)
+    text = (
+        f"Job aborted: pillarbox._errors.OperatorError: {error}\n{failure.to_line()} SQLSTATE: 39000\n\tat org.apache"
+    )
     back = Failure.of_text(text)
     assert back is not None
     assert back.message.startswith("operator 'count' failed at the record Row(n=1): ValueError: no\nand more")
-    assert {**vars(back), "message": ""} == vars(found)
-    assert without_line(f"{error}\n{found.to_line()}") == str(error)
+    assert {**vars(back), "message": ""} == vars(failure)
+    assert without_line(f"{error}\n{failure.to_line()}") == str(error)
 
 
 @pytest.mark.parametrize("text", ["nothing", "failure: {", "a failure: {}", "failure: []"])

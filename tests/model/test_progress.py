@@ -1,4 +1,4 @@
-"""From a progress report to an epoch: what Spark says of it, and the sums and the parts of task reports."""
+"""Conversion of a progress report to an epoch: Spark's values, and sums and parts of task reports."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_an_epoch_has_sparks_parts_and_ours() -> None:
 
 def test_rows_are_those_of_the_sources_where_spark_leaves_out_the_sum() -> None:
     """As under Spark Connect."""
-    given = progress(3, source(records_in=6))
-    assert epoch_of(given).rows == 6
-    assert epoch_of({**given, "numInputRows": None}).rows == 10
-    assert epoch_of({**given, "numInputRows": 0}).rows == 0
+    report = progress(3, source(records_in=6))
+    assert epoch_of(report).rows == 6
+    assert epoch_of({**report, "numInputRows": None}).rows == 10
+    assert epoch_of({**report, "numInputRows": 0}).rows == 0
 
 
 def test_a_task_that_ran_twice_counts_once_and_is_repeated() -> None:
@@ -64,16 +64,16 @@ def test_programs_of_a_query_are_told_apart() -> None:
         name: values for name, values in one["observedMetrics"].items() if values["tasks"]
     }
     one["observedMetrics"]["mine"] = {"rows": 5}
-    assert [(each.program, each.records_in) for each in epoch_of(one).vertices] == [
+    assert [(vertex.program, vertex.records_in) for vertex in epoch_of(one).vertices] == [
         ("pillarbox", 1),
         ("pillarbox 2", 2),
     ]
 
 
 def test_the_name_of_a_python_source_is_the_same_in_each_run() -> None:
-    told = progress(1, source(records_in=9))
-    told["sources"][0]["description"] = "org.apache.spark.python.PythonMicroBatchStream@221f402a"
-    assert epoch_of(told).sources[0].description == "PythonMicroBatchStream"
+    report = progress(1, source(records_in=9))
+    report["sources"][0]["description"] = "org.apache.spark.python.PythonMicroBatchStream@221f402a"
+    assert epoch_of(report).sources[0].description == "PythonMicroBatchStream"
 
 
 def test_json_and_back() -> None:
@@ -92,9 +92,9 @@ def test_fields_of_a_later_version_are_left_out() -> None:
     told = json.loads(json.dumps(asdict(query.snapshot())))
     told["later"] = 1
     told["epochs"][0]["later"] = {"a": 1}
-    found = read(Snapshot, told)
-    assert isinstance(found.epochs[0], EpochRun)
-    assert found.epochs[0].number == 1
+    document = read(Snapshot, told)
+    assert isinstance(document.epochs[0], EpochRun)
+    assert document.epochs[0].number == 1
     del told["id"]
     with pytest.raises(TypeError):
         read(Snapshot, told)

@@ -18,10 +18,10 @@ def test_it_keeps_the_newest_epochs_and_the_tasks_of_the_last_ones() -> None:
     query = model()
     for number in range(EPOCHS + 10):
         query.progressed(progress(number, keyed(records_in=1)))
-    found = query.snapshot()
-    assert [each.number for each in found.epochs] == list(range(10, EPOCHS + 10))
-    assert [bool(each.tasks) for each in found.epochs] == [False] * (EPOCHS - 5) + [True] * 5
-    assert sum(each.epochs for each in found.run.moments) == EPOCHS + 10
+    result = query.snapshot()
+    assert [epoch.number for epoch in result.epochs] == list(range(10, EPOCHS + 10))
+    assert [bool(epoch.tasks) for epoch in result.epochs] == [False] * (EPOCHS - 5) + [True] * 5
+    assert sum(moment.epochs for moment in result.run.moments) == EPOCHS + 10
 
 
 def test_a_report_that_comes_again_is_left_out() -> None:
@@ -29,18 +29,18 @@ def test_a_report_that_comes_again_is_left_out() -> None:
     query.progressed(progress(4, keyed(records_in=1)))
     query.progressed(progress(4))
     query.progressed(progress(3))
-    assert [(each.number, len(each.tasks)) for each in query.snapshot().epochs] == [(4, 1)]
+    assert [(epoch.number, len(epoch.tasks)) for epoch in query.snapshot().epochs] == [(4, 1)]
 
 
 def test_that_there_was_nothing_to_do_is_no_epoch() -> None:
-    """Spark reports it with the number of the epoch that comes next."""
+    """Spark reports it with the number of the next epoch."""
     query = model()
     idle = {"latestOffset": 23, "triggerExecution": 37}
     query.progressed(progress(0, durationMs=idle))
     query.progressed(progress(0, keyed(records_in=1)))
     query.progressed(progress(1, durationMs=idle))
     query.progressed(progress(1, keyed(records_in=2)))
-    assert [(each.number, each.vertices[0].records_in) for each in query.snapshot().epochs] == [(0, 1), (1, 2)]
+    assert [(epoch.number, epoch.vertices[0].records_in) for epoch in query.snapshot().epochs] == [(0, 1), (1, 2)]
 
 
 def test_a_query_ends_or_fails_once() -> None:
@@ -50,18 +50,18 @@ def test_a_query_ends_or_fails_once() -> None:
     query.ended()
     run = query.snapshot().run
     assert (run.status, run.ended, query.has_ended) == ("failed", START, True)
-    assert [(each.uid, each.number, each.message) for each in run.failures] == [("count", 7, "bad")]
+    assert [(failure.uid, failure.number, failure.message) for failure in run.failures] == [("count", 7, "bad")]
 
 
 def test_an_error_without_data_is_a_failure_too() -> None:
     query = model()
     query.failed("Job aborted")
-    assert [each.message for each in query.snapshot().run.failures] == ["Job aborted"]
+    assert [failure.message for failure in query.snapshot().run.failures] == ["Job aborted"]
 
 
 def test_the_version_grows_with_each_change() -> None:
     query = model()
-    seen = [query.look()]
+    seen = [query.refresh()]
     for change in (
         lambda: query.progressed(progress(1)),
         lambda: query.failed("x"),
@@ -69,10 +69,10 @@ def test_the_version_grows_with_each_change() -> None:
         lambda: query.progressed(progress(1)),
     ):
         change()
-        seen.append(query.look())
-    first, told, failed, ended, again = seen
-    assert first < told < failed
-    # A query ends once, and an epoch is told once.
+        seen.append(query.refresh())
+    first, second, failed, ended, again = seen
+    assert first < second < failed
+    # A query ends once, and an epoch is counted once.
     assert failed == ended == again
 
 
@@ -100,18 +100,18 @@ def test_moments_add_up_to_the_epochs_and_are_bounded(given_epochs: list[tuple[i
     for number, (rows, step) in enumerate(given_epochs):
         at += step
         moments.add(_epoch(number, rows, at), plan())
-    found = moments.all()
-    assert len(found) <= 480
-    assert sum(each.epochs for each in found) == len(given_epochs)
-    assert sum(each.rows for each in found) == sum(rows for rows, _ in given_epochs)
-    assert sum(each.counters["count.late_records_dropped"] for each in found) == len(given_epochs)
-    assert [each.at for each in found] == sorted(each.at for each in found)
-    last, count = found[-1], len(given_epochs) - 1
+    result = moments.all()
+    assert len(result) <= 480
+    assert sum(each.epochs for each in result) == len(given_epochs)
+    assert sum(each.rows for each in result) == sum(rows for rows, _ in given_epochs)
+    assert sum(each.counters["count.late_records_dropped"] for each in result) == len(given_epochs)
+    assert [each.at for each in result] == sorted(each.at for each in result)
+    last, count = result[-1], len(given_epochs) - 1
     assert (last.last, last.keys, last.state_bytes) == (count, {"count": count}, {"count": 10 * count})
     assert last.counters["ask.latency_p99_us"] == count
     assert last.lag == 500
-    assert found[0].first == 0
-    assert sum(each.home_restarts for each in found) == 2 * len(given_epochs)
-    assert sum(each.fallbacks for each in found) == 3 * len(given_epochs)
+    assert result[0].first == 0
+    assert sum(each.home_restarts for each in result) == 2 * len(given_epochs)
+    assert sum(each.fallbacks for each in result) == 3 * len(given_epochs)
     # They follow each other without a gap.
-    assert all(other.first == one.last + 1 for one, other in pairwise(found))
+    assert all(other.first == one.last + 1 for one, other in pairwise(result))

@@ -120,16 +120,16 @@ def run(make, watermark, *records):
     backend: Any = Store()
     clock = ManualProcessingTimeService()
     executor = MailboxProcessor(lambda controller: controller.suspend_default_action()).get_mailbox_executor(0)
-    taken = Taken()
+    collector = Taken()
     keyed = KeyedContext(backend, InternalTimeServiceManager(backend, clock))
-    operator = make(OperatorContext("op", "op", 0, 1, executor, clock, taken, keyed=keyed))
+    operator = make(OperatorContext("op", "op", 0, 1, executor, clock, collector, keyed=keyed))
     operator.open()
     backend.seal()
     operator.process_records(Records(list(records), list(range(len(records)))))
     operator.process_watermark(watermark)
     operator.process_records(Records(list(records[:1]), [100]))
     operator.close()
-    return taken.values
+    return collector.values
 
 
 def by_first(value):

@@ -56,10 +56,10 @@ SIDE = OutputTag[Any]("side")
 
 
 class Boom(Exception):
-    """What the functions raise."""
+    """The functions' error."""
 
 
-# -- the model: a program that never saw the records at which the function raises --
+# -- the model: a program that never received the failing records --
 
 
 class Last(AggregateFunction):
@@ -82,10 +82,10 @@ def add_to(total: list[int], value: Any) -> list[int]:
 
 
 class Acts(KeyedProcessFunction):
-    """Does what its records say. Timers at odd times act, too; at multiples of three they raise when they have acted.
+    """Acts on its records' instructions. Timers at odd times act, too; timers at multiples of three raise after acting.
 
     Args:
-        raises: whether it raises at all; if not, it does nothing where it would.
+        raises: whether it raises; otherwise failing records have no effect.
         ttl: the time-to-live of its states.
     """
 
@@ -184,7 +184,7 @@ steps = st.one_of(
 
 
 class Runs:
-    """A harness, of which a restart makes another one."""
+    """A harness that restarts as another one."""
 
     def __init__(self, raises: bool, ttl: StateTtlConfig | None) -> None:
         self.raises = raises
@@ -222,7 +222,7 @@ class Runs:
         self.said.append((sorted(harness.get_keys()), harness.num_event_time_timers()))
 
 
-# (Only reads clear what has expired: how much the cleanup looks at depends on the records that there were.)
+# Only reads remove expired state: the cleanup's extent depends on the number of records.
 LIVES = [
     None,
     StateTtlConfig(10, cleanup_in_background=False),
@@ -269,7 +269,7 @@ def test_a_time_to_live_is_that_of_the_last_good_access():
         assert harness.get_output() == [None, None]
 
 
-# -- what the letter says --
+# -- content of a dead letter --
 
 
 class Parse(MapFunction):
@@ -562,7 +562,7 @@ def test_functions_of_a_broadcast_stream_under_keys():
     with harness_for(KeyedBroadcasts(), key_by=len, broadcast=[RULES], on_error=BAD) as harness:
         harness.push1("a")
         harness.push1("be")
-        _ = harness.snapshot()  # what is changed from here on has to be told of
+        _ = harness.snapshot()  # later changes must be recorded
         harness.push2("bad")
         harness.push2("one")
         harness.push1("bad")
@@ -600,15 +600,15 @@ def test_interval_join(has_columns):
     env = StreamExecutionEnvironment()
     left = timed(env, [("k", 10, ""), ("k", 11, "")])
     right = timed(env, [("k", 10, "bad"), ("k", 11, "good")])
-    # Which record comes last, and is the letter, is for the order of both sources to say.
+    # The sources' order determines which record is last, and is the dead letter.
     results = joined(env, left, right).execute_and_collect()
-    letters = [each for each in results if isinstance(each[0], tuple)]
+    letters = [result for result in results if isinstance(result[0], tuple)]
     assert letters and all(key == "k" and value[2] in ("bad", "") for value, key, _ in letters)
-    assert {(10, 11), (11, 11)}.issuperset(each for each in results if each not in letters)
+    assert {(10, 11), (11, 11)}.issuperset(result for result in results if result not in letters)
 
 
 class Counts(ProcessJoinFunction):
-    """The number of the pair among those of its key."""
+    """The pair's number among its key's pairs."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -733,8 +733,9 @@ def test_letters_that_nobody_takes_are_said_and_counted(caplog):
     env = StreamExecutionEnvironment()
     assert env.from_collection(["1", "x", "y"]).map(int, on_error=BAD).execute_and_collect() == [1]
     assert [record.message for record in caplog.records if "is dropped" in record.message] == [
-        "a record whose function raised ValueError is dropped, as no output takes the side output 'bad': make an output"
-        " of get_side_output(...) of it. Further ones are only counted (operator 'map: int', subtask 0, epoch 0)"
+        "a record whose function raised ValueError is dropped, because no output contains the side"
+        " output 'bad': add get_side_output(...) to the outputs. Further records are counted without a"
+        " log line (operator 'map: int', subtask 0, epoch 0)"
     ]
 
 
@@ -762,7 +763,7 @@ def first_positive(number):
     ids=["map", "process", "key_by", "timestamps"],
 )
 def test_letters_that_another_output_takes_are_no_reason_to_warn(step, caplog):
-    """Each output is a program of its own, which has only the operators that lead to it."""
+    """Each output is a program of its own, with only its upstream operators."""
     env = StreamExecutionEnvironment()
     stream = step(env.from_collection([3, -1, 5]))
     letters = stream.get_side_output(BAD).map(lambda letter: letter.value)
@@ -798,9 +799,7 @@ def test_a_field_that_cannot_be_folded(method, mode):
 
 def test_a_name_of_what_has_positions():
     keyed = StreamExecutionEnvironment().from_collection([("a", 1)]).key_by(lambda row: row[0])
-    with pytest.raises(
-        OperatorError, match=r"sum\('n'\): a tuple has no names: give the position of the field, from 0"
-    ):
+    with pytest.raises(OperatorError, match=r"sum\('n'\): a tuple has no field names: pass a field's position, from 0"):
         keyed.sum("n").execute_and_collect()
 
 
@@ -858,10 +857,12 @@ def test_records_without_a_key_join_nothing(method, tags):
     else:
         out = windows.apply(lambda firsts, seconds: [bad("".join([*firsts, *seconds]))])
     with env.local_job(out=out, letters=pairs.get_side_output(BAD), windows=out.get_side_output(BAD)) as job:
-        found = job.run()
-    assert sorted(found["out"]) == ["aa", "bb"]
-    assert [(each.value, each.key, each.timestamp) for each in found["letters"]] == [("bad", None, 7)] * tags.count(BAD)
-    assert found["windows"] == []
+        result = job.run()
+    assert sorted(result["out"]) == ["aa", "bb"]
+    assert [(each.value, each.key, each.timestamp) for each in result["letters"]] == [("bad", None, 7)] * tags.count(
+        BAD
+    )
+    assert result["windows"] == []
 
 
 def test_a_join_has_a_side_output_only_with_on_error():
@@ -869,12 +870,12 @@ def test_a_join_has_a_side_output_only_with_on_error():
     with pytest.raises(ProgramError, match=r"join\(\) has no side outputs before where\(key, on_error=tag\)"):
         one.join(two).where(len).equal_to(len).get_side_output(BAD)
     for method in ("where", "equal_to"):
-        with pytest.raises(ProgramError, match=rf'{method}\(\): on_error is "fail" or the OutputTag'):
+        with pytest.raises(ProgramError, match=rf'{method}\(\): on_error must be "fail" or the OutputTag'):
             getattr(one.co_group(two), method)(len, on_error=3)
 
 
 def test_rows_without_a_key_stay_columns():
-    """Rows of a DataFrame are handed on as they are; those with NaN in the key's column are not."""
+    """Rows of a DataFrame pass unchanged, except rows with NaN in the key's column."""
     fields = Types.ROW_NAMED(["key", "at"], [Types.DOUBLE(), Types.LONG()])
     batch = pa.RecordBatch.from_pydict({"key": [1.0, NAN, 2.0], "at": [1, 2, 3]})
     env = StreamExecutionEnvironment()
@@ -925,10 +926,10 @@ def test_records_without_a_timestamp(bads):
     timed = env.from_collection(values).assign_timestamps_and_watermarks(at, on_error=BAD)
     out = timed.process(lambda value, ctx: [(value, ctx.timestamp())])
     with env.local_job(out=out, letters=timed.get_side_output(BAD)) as job:
-        found = job.run()
-    assert found["out"] == [(("a", 5), 5), (("b", 3), 3)]
-    assert [letter.value for letter in found["letters"]] == bads
-    assert [letter.operator for letter in found["letters"]] == ["timestamps"] * len(bads)
+        result = job.run()
+    assert result["out"] == [(("a", 5), 5), (("b", 3), 3)]
+    assert [letter.value for letter in result["letters"]] == bads
+    assert [letter.operator for letter in result["letters"]] == ["timestamps"] * len(bads)
 
 
 @pytest.mark.parametrize("columnar", [False, True])
@@ -944,9 +945,9 @@ def test_rows_without_a_timestamp(columnar, times):
         batch = pa.RecordBatch.from_pydict({"at": pa.array(times, pa.int64())})
         records = ArrowRecords(batch)
         runs = records if columnar else Records(records.values)
-        found = job.run_epoch({source: [[runs]]}, bounded=True)
-    assert found["out"] == [time for time in times if time is not None]
-    assert [letter.value.at for letter in found["letters"]] == [None] * times.count(None)
+        outputs = job.run_epoch({source: [[runs]]}, bounded=True)
+    assert outputs["out"] == [time for time in times if time is not None]
+    assert [letter.value.at for letter in outputs["letters"]] == [None] * times.count(None)
 
 
 @pytest.mark.parametrize(
@@ -961,7 +962,7 @@ def test_rows_without_a_timestamp(columnar, times):
     ],
 )
 def test_what_is_no_fate_of_a_record_is_refused(build, method):
-    with pytest.raises(ProgramError, match=method + ': on_error is "fail" or the OutputTag'):
+    with pytest.raises(ProgramError, match=method + ': on_error must be "fail" or the OutputTag'):
         build(StreamExecutionEnvironment().from_collection(["a"]))
 
 
@@ -973,22 +974,22 @@ def test_a_keyed_stream_has_a_side_output_only_with_on_error():
 
 @pytest.mark.parametrize("bad", [[], [4_999], [0, 9_999], [*range(100, 110)], [*range(10_000)]])
 def test_bad_rows_are_found_in_halves(bad):
-    """What is looked at for a bad row among many: a few parts, and each good row in order."""
+    """Searching a bad row among many looks at a few parts, and passes good rows in order."""
     looks = []
     are_bad = set(bad)
     columns = ArrowRecords(pa.RecordBatch.from_pydict({"n": np.arange(10_000)}))
 
     def look(part):
         looks.append(len(part))
-        found = part.batch.column(0).to_pylist()
-        if not are_bad.isdisjoint(found):
+        result = part.batch.column(0).to_pylist()
+        if not are_bad.isdisjoint(result):
             raise OperatorError("bad") from ValueError("bad")
-        return found
+        return result
 
     refused: list[int] = []
     letters: Any = SimpleNamespace(write=lambda cause, value, key, stamp: refused.append(value.n))
     parts = [*sort_out(columns, look, (OperatorError,), letters, in_halves=True)]
     good = [n for n in range(10_000) if n not in are_bad]
-    assert [n for _, found in parts for n in found] == [n for part, _ in parts for n in part] == good
+    assert [n for _, result in parts for n in result] == [n for part, _ in parts for n in part] == good
     assert refused == bad
     assert len(looks) <= min(1 + 2 * 14 * len(bad), 2 * 10_000)

@@ -1,4 +1,4 @@
-"""The end of event time, 2**63 - 1: every timer fires there, and an operator comes to an end."""
+"""The end of event time, 2**63 - 1: every timer fires, and an operator ends."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_a_timer_that_sets_itself_without_end_is_told_of(monkeypatch, on_error):
         assert len(harness.get_output()) == 2 * 3_000
         with pytest.raises(
             ProgramError,
-            match=r"key '[ab]': the data has ended, .* set more than 1200 timers, the latest by that at 21\d+: .*"
-            r" set no timer where current_watermark\(\) is 2\*\*63 - 1, or use batch mode",
+            match=r"key '[ab]': after the end of the data, .* set more than 1200 timers, the latest at 21\d+\."
+            r".* set no timer if current_watermark\(\) is 2\*\*63 - 1, or use batch mode",
         ):
             harness.end_input()
 
@@ -135,5 +135,5 @@ def test_a_trigger_of_global_windows_that_fires_without_end_is_told_of(monkeypat
         lambda stream: stream.window(GlobalWindows.create()).trigger(Again()).aggregate(Number())
     ) as harness:
         harness.push(("a", 1), 1)
-        with pytest.raises((ProgramError, OperatorError), match=r"timers have then set more than 1100 timers"):
+        with pytest.raises((ProgramError, OperatorError), match=r"timers have set more than 1100 timers"):
             harness.end_input()

@@ -70,9 +70,9 @@ def test_each_kind_of_records_is_summed(kind):
 
 
 def check(kind: str, fields: list[tuple[str, int, str]], cut: int) -> None:
-    """Compare five programs with plain Python; the first records come in an epoch of their own."""
+    """Compare five programs with plain Python; the first records are in an epoch of their own."""
     make, field, key_of, amount_of = KINDS[kind]
-    records = [make(*each) for each in fields]
+    records = [make(*field_) for field_ in fields]
 
     def build(env, records):
         keyed = records.key_by(key_of)
@@ -83,13 +83,13 @@ def check(kind: str, fields: list[tuple[str, int, str]], cut: int) -> None:
         first = harness.run_epoch()
         harness.push("records", *records[cut:])
         second = harness.run_epoch()
-    assert [make(*each) for each in fields] == records  # as they were
+    assert [make(*field_) for field_ in fields] == records  # as they were
     for method, key in product(METHODS, "ab"):
-        mine = [record for record in records if key_of(record) == key]
+        own = [record for record in records if key_of(record) == key]
         got = [record for record in first[method] + second[method] if key_of(record) == key]
-        assert len(got) == len(mine)
+        assert len(got) == len(own)
         for number, result in enumerate(got, 1):
-            seen = mine[:number]
+            seen = own[:number]
             if method.endswith("_by"):
                 assert result == _best(method, seen, amount_of)
             else:
@@ -100,7 +100,7 @@ def check(kind: str, fields: list[tuple[str, int, str]], cut: int) -> None:
 
 
 def _best(method, seen, amount_of):
-    return (min if method == "min_by" else max)(seen, key=amount_of)  # the first of equal ones
+    return (min if method == "min_by" else max)(seen, key=amount_of)  # the first of equals
 
 
 def fields_of(record):
@@ -148,7 +148,7 @@ def test_what_is_no_field_is_refused(field):
     ("records", "field", "said"),
     [
         ([(1, 2), (1, 3)], 2, r"sum\(2\): the record has 2 fields, counted from 0"),
-        ([1, 2], 1, r"sum\(1\): the record has no positions: give the name of a field"),
+        ([1, 2], 1, r"sum\(1\): the record has no positions: pass a field's name"),
         ([Row.of(a=1), Row.of(a=2)], "b", "no column 'b'; the columns are a"),
     ],
 )

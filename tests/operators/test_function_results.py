@@ -1,4 +1,4 @@
-"""What functions give: copied where it may change, refused where it is no result."""
+"""Functions' results: copied if they may change, refused if invalid."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_object_that_is_given_again_and_again_is_copied(wrap, expected):
 
 
 class Tally(dict[str, int]):
-    """A dictionary of the program's own."""
+    """A dictionary class of the program."""
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,9 @@ def test_one_value_in_the_place_of_results_is_refused(results):
     ):
         with (
             Keyed(operator) as harness,
-            pytest.raises(OperatorError, match=r"'op' failed at the record 1: .* which is one value, not the values"),
+            pytest.raises(
+                OperatorError, match=r"'op' failed at the record 1: .* a single value and not an iterable of values"
+            ),
         ):
             harness.push(1)
 
@@ -243,6 +245,6 @@ def test_a_side_output_has_a_tag():
 
     with (
         Harness(node(ProcessOperator, "p", process)) as harness,
-        pytest.raises(ProgramError, match="operator 'p': a side output is named by an OutputTag, not by 'late'"),
+        pytest.raises(ProgramError, match="operator 'p': a side output needs an OutputTag, not 'late'"),
     ):
         harness.push(1)

@@ -1,6 +1,6 @@
-"""What an interval join by rows does for a record, counted: it goes by the record's pairs, not by what the key has.
+"""Counted work of a row interval join: proportional to a record's pairs, not to the key's state.
 
-And what interval joins keep: records that may still find a partner, and few others.
+And its state: only records that may still match, and few others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECORDS = 400
 
 
 class Time(int):
-    """An event time that counts what it is compared with."""
+    """An event time that counts its comparisons."""
 
     compared = 0
 
@@ -73,7 +73,7 @@ class Counting:
 
 
 class Join:
-    """A harness, and what was counted in it."""
+    """A harness with its counts."""
 
     def __init__(self, lower: int, upper: int) -> None:
         keyings = (Keying(key_of, "join"), Keying(key_of, "join"))
@@ -102,7 +102,7 @@ def pair(left: Any, right: Any, ctx: Any) -> Iterator[Any]:
     yield left, right
 
 
-# How many records find partners where is said with each: all are of one key.
+# The parameters have the number of records with partners: all have one key.
 @pytest.mark.parametrize(
     ("lower", "upper", "times", "partner"),
     [
@@ -130,9 +130,9 @@ def test_records_that_go(lower, upper):
         join.harness.push2(-1, Time(time)) if time % 100 == 0 else None
         join.harness.push_watermark(time)
     assert join.cost < 120 * 5 * RECORDS + 2 * len(join.harness.get_output())
-    # They are gone a little later than their last partner might have come.
-    kept = max(upper, 0) + max(abs(lower), abs(upper), upper - lower) // 8 + 1
-    assert len(join.harness.state_of("k")["left"]) <= kept + 1
+    # They expire slightly after their last possible partner.
+    limit = max(upper, 0) + max(abs(lower), abs(upper), upper - lower) // 8 + 1
+    assert len(join.harness.state_of("k")["left"]) <= limit + 1
     join.harness.push_watermark(20 * RECORDS)
     assert join.harness.state_of("k") == {}
 
@@ -150,7 +150,7 @@ INTERVALS = st.tuples(st.integers(-60, 60), st.integers(0, 60)).map(lambda drawn
 
 
 def one_side_ahead(ahead, behind, first):
-    """One side has caught up, or is at the end of time; event time is that of the other one."""
+    """One side has caught up, or is at the end of time; event time is the other side's."""
     steps = [(ahead, "a", [first]), ("watermark", "", [0])]
     for time in range(0, 150, 10):
         steps += [(behind, "a", [time, time + 5]), (ahead, "b", [first]), ("watermark", "", [time])]
@@ -167,8 +167,8 @@ def one_side_ahead(ahead, behind, first):
 @example(True, one_side_ahead("right", "left", FAR), (-9, -5))
 def test_a_join_keeps_what_may_find_a_partner_and_little_else(by_columns, steps, interval):
     lower, upper = interval
-    # Rows are kept until event time has passed them, whenever their last partner may come. They go with a timer that
-    # they share with others.
+    # Rows are stored until event time has passed them, whenever their last partner may arrive. They share a timer for
+    # their removal.
     waits = {"left": upper, "right": -lower}
     if not by_columns:
         waits = {side: max(wait, 0) for side, wait in waits.items()}
@@ -191,11 +191,11 @@ def test_a_join_keeps_what_may_find_a_partner_and_little_else(by_columns, steps,
                 harness.snapshot()  # which is when rows are joined, and dropped
             for side, wait in waits.items():
                 needed = sum(time + wait >= watermark for time in on_time[side])
-                kept = kept_by(harness, side, by_columns)
+                rows = kept_by(harness, side, by_columns)
                 if by_columns:
-                    assert needed <= kept <= 2 * needed
+                    assert needed <= rows <= 2 * needed
                 elif what == "watermark":
-                    assert needed <= kept <= sum(time + wait + step >= watermark for time in on_time[side])
+                    assert needed <= rows <= sum(time + wait + step >= watermark for time in on_time[side])
 
 
 def by_rows(interval):

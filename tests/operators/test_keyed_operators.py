@@ -1,4 +1,4 @@
-"""Operators on keyed streams: timers, keys, keyed state, and what a record costs."""
+"""Operators on keyed streams: timers, keys, keyed state, and the cost per record."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SIDE = OutputTag("side")
     "operator", [node(ReduceOperator, "r", max, Keying(str, "key_by")), node(MapOperator, "r", str, Keying(str, "by"))]
 )
 def test_an_operator_that_works_under_keys_needs_keyed_state(operator):
-    with pytest.raises(ProgramError, match=r"operator 'r' works under keys, .* give it a keyed harness"):
+    with pytest.raises(ProgramError, match=r"operator 'r' needs keyed state, .* use a keyed harness"):
         Harness(operator)
 
 
@@ -371,9 +371,9 @@ def test_state_behind_a_key_by_but_without_a_key_is_refused():
             return None
 
     stream = StreamExecutionEnvironment.get_execution_environment().from_collection([1])
-    with pytest.raises(ProgramError, match=r"asks for the keyed state 'seen'.* KeyedProcessFunction"):
+    with pytest.raises(ProgramError, match=r"uses the keyed state 'seen'.* KeyedProcessFunction"):
         stream.key_by(lambda value: value).process(Asks()).execute_and_collect()
-    with pytest.raises(ProgramError, match="asks for the keyed state 'seen'"):
+    with pytest.raises(ProgramError, match="uses the keyed state 'seen'"):
         stream.map(CountingMap()).execute_and_collect()
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the user's functions, in the tasks' reports."""
+"""Metrics of user functions in task reports."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def two_kinds(group):
 @pytest.mark.parametrize(
     ("define", "said"),
     [
-        (two_kinds, "has two metrics called 'a', of different kinds"),
-        (lambda group: group.counter(""), "the name of a metric is a non-empty string"),
-        (lambda group: group.add_group(5), "the name of a metric is a non-empty string, not 5"),
+        (two_kinds, "has two metrics named 'a', of different kinds"),
+        (lambda group: group.counter(""), "a metric's name must be a non-empty string"),
+        (lambda group: group.add_group(5), "a metric's name must be a non-empty string, not 5"),
         (lambda group: group.gauge("a", 5), r"gauge\('a'\) takes a function that returns a number, not 5"),
         (lambda group: group.gauge("a", lambda: "x"), r"operator 'map: Wrong': the gauge 'map-\d+.a' failed"),
-        (lambda group: group.gauge("a", lambda: float("nan")), "it returned nan, which is no number"),
+        (lambda group: group.gauge("a", lambda: float("nan")), "it returned nan, which is not a number"),
     ],
 )
 def test_wrong_metrics_are_named(define, said):

@@ -1,4 +1,4 @@
-"""Each operator alone: what comes out, with which timestamp, and what its errors say."""
+"""Each operator alone: output, timestamps and errors."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_results_of_one_call_leave_meanwhile(operator):
 
 
 class Odd(dict[str, int]):
-    """A dict whose values nobody can ask for."""
+    """A dict whose values cannot be read."""
 
     def values(self):
         raise RuntimeError("no")
@@ -131,7 +131,7 @@ def large(value):
 
 
 def test_large_results_are_handed_on_in_parts():
-    """A run of small results stays whole, as far as their number goes; one of large ones is bounded in bytes."""
+    """A run of small results stays whole, up to its maximum number; a run of large ones is bounded in bytes."""
 
     def to_the_side(value, ctx):
         ctx.output(SIDE, large(value)[0])
@@ -245,7 +245,7 @@ def test_timers_on_a_stream_without_key_are_refused(method):
     def process(value, ctx):
         getattr(ctx.timer_service(), f"{method}_timer")(5)
 
-    with pytest.raises(ProgramError, match=r"'p' sets a timer, but its stream has no key: put key_by"):
+    with pytest.raises(ProgramError, match=r"'p' sets a timer on a stream without keys: call key_by"):
         run(node(ProcessOperator, "p", process), [1])
 
 
@@ -257,7 +257,7 @@ def test_keyed_state_on_a_stream_without_key_is_refused():
         def process_element(self, value, ctx):
             pass
 
-    with pytest.raises(ProgramError, match=r"'p' asks for the keyed state 's', but its stream has no key"):
+    with pytest.raises(ProgramError, match=r"'p' uses the keyed state 's' on a stream without keys"):
         run(node(ProcessOperator, "p", Greedy()), [1])
 
 

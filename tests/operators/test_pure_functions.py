@@ -1,4 +1,4 @@
-"""Functions whose results need no copy, as no call can reach what an earlier one has returned."""
+"""Functions whose results need no copy: no call can reach an earlier result."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_pure_function_of_records_that_can_change_is_no_exception():
 
     env = StreamExecutionEnvironment()
     numbers = env.from_collection([1, 2, 3]).map(Shares)
-    assert numbers.map(lambda each: each.shared()).map(lambda box: box[0]).execute_and_collect() == [1, 2, 3]
+    assert numbers.map(lambda number: number.shared()).map(lambda box: box[0]).execute_and_collect() == [1, 2, 3]
 
 
 def test_a_pure_function_that_raises_names_its_record():

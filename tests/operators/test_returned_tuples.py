@@ -1,4 +1,4 @@
-"""A tuple that a function returns is a sequence of records: errors say so where one record was meant."""
+"""A returned tuple is a sequence of records: errors explain it if one record was meant."""
 
 from __future__ import annotations
 

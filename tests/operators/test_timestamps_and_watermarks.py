@@ -1,4 +1,4 @@
-"""Event time: timestamps, watermark generators, and what a user's generator may do wrong."""
+"""Event time: timestamps, watermark generators, and errors of user generators."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_without_assigner_the_timestamps_stay():
     with Harness(stamping(BOUNDED)) as harness:
         harness.push(1, 100)
         assert (harness.get_records(), harness.get_watermarks()) == ([(1, 100)], [89])
-        with pytest.raises(ProgramError, match="records have no timestamp: give the strategy"):
+        with pytest.raises(ProgramError, match="records have no timestamps: call"):
             harness.push(1)
 
 
@@ -124,9 +124,9 @@ SILENT = BOUNDED.with_timestamp_assigner(lambda value: value).with_idleness(100)
 
 
 def epochs(script, *, made_anew):
-    """Run epochs: the time that passes before each, and its records; return what comes out, and the wake-ups."""
+    """Run epochs, each with its advance of time and records; return the output and the wake-ups."""
     operator = stamping(SILENT)
-    said, now, harness, snapshot = [], 1000, Harness(operator, processing_time=1000), None
+    outputs, now, harness, snapshot = [], 1000, Harness(operator, processing_time=1000), None
     for (step, values), anew in zip(script, made_anew):
         now += step
         if anew:
@@ -136,19 +136,19 @@ def epochs(script, *, made_anew):
         for value in values:
             harness.push(value)
         snapshot = harness.snapshot()
-        said.append((harness.get_elements(), harness.operator.next_wake_up))
+        outputs.append((harness.get_elements(), harness.operator.next_wake_up))
         harness.clear_output()
     harness.close()
-    return said
+    return outputs
 
 
 def test_a_subtask_that_never_had_a_record_is_silent_since_its_first_epoch():
     script = [(0, []), (60, []), (41, []), (500, []), (5, [20])]
     for made_anew in ([False] * 5, [False, *[True] * 4]):
-        said = epochs(script, made_anew=made_anew)
-        assert said[:2] == [([], 1101)] * 2
-        assert said[2:4] == [([WatermarkStatus(True)], None), ([], None)]
-        assert said[4] == ([(20, 20), WatermarkStatus(False), Watermark(9)], 1707)
+        outputs = epochs(script, made_anew=made_anew)
+        assert outputs[:2] == [([], 1101)] * 2
+        assert outputs[2:4] == [([WatermarkStatus(True)], None), ([], None)]
+        assert outputs[4] == ([(20, 20), WatermarkStatus(False), Watermark(9)], 1707)
 
 
 @given(
@@ -221,7 +221,7 @@ def test_a_watermark_that_is_none_is_named(watermark):
     ):
         harness.push_all([1, 2, 3])
     assert "operator 'times': the watermark generator failed at the record 2" in str(failure.value)
-    assert f"{watermark!r} ({type(watermark).__name__}) is no watermark" in str(failure.value)
+    assert f"{watermark!r} ({type(watermark).__name__}) is not a watermark" in str(failure.value)
 
 
 def test_a_watermark_may_be_numpys_int():

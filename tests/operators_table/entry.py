@@ -56,12 +56,12 @@ class Because:
 
 @dataclass(frozen=True)
 class Kept:
-    """What an operator keeps in state.
+    """An operator's state.
 
     Attributes:
         words: for the page.
-        format: how it is stored where the type of the records is declared: ``"plain"``, or how the reason begins for
-            which it is pickled, as the operator's task reports it; None: there is no state.
+        format: its storage if the type of the records is declared: ``"plain"``, or the beginning of the reason for
+            pickling, as reported by the operator's task. None without state.
         by_user: whether a function declares the state, and so its types.
     """
 
@@ -72,7 +72,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Late:
-    """What becomes of records that come after the watermark has passed them.
+    """Handling of records that arrive after the watermark has passed them.
 
     Attributes:
         words: for the page.
@@ -85,11 +85,11 @@ class Late:
 
 @dataclass(frozen=True)
 class Differs:
-    """How results in batch mode differ from those of a stream that ends.
+    """Difference between results in batch mode and of a stream that ends.
 
     Attributes:
         words: for the page.
-        expected: works out the results, of all records by time; None: a function's results depend on the order.
+        expected: computes the results from all records by time. None if a function's results depend on the order.
         same: whether there is no difference for the entry's program.
     """
 
@@ -104,9 +104,9 @@ class Refused:
 
     Attributes:
         change: for the page.
-        build: makes the operator that is changed.
+        build: creates the changed operator.
         words: a part of the error.
-        by_tasks: whether the tasks refuse it, when they read their state; else a start already does.
+        by_tasks: whether tasks refuse it, when they read their state; otherwise a start does.
     """
 
     change: str
@@ -121,11 +121,11 @@ class Resumes:
 
     Attributes:
         change: for the page.
-        then: the same: what becomes of the state.
-        build: makes the operator that is changed.
+        then: for the page: the effect on the state.
+        build: creates the changed operator.
         begun: the records before the change.
-        more: those after it, epoch by epoch; the input ends with them.
-        gives: what comes out after it.
+        more: the later records, epoch by epoch; the input ends with them.
+        gives: the output after the change.
     """
 
     change: str
@@ -145,7 +145,7 @@ NO_ARGUMENT = Because("it has no argument that its state depends on")
 
 
 class _Missing:
-    """Stands for what has to be entered."""
+    """Placeholder for a missing entry."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -164,19 +164,19 @@ _TO_ENTER = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A way to make an operator.
+    """A way to create an operator.
 
     Attributes:
         method: the public method of a class of streams, such as ``KeyedStream.reduce``.
-        operator: the class of the operator that is made.
-        build: makes it, from one stream of rows (key, n, at), or two.
-        case: which case of the method it is, where there are several.
-        inputs: of how many streams it is made.
+        operator: the class of the created operator.
+        build: creates it, from one stream of rows (key, n, at), or two.
+        case: the case of the method, if it has several.
+        inputs: its number of streams.
         ordered: whether the order of its output is known.
-        state: what it keeps.
-        late: what becomes of late records.
-        batch: what batch mode changes in its results.
-        changes: what may change in a program that resumes from its state.
+        state: its state.
+        late: its handling of late records.
+        batch: effects of batch mode on its results.
+        changes: permitted and refused changes in a program that resumes from its state.
         simulated: programs in which it runs on the simulated cluster, by name.
         chaos: its part of the program that chaos runs.
     """
@@ -202,7 +202,7 @@ class Entry:
         return any(getattr(self, name) is _MISSING for name in names or _TO_ENTER)
 
     def missing(self) -> Iterator[str]:
-        """Yield what is not entered."""
+        """Yield the missing fields."""
         for name, what in _TO_ENTER.items():
             if self.lacks(name):
                 yield f"{self}: {name} is missing: enter {what}"

@@ -1,4 +1,4 @@
-"""Functions that use what their operators have, for the entries of the table."""
+"""Functions that use their operators' features, for the entries of the table."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class AnyOf(CoMapFunction):
 
 
 class Seen(CoFlatMapFunction):
-    """Emits each number with those that the key has seen of the other stream."""
+    """Emits each number with the key's numbers so far in the other stream."""
 
     def open(self, runtime_context):
         self.ones = runtime_context.get_list_state(ListStateDescriptor("ones"))

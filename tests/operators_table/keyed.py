@@ -86,12 +86,12 @@ def added(one: Any, other: Any) -> Any:
 
 
 def folded(function: Any) -> Any:
-    """Return what a fold gives in batch mode: the result of each key."""
+    """Return a fold's results in batch mode: one per key."""
 
     def expected(rows: list[Any]) -> list[Any]:
         results: dict[Any, Any] = {}
-        for each in rows:
-            results[each.key] = function(results[each.key], each) if each.key in results else each
+        for event in rows:
+            results[event.key] = function(results[event.key], event) if event.key in results else event
         return list(results.values())
 
     return expected
@@ -244,7 +244,7 @@ def name_of(event: Any) -> tuple[int, int]:
 
 
 class FreshModel(Model):
-    """What is remembered of names."""
+    """The remembered names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class FreshModel(Model):
 
 
 def not_seen(within: int) -> Any:
-    """Return what batch mode lets pass of a key's records by time."""
+    """Return the records of a key that batch mode passes, by time."""
 
     def expected(key: Any, values: list[Any]) -> list[Any]:
         passed: list[Any] = []
@@ -275,7 +275,7 @@ def not_seen(within: int) -> Any:
 
 
 def not_seen_rows(rows: list[Any]) -> list[Any]:
-    groups = oracles.by_key([(each.key, each.at, each) for each in rows])
+    groups = oracles.by_key([(row.key, row.at, row) for row in rows])
     return [passed[2] for key, values in groups.items() for passed in not_seen(10)(key, values)]
 
 

@@ -50,18 +50,20 @@ def _rows() -> Iterator[tuple[str, ...]]:
 
 
 def _state(entry: Entry) -> str:
-    kept = entry.state
-    return f"{kept.words} (pickled)" if (kept.format or "").startswith("pickle") and not kept.by_user else kept.words
+    state = entry.state
+    return (
+        f"{state.words} (pickled)" if (state.format or "").startswith("pickle") and not state.by_user else state.words
+    )
 
 
 def _changes(entry: Entry) -> str:
     if not isinstance(entry.changes, list):
         return ""
-    said = [
+    changes = [
         f"{change.change}: refused" if isinstance(change, Refused) else f"{change.change}: {change.then}"
         for change in entry.changes
     ]
-    return "; ".join(dict.fromkeys(said))
+    return "; ".join(dict.fromkeys(changes))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Operators of all streams: map, flat_map, filter, process, asynchronous ones."""
+"""Operators of all streams: map, flat_map, filter, process, and asynchronous ones."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def thirds(event: Any) -> Iterator[Said]:
 
 class ThirdsModel(Model):
     def record(self, event: Event) -> None:
-        for said in thirds(event):
-            self.say(*said)
+        for third in thirds(event):
+            self.say(*third)
 
 
 THIRDS = Part("thirds", lambda events, faults: events.flat_map(thirds), ThirdsModel, has_state=False)

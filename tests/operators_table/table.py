@@ -1,11 +1,11 @@
-"""The table of operators: each way to make one, with all that tests and pages have to know of it.
+"""The table of operators: each way to create one, with the data that tests and pages need.
 
-An operator that is new is entered here, once. Its laws (``test_laws.py``), what it keeps, what may change, batch mode
-and late records (``test_entries.py``), restarts, savepoints and failures (``test_scenarios.py``), schedules of the
-simulated cluster (``tests/simulation``), a query on Spark that is killed and started again
-(``tests/faults/test_every_operator.py``), random faults (``tests/faults/chaos``) and ``docs/operators.md`` come from
-its entry, whose fields ``entry.py`` explains. Programs for simulation and chaos stand beside the entry, or in
-``tests/simulation/programs`` and ``tests/faults/parts``.
+A new operator is entered here, once. Its laws (``test_laws.py``), its state, changes, batch mode and late records
+(``test_entries.py``), restarts, savepoints and failures (``test_scenarios.py``), schedules of the simulated cluster
+(``tests/simulation``), a query on Spark that is killed and restarted (``tests/faults/test_every_operator.py``), random
+faults (``tests/faults/chaos``) and ``docs/operators.md`` are derived from its entry, whose fields ``entry.py``
+explains. Programs for simulation and chaos are beside the entry, or in ``tests/simulation/programs`` and
+``tests/faults/parts``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["ALIKE", "BASES", "NOT_ENTERED", "OPERATORS", "OTHERS", "chaos_parts"
 
 OPERATORS: list[Entry] = [*stateless.ENTRIES, *keyed.ENTRIES, *windows.ENTRIES, *two_streams.ENTRIES]
 
-# Classes of streams whose methods make what those of another class make.
+# Classes of streams whose methods create the same operators as another class.
 ALIKE = {"AllWindowedStream": "WindowedStream"}
 
 
@@ -127,7 +127,7 @@ def chaos_parts(joined: Joined | None = None) -> list[Part]:
     """Return the parts of the program that chaos runs.
 
     Args:
-        joined: how its joins join; None: as they are in the table.
+        joined: the kind of its joins, or None for the table's.
     """
     parts = list({entry.chaos.name: entry.chaos for entry in OPERATORS if isinstance(entry.chaos, Part)}.values())
     return [part if part.of is None or joined is None else part.of(joined) for part in parts]

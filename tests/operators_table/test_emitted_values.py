@@ -1,7 +1,7 @@
-"""An emitted value never changes: each operator, with functions that change what they have received and emitted.
+"""An emitted value never changes: each operator, with functions that change received and emitted values.
 
-The functions emit one object again and again, and change the records of earlier calls. The results must equal those
-with one record per epoch, whose results leave the process before the next record arrives.
+The functions emit one object repeatedly, and change the records of earlier calls. The results must equal those with one
+record per epoch, whose results leave the process before the next record arrives.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class Careless:
             each.log.append(-1)
         self.received = list(values)
         self.box.key = values[0].key
-        self.box.n = sum(each.n for each in values)
-        self.box.log[:] = [each.n for each in values]
+        self.box.n = sum(value.n for value in values)
+        self.box.log[:] = [value.n for value in values]
         return self.box
 
 
 def seen(value: Any) -> Any:
-    """What a consumer sees of a value when it gets it."""
+    """Return a consumer's view of a value on arrival."""
     if isinstance(value, (tuple, list)):
         return tuple(map(seen, value))
     return (value.key, value.n, tuple(value.log)) if isinstance(value, Cart) else value
@@ -349,7 +349,7 @@ def carts(*, later: int = 0) -> list[Cart]:
 
 
 def results(build: Callable[..., Any], *, together: bool) -> list[Any]:
-    """Return what consumers see, and what they see in a second branch, after one that spoils the records."""
+    """Return the consumers' views, and the views in a second branch, after one that spoils the records."""
     inputs = build.__code__.co_argcount - len(build.__defaults__ or ())
 
     def program(env: Any, first: Any, second: Any) -> Any:
@@ -393,18 +393,18 @@ def test_consumers_of_a_stream_have_records_of_their_own():
     source = env.from_collection(carts()).map(lambda cart: cart)
     spoilt = source.map(spoil).map(lambda cart: ("spoilt", cart.n))
     more = source.filter(emptied).map(lambda cart: ("more", len(cart.log)))
-    kept = source.map(lambda cart: ("kept", cart.n, len(cart.log)))
-    found = spoilt.union(more, kept).execute_and_collect()
-    assert sorted(found) == sorted(
+    cart_sizes = source.map(lambda cart: ("kept", cart.n, len(cart.log)))
+    results = spoilt.union(more, cart_sizes).execute_and_collect()
+    assert sorted(results) == sorted(
         each for n in range(1, 9) for each in (("spoilt", n + 1), ("more", 0), ("kept", n, 1))
     )
 
 
 def test_object_reuse_copies_nothing():
-    """A function that breaks its promise changes what it has emitted."""
+    """A function that breaks its promise changes its emitted values."""
     env = StreamExecutionEnvironment().enable_object_reuse()
-    found = env.from_collection(carts()).map(Maps()).map(lambda cart: cart.n).execute_and_collect()
-    assert found == [8] * 8
+    results = env.from_collection(carts()).map(Maps()).map(lambda cart: cart.n).execute_and_collect()
+    assert results == [8] * 8
 
 
 def test_what_cannot_be_copied_is_refused_by_operator_type_and_remedy():

@@ -1,4 +1,4 @@
-"""What the entries of the table say is so, and none is missing."""
+"""The table's entries are right and complete."""
 
 from __future__ import annotations
 
@@ -53,13 +53,12 @@ AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
 
 def all_operators() -> Iterator[type[StreamOperator]]:
     for module in pkgutil.walk_packages(pillarbox.__path__, "pillarbox."):
-        if not module.name.startswith("pillarbox.examples."):  # programs, which run when they are imported
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
     pending = [StreamOperator]
     while pending:
-        pending += (found := pending.pop()).__subclasses__()
-        if found is not StreamOperator and found.__module__.startswith("pillarbox."):
-            yield found
+        pending += (result := pending.pop()).__subclasses__()
+        if result is not StreamOperator and result.__module__.startswith("pillarbox."):
+            yield result
 
 
 def methods() -> Iterator[str]:
@@ -86,7 +85,7 @@ def test_every_method_is_entered():
 
 
 def test_every_entry_is_complete():
-    missing = [said for entry in OPERATORS for said in entry.missing()]
+    missing = [field for entry in OPERATORS for field in entry.missing()]
     assert not missing, "\n".join(missing)
 
 
@@ -104,12 +103,12 @@ def test_the_page_is_up_to_date():
 
 
 def of_entries_with(name: str) -> pytest.MarkDecorator:
-    """Return what runs a test for each entry that has a field: one that lacks it fails one test, that above."""
+    """Return a decorator that runs a test for each entry with a field; the test above finds missing fields."""
     return pytest.mark.parametrize("entry", [entry for entry in OPERATORS if not entry.lacks(name)], ids=str)
 
 
 def program(entry: Entry, strategy: WatermarkStrategy = AT) -> Callable[..., Any]:
-    """Return what builds the program of an entry, on streams whose columns are declared."""
+    """Return a function that builds an entry's program, on streams with declared columns."""
 
     def build(env: Any, left: Any, right: Any) -> Any:
         timed = (each.assign_timestamps_and_watermarks(strategy) for each in (left, right)[: entry.inputs])
@@ -140,11 +139,11 @@ def test_its_state_is_stored_as_it_says(entry):
     with ProgramTestHarness(program(entry)) as harness:
         push(harness, entry, *RECORDS)
         harness.run_epoch()
-        said = {report.state_format for report in harness._job.reports if report.uid == "op"}
+        formats = {report.state_format for report in harness._job.reports if report.uid == "op"}
     if entry.state.format is None:
-        assert said <= {None}
+        assert formats <= {None}
     else:
-        assert all(each is not None and each.startswith(entry.state.format) for each in said), said
+        assert all(each is not None and each.startswith(entry.state.format) for each in formats), formats
 
 
 KEEPING = [entry for entry in OPERATORS if step_of(entry).factory.keeps_records]
@@ -154,8 +153,8 @@ KEEPING = [entry for entry in OPERATORS if step_of(entry).factory.keeps_records]
 def test_records_are_kept_as_its_factory_says(entry):
     with ProgramTestHarness(program(entry)) as harness:
         push(harness, entry, *RECORDS)
-        found = Counter(harness.end_input()["output"])
-    assert found and found <= Counter(each.value for _, each in RECORDS)
+        outputs = Counter(harness.end_input()["output"])
+    assert outputs and outputs <= Counter(each.value for _, each in RECORDS)
 
 
 @of_entries_with("late")
@@ -171,15 +170,15 @@ def test_late_records_fare_as_it_says(entry):
 
 @of_entries_with("batch")
 def test_batch_mode_ends_with_the_same_records(entry):
-    """Or with what differs."""
-    by_time = sorted(RECORDS, key=lambda each: each[1].value.at)
+    """Or with the entry's difference."""
+    by_time = sorted(RECORDS, key=lambda record: record[1].value.at)
     no_watermarks = WatermarkStrategy.for_bounded_out_of_orderness(10**6).with_timestamp_assigner("at")
-    found = []
+    results = []
     for batch in (False, True):
         with ProgramTestHarness(program(entry, no_watermarks), batch=batch) as harness:
             push(harness, entry, *by_time)
-            found.append(Counter(map(repr, harness.end_input()["output"])))
-    streaming, in_batch = found
+            results.append(Counter(map(repr, harness.end_input()["output"])))
+    streaming, in_batch = results
     if entry.batch.same:
         assert in_batch == streaming
         return
@@ -194,10 +193,10 @@ CHANGES = [(entry, change) for entry in OPERATORS if isinstance(entry.changes, l
 @pytest.mark.parametrize(("entry", "change"), CHANGES, ids=lambda each: getattr(each, "change", None) or str(each))
 def test_a_change_is_refused_or_resumes_as_it_says(entry, change, tmp_path):
     def make(build: Callable[..., Any]) -> Callable[..., Any]:
-        def made(left: Any, right: Any) -> Any:
+        def stream_of(left: Any, right: Any) -> Any:
             return build(*(each.map(lambda value: value, ROW) for each in (left, right)[: entry.inputs]))
 
-        return made
+        return stream_of
 
     if isinstance(change, Refused):
         begun = Begun(make(entry.build), tmp_path, left=[record("a", 1, 1).value, record("a", 2, 2).value])
@@ -212,4 +211,4 @@ def test_a_change_is_refused_or_resumes_as_it_says(entry, change, tmp_path):
         begun = Begun(make(entry.build), tmp_path, left=[each.value for each in change.begun])
         assert begun.compared(make(change.build)).refused == []
         more = ([each.value for each in epoch] for epoch in change.more)
-        assert [tuple(each) for each in begun.resumes(make(change.build), *more)] == list(change.gives)
+        assert [tuple(resume) for resume in begun.resumes(make(change.build), *more)] == list(change.gives)

@@ -28,7 +28,7 @@ from tests.operators_table.entry import ROW, Entry, record
 from tests.operators_table.table import OPERATORS
 
 # Windows of several keys that end together fire in any order, and so do timers of one time: they have none after a
-# restart. Some records are late, equal, out of order, or of the far future.
+# restart. Some records are late, equal, out of order, or in the far future.
 SCRIPT: list[tuple[int, StreamRecord] | Watermark] = [
     (0, record("a", 1, 0)),
     (0, record("b", 2, 3)),
@@ -75,13 +75,13 @@ def harness_of(step: Any, operator: type[StreamOperator] = StreamOperator, **opt
 
 
 def input_of(entry: Entry, step: Any) -> list[Any]:
-    """Return the script as the operator gets it: after another one where that is made together with it."""
+    """Return the script as the operator's input: after another operator, if they are created together."""
     script: list[Any] = list(SCRIPT)
     if entry.inputs == 1:
         script = [each[1] if isinstance(each, tuple) else each for each in SCRIPT]
     if not issubclass(entry.operator, ColumnarOperator):
         return script
-    before = next(each for each in ancestors(step) if each.name == "window.partials")
+    before = next(ancestor for ancestor in ancestors(step) if ancestor.name == "window.partials")
     with harness_of(before) as harness:
         for each in script:
             if isinstance(each, Watermark):
@@ -95,9 +95,9 @@ def input_of(entry: Entry, step: Any) -> list[Any]:
 
 
 def ancestors(step: Any) -> Iterator[Any]:
-    for each in step.inputs:
-        yield each
-        yield from ancestors(each)
+    for input_ in step.inputs:
+        yield input_
+        yield from ancestors(input_)
 
 
 @pytest.mark.slow("all epochs of each operator, cut everywhere")

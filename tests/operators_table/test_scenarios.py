@@ -1,7 +1,7 @@
-"""Each operator of the table in each scenario: what comes out is what comes out undisturbed.
+"""Each operator of the table in each scenario: the output equals an undisturbed run's.
 
-A scenario is what may happen to a program between two epochs, or in one. It runs in this process, on the task runtime
-that Spark's workers run; on Spark there is ``tests/faults/test_every_operator.py``.
+A scenario is an event between two epochs of a program, or in one. It runs in this process, on the same task runtime as
+Spark's workers; on Spark there is ``tests/faults/test_every_operator.py``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def second_half(harness: ProgramTestHarness, entry: Entry) -> Out:
 
 @cache
 def undisturbed(name: str) -> Out:
-    (entry,) = (each for each in OPERATORS if str(each) == name)
+    (entry,) = (operator for operator in OPERATORS if str(operator) == name)
     with begin(entry) as harness:
         return first_half(harness, entry) + second_half(harness, entry)
 
@@ -113,12 +113,12 @@ CASES = [
 
 @pytest.mark.parametrize(("entry", "scenario"), CASES, ids=lambda each: getattr(each, "__name__", None) or str(each))
 def test_it_comes_out_as_undisturbed(entry, scenario, tmp_path):
-    found, right = scenario(entry, tmp_path), undisturbed(str(entry))
+    result, right = scenario(entry, tmp_path), undisturbed(str(entry))
     assert right
     if scenario is from_a_savepoint_at_another_parallelism and entry.method in IN_EACH_SUBTASK:
-        assert found.keys() == right.keys()
+        assert result.keys() == right.keys()
     else:
-        assert found == right
+        assert result == right
 
 
 @pytest.mark.parametrize("entry", OPERATORS, ids=str)
@@ -129,6 +129,6 @@ def test_each_task_is_replayed_to_the_same_state(entry, tmp_path):
     assert tasks
     for task in tasks:
         recording = read_recording(task)
-        found = replay(recording, diff=True, allow_calls=True)
-        assert (found.error, found.differs, found.state or []) == (None, [], [])
-        assert found.state is not None or not recording.facts.level
+        rerun = replay(recording, diff=True, allow_calls=True)
+        assert (rerun.error, rerun.differs, rerun.state or []) == (None, [], [])
+        assert rerun.state is not None or not recording.facts.level

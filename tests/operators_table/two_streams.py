@@ -1,4 +1,4 @@
-"""Operators of two streams: connected ones, broadcast state, joins."""
+"""Operators of two streams: connected streams, broadcast state, joins."""
 
 from __future__ import annotations
 
@@ -108,8 +108,10 @@ CONNECTED = [
         build=lambda a, b: a.connect(b).key_by("key", "key").process(AsyncPairs()),
         case="by key, with `async def`",
         ordered=False,
-        state=Kept(f"{FUNCTIONS}, and its timers; with `carry`, the unfinished records", "pickle: the", by_user=True),
-        batch=BY_TIME,
+        state=Kept(
+            "the function's states and timers; with `carry`, the unfinished records", "pickle: the", by_user=True
+        ),
+        batch=Differs("a key's records are sorted by time, across both streams"),
         simulated=Because("KeyedStream.process has the same operator but for its inputs"),
         chaos=Because("tests/operators/async_keyed/test_two_inputs.py has its rules"),
     ),
@@ -147,7 +149,7 @@ BROADCAST = [
         build=lambda a, b: a.key_by("key").connect(b.broadcast(RULES)).process(AsyncKeyedRuled()),
         case="by key, with `async def`",
         ordered=False,
-        state=Kept(f"broadcast state, {FUNCTIONS}, and its timers", "pickle: ", by_user=True),
+        state=Kept("broadcast state, the function's states and timers", "pickle: ", by_user=True),
         batch=FIRST,
         simulated=Because("KeyedStream.process has the same operator but for its inputs"),
         chaos=Because("tests/operators/async_keyed/test_two_inputs.py has its rules"),

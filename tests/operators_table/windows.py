@@ -43,7 +43,7 @@ def windowed(stream: Any, assigner: Any) -> Any:
 
 class Times(WindowFunction):
     def apply(self, key, window, inputs):
-        yield [each.at for each in inputs]
+        yield [input_.at for input_ in inputs]
 
 
 def counted(stream: Any, size: int, slide: int = 0) -> Any:

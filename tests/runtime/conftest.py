@@ -17,5 +17,5 @@ def _tasks_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _collections_leave_other_tests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker looks at all objects where a task was discarded; here those of all tests would be among them."""
+    """A worker examines all objects after a task is discarded; here they would include all tests' objects."""
     monkeypatch.setattr(gc, "unfreeze", lambda: None)

@@ -31,7 +31,7 @@ from pillarbox._runtime.spark.worker.task_host import TaskHost
 
 
 def context_of_task(partition: int, attempt: int, properties: dict[str, str]) -> TaskContext:
-    """Return what a task of Spark's may ask."""
+    """Return the context of a Spark task."""
     context = object.__new__(TaskContext)
     context._partitionId, context._taskAttemptId, context._localProperties = partition, attempt, properties
     return context
@@ -101,7 +101,7 @@ class Handle:
         self.timers[self.key].add(timestamp)
 
     def deleteTimer(self, timestamp: int) -> None:
-        # Spark logs a warning where there is none.
+        # Spark logs a warning for a missing timer.
         self.timers[self.key].remove(timestamp)
 
 
@@ -109,11 +109,11 @@ class Query:
     """A streaming query of a program with one output.
 
     Args:
-        stream: the stream to look at; its sources are collections, whose place the batches take.
+        stream: the stream to observe; the batches replace its collection sources.
         settings: of its session.
 
     Attributes:
-        handles: of each level behind a shuffle: what is committed.
+        handles: committed state of each level after a shuffle.
         reports: metrics of the tasks that ran in the last batch.
     """
 
@@ -137,10 +137,10 @@ class Query:
     def run_batch(
         self, *partitions: list[Any], now: int = 0, commit: bool = True, source: int = 0, last: bool = False
     ) -> list[Any]:
-        """Run a micro-batch; return the records that come out. Without ``commit`` it leaves no trace but residents.
+        """Run a micro-batch, and return its output. Without ``commit``, only residents change.
 
         Args:
-            source: the one that has input.
+            source: the source of the input.
             last: whether the query was started with this batch as its last one.
         """
         host = SourceHost(
@@ -202,7 +202,7 @@ class Query:
                     continue
                 handle.key = code
                 frames += processor.handleExpiredTimer((code,), Times(now), None)
-                # Spark deletes it after the call, also where it was registered again.
+                # Spark deletes it after the call, even if it was registered again.
                 handle.deleteTimer(at)
             processor.close()
         return self._observed(
@@ -220,14 +220,14 @@ def keyed_query(
     settings: dict[str, str] | None = None,
     **options: Any,
 ) -> Query:
-    """Return a query of numbers, each of which is a key of its function. That lives in a home, or as settings say.
+    """Return a query of numbers, each a key of its function, which runs in a home or as set.
 
     Args:
         options: of ``process``.
     """
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     env.set_max_parallelism(max_parallelism or parallelism)
-    rows: Any = env.from_collection([0])  # of which Spark's take the place
+    rows: Any = env.from_collection([0])  # replaced by Spark's batches
     stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(function, **options)
     return Query(env, stream.uid("function"), **{JOB_GROUP: run, QUERY_ID: query, MODE: "fork", **(settings or {})})
 

@@ -1,4 +1,4 @@
-"""Whole programs here: equal to plain Python, whatever the parallelism and however the input is cut into epochs."""
+"""Whole local programs: equal to plain Python, for any parallelism and any cut into epochs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 300), st.in
 
 def cut(items, places):
     """Items cut into epochs at the given places."""
-    edges = [0, *sorted(place % (len(items) + 1) for place in places), len(items)]
+    edges = [0, *sorted(cut % (len(items) + 1) for cut in places), len(items)]
     return [items[start:end] for start, end in pairwise(edges)]
 
 
@@ -241,9 +241,9 @@ def test_a_failure_at_any_level_leaves_no_trace():
             raise RuntimeError("unlucky")
         return value
 
-    for place in range(3):
+    for index in range(3):
 
-        def build(env, s, place=place):
+        def build(env, s, place=index):
             steps = [boom if place == n else (lambda x: x) for n in range(3)]
             first = s.map(steps[0]).key_by(lambda x: x % 3).reduce(max).map(steps[1])
             return first.key_by(lambda x: x % 2).reduce(lambda a, b: a + b).map(steps[2])
@@ -280,7 +280,7 @@ def test_functions_that_cannot_travel():
     import threading
 
     lock = threading.Lock()
-    with pytest.raises(ProgramError, match=r"cannot be sent to the workers: TypeError.*made in open\(\)"):
+    with pytest.raises(ProgramError, match=r"cannot be pickled for the workers: TypeError.*made in open\(\)"):
         StreamExecutionEnvironment().from_collection([1]).map(lambda x: (lock, x)).execute_and_collect()
 
 
@@ -328,7 +328,7 @@ class Clock(ProcessFunction):
 
 
 def test_the_clock_of_a_stream_without_key_is_that_of_its_partition():
-    """At a source it begins anew with each partition, whichever its task has read before."""
+    """At a source it starts anew with each partition, whatever its task has read before."""
 
     def build(env, events):
         return events.assign_timestamps_and_watermarks(monotonous()).process(Clock())

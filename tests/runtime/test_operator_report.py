@@ -32,7 +32,7 @@ def task(subtask: int, records: int, **values: Any) -> TaskReport:
 
 
 def progress(*tasks: TaskReport, name: str = "pillarbox") -> dict[str, Any]:
-    return {"observedMetrics": {observed_as(name): {"tasks": [text_of_report(one) for one in tasks]}}}
+    return {"observedMetrics": {observed_as(name): {"tasks": [text_of_report(task) for task in tasks]}}}
 
 
 def test_sums_the_busiest_task_and_what_is_lowest() -> None:
@@ -102,15 +102,15 @@ def test_records_that_are_broadcast_count_once() -> None:
     sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
     with LocalJob(env._compile("test", [sink])) as job:
         job.run()
-        (report,) = by_operator(each for each in job.reports if each.uid == "rules")
+        (report,) = by_operator(report for report in job.reports if report.uid == "rules")
     assert report.tasks == 4
     assert report.records_in == 103
 
 
 def test_what_is_printed_is_short() -> None:
-    said = repr(task(0, 5))
-    assert said.startswith("TaskReport(vertex='count -> out', uid='count', level=1, subtask=0, epoch=3, records_in=5")
-    assert "None" not in said and "alignment_ms" not in said and "counters" not in said
+    text = repr(task(0, 5))
+    assert text.startswith("TaskReport(vertex='count -> out', uid='count', level=1, subtask=0, epoch=3, records_in=5")
+    assert "None" not in text and "alignment_ms" not in text and "counters" not in text
     table = str(metrics(progress(task(0, 5_000, keys=2), task(1, 7, keys=1)), by="operator"))
     head, row = table.splitlines()
     assert head.split()[:4] == ["operator", "tasks", "in", "out"]
@@ -119,6 +119,6 @@ def test_what_is_printed_is_short() -> None:
 
 
 def test_by_something_else() -> None:
-    with pytest.raises(ProgramError, match='by is "task" or "operator", not \'uid\''):
+    with pytest.raises(ProgramError, match='by must be "task" or "operator", not \'uid\''):
         metrics(None, by="uid")  # type: ignore[call-overload]
     assert metrics(None, by="operator") == []

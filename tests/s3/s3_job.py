@@ -17,7 +17,7 @@ from tests.support.sessions import session_with_package
 
 __all__ = ["MAX_PARALLELISM", "session", "url", "writer"]
 
-# hadoop-aws has to have the version of the Hadoop that Spark comes with.
+# hadoop-aws must have Spark's Hadoop version.
 _HADOOP = next((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))
 PACKAGE = f"org.apache.hadoop:hadoop-aws:{_HADOOP.stem.removeprefix('hadoop-client-api-')}"
 MAX_PARALLELISM = 6

@@ -1,5 +1,6 @@
-"""The flights demo's query with source, checkpoint, sink and savepoints in an object store. The results are those of
-the oracle, whether its driver is killed, its checkpoint rescaled, or it starts from a savepoint."""
+"""The flights demo's query with source, checkpoint, sink and savepoints in an object store. The results equal the
+oracle's, also after a killed driver, a rescaled checkpoint, or a start from a savepoint.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ DAYS, BATCHES = 10, 6  # aircraft are followed for two weeks: all that were seen
 
 
 def put(spark: Any, source: Path, gateway: Gateway, folder: str, files: slice) -> None:
-    """Move some of the files of flights into the bucket; they keep their times, by which Spark takes them."""
+    """Move some of the flights' files into the bucket; they keep their times, which determine Spark's order."""
     context = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path
     target = path(url(f"{folder}/flights"))
@@ -43,7 +44,7 @@ def put(spark: Any, source: Path, gateway: Gateway, folder: str, files: slice) -
 
 
 def found(spark: Any, folder: str, *names: str) -> list[Any]:
-    """Return all that came out."""
+    """Return the whole output."""
     return canonical(
         [event for name in names for event in collected(spark.read.parquet(url(f"{folder}/{name}-events")))]
     )

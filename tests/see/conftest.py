@@ -12,6 +12,6 @@ from tests.see.browser import browser
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """The one browser of the test run."""
+    """The only browser of the test run."""
     with browser() as started:
         yield started

@@ -1,4 +1,4 @@
-"""A query that has something to say of every metric: late records, dead letters, requests that fail, user metrics."""
+"""A query with values for every metric: late records, dead letters, failing requests, user metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAD = OutputTag[DeadLetter]("bad")
 
 
 class Spent(KeyedProcessFunction):
-    """Adds up what was paid by a card. An amount below 0 is an error."""
+    """Adds up a card's payments. A negative amount is an error."""
 
     def open(self, ctx: Any) -> None:
         self.spent = ctx.get_state(ValueStateDescriptor("spent"))
@@ -42,7 +42,7 @@ class Spent(KeyedProcessFunction):
 
 
 async def score(spent: tuple[str, int]) -> tuple[str, int]:
-    """Ask a service about what was spent: it knows no card of Mallory's, and is slow about Trudy's."""
+    """Ask a service about a total: it does not know Mallory's card, and is slow for Trudy's."""
     if spent[0] == "mallory":
         raise ConnectionError("no such card")
     await asyncio.sleep(10 if spent[0] == "trudy" else 0.001)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 from urllib.request import urlopen
 
-# How long a test waits for what is to come (seconds): a busy machine may take minutes for an epoch.
+# Time limit of waits (seconds): a busy machine may take minutes for an epoch.
 _PATIENCE = 300
 _CONFIG = """
 global:
@@ -35,21 +35,21 @@ class Prometheus:
 
     def _ask(self, path: str, **parameters: str) -> Any:
         with urlopen(f"{self._url}/api/v1/{path}?{urlencode(parameters)}", timeout=60) as answer:
-            told = json.load(answer)
-        assert told["status"] == "success", told
-        return told["data"]
+            document = json.load(answer)
+        assert document["status"] == "success", document
+        return document["data"]
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Return the labels and values of an expression.
 
         Raises:
-            HTTPError: it is none.
+            HTTPError: the expression is invalid.
         """
         result = self._ask("query", query=expression)["result"]
         return [(each["metric"], float(each["value"][1])) for each in result]
 
     def rules(self) -> dict[str, dict[str, Any]]:
-        """Return what is known of each rule, by its name."""
+        """Return each rule's state, by name."""
         return {each["name"]: each for group in self._ask("rules")["groups"] for each in group["rules"]}
 
     def firing(self) -> list[dict[str, str]]:
@@ -58,12 +58,12 @@ class Prometheus:
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until something holds; return what it returns."""
+    """Wait for a condition, and return its value."""
     deadline = time.monotonic() + _PATIENCE
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"{what} did not come"
         time.sleep(0.2)
-    return found
+    return result
 
 
 def quick(rules: str) -> str:
@@ -93,11 +93,11 @@ def prometheus(folder: Path, scraped: str, rules: Path) -> Iterator[Prometheus]:
         try:
 
             def ready() -> list[str]:
-                said = log.read_text()
-                assert process.poll() is None, said
+                text = log.read_text()
+                assert process.poll() is None, text
                 # It listens before it can answer.
-                is_ready = "Server is ready to receive web requests" in said
-                return re.findall(r'msg="Listening on" address=(\S+)', said) if is_ready else []
+                is_ready = "Server is ready to receive web requests" in text
+                return re.findall(r'msg="Listening on" address=(\S+)', text) if is_ready else []
 
             yield Prometheus(f"http://{wait_until(ready, 'Prometheus')[0]}")
         finally:

@@ -94,10 +94,10 @@ def started(stream: DataStream, checkpoint: Path, name: str, **options: Any) -> 
 
 
 def slow_sink(stream: DataStream, checkpoint: Path, seconds: float) -> Any:
-    """The query of a stream that is written by a function, which takes this long for each of Arrow's batches.
+    """Return a query whose sink takes this long for each Arrow batch.
 
-    The rows are wide: what lies in sockets between the processes holds some megabytes. (Spark's ``foreach`` would not
-    do: it takes all rows at once, and keeps them on disk.)
+    The rows are wide: the sockets between the processes hold some megabytes. (Spark's ``foreach`` would take all rows
+    at once, and store them on disk.)
     """
 
     def slowly(batches: Iterator[Any]) -> Iterator[Any]:

@@ -30,9 +30,9 @@ pytestmark = [
 @pytest.fixture
 def opened() -> Iterator[list[Dashboard]]:
     """Dashboards that a test opens; they are closed, and queries stopped, after it."""
-    found: list[Dashboard] = []
-    yield found
-    for each in found:
+    results: list[Dashboard] = []
+    yield results
+    for each in results:
         each.close()
 
 
@@ -43,7 +43,7 @@ def show(query: Any, opened: list[Dashboard]) -> str:
 
 
 def wait_for(opened: Any, selector: str, text: str) -> str:
-    """Wait until an element has a text; return all that it says."""
+    """Wait until an element has a text, and return its whole text."""
     opened.wait_for_function(
         "([selector, text]) =>"
         " [...document.querySelectorAll(selector)].some((each) => each.textContent.includes(text))",
@@ -96,7 +96,7 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
                 seen.add(shown.evaluate("document.activeElement.getAttribute('class') || document.activeElement.id"))
             assert "key-text" in seen
             assert any("vertex" in each for each in seen)
-        # What a reader has unfolded, and where the keyboard is, stays when the page is drawn again.
+        # Open details and the focus survive a redraw.
         with page(chromium, url) as shown:
             shown.click("#plan summary")
             shown.focus("#plan g.vertex[data-uid=count]")
@@ -109,11 +109,11 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
         query.stop()
     with page(chromium, url) as shown:
         wait_for(shown, "#overview dd", "stopped")
-    # The list of queries shows what runs, as it runs.
+    # The list of queries shows running queries live.
     other = started(counts(spark, Inbox(tmp_path / "more")), tmp_path / "other", "more payments")
     try:
         with page(chromium, f"{opened[0].url}query/none") as shown:
-            wait_for(shown, "main p", "There is no such query here")
+            wait_for(shown, "main p", "The driver does not show this query")
         pillarbox.dashboard(other, port=0)
         with page(chromium, opened[0].url) as shown:
             wait_for(shown, "main td", "more payments")
@@ -132,7 +132,7 @@ def test_programs_of_a_query_are_below_each_other(
 ) -> None:
     inboxes = [Inbox(tmp_path / "one"), Inbox(tmp_path / "two")]
     for number, inbox in enumerate(inboxes):
-        inbox.put(*((f"c{place}", 1, place) for place in range(10 + number)))
+        inbox.put(*((f"c{index}", 1, index) for index in range(10 + number)))
     one, other = (counts(spark, inbox).to_dataframe("card STRING, seen LONG") for inbox in inboxes)
     writer = one.unionAll(other).writeStream.format("noop").queryName("both")
     query = pillarbox.start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
@@ -146,12 +146,12 @@ def test_programs_of_a_query_are_below_each_other(
             assert shown.locator("#plan g.output").count() == 2
             boxes = [each.bounding_box() for each in shown.locator("#plan g.vertex rect.box").all()]
             assert all(
-                one is other
-                or one["y"] + one["height"] <= other["y"]
-                or other["y"] + other["height"] <= one["y"]
-                or one["x"] + one["width"] <= other["x"]
-                or other["x"] + other["width"] <= one["x"]
-                for one in boxes
+                box is other
+                or box["y"] + box["height"] <= other["y"]
+                or other["y"] + other["height"] <= box["y"]
+                or box["x"] + box["width"] <= other["x"]
+                or other["x"] + other["width"] <= box["x"]
+                for box in boxes
                 for other in boxes
             ), "no box lies on another"
             assert not overflows(shown)
@@ -160,10 +160,10 @@ def test_programs_of_a_query_are_below_each_other(
 
 
 def _shares(shown: Any) -> dict[int, float]:
-    """The share of the epoch of each level, as the plan says it."""
+    """Return each level's share of the epoch, from the plan."""
     texts = shown.locator("#plan svg > text").all_text_contents()
-    found = [re.match(r"level (\d+).*?([\d.]+)% of the epoch", each) for each in texts]
-    return {int(each[1]): float(each[2]) for each in found if each is not None}
+    results = [re.match(r"level (\d+).*?([\d.]+)% of the epoch", text) for text in texts]
+    return {int(each[1]): float(each[2]) for each in results if each is not None}
 
 
 def test_a_slow_sink_shows_as_back_pressure(
@@ -227,4 +227,4 @@ def test_a_failure_is_shown_with_its_record_and_from_the_checkpoint_alone(
     open_dashboard([stored], "127.0.0.1", opened[0].port)
     with page(chromium, f"{opened[0].url}query/{query.id}") as shown:
         wait_for(shown, "#failures dd", "ValueError")
-        wait_for(shown, "#overview .note", "the driver does not tell it live")
+        wait_for(shown, "#overview .note", "not live: read from the checkpoint")

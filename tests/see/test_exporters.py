@@ -116,14 +116,14 @@ def _check_text(url: str) -> None:
 
 
 def _some_data(watching: Prometheus, feed: Callable[[], bool]) -> set[str] | None:
-    """Return the metrics whose panels have no data; None: there are others than may be."""
+    """Return the metrics whose panels have no data, or None if others than the permitted ones lack data."""
     feed()
     empty = {
         metric.prometheus_name
-        for each in of_board()
-        if not watching.query(of_panel(each.text))
+        for panel in of_board()
+        if not watching.query(of_panel(panel.text))
         for metric in METRICS
-        if metric.prometheus_name in each.text and metric.prometheus_name != "pillarbox_epochs_total"
+        if metric.prometheus_name in panel.text and metric.prometheus_name != "pillarbox_epochs_total"
     }
     return empty if empty <= MAY_BE_EMPTY else None
 
@@ -133,9 +133,9 @@ def _names(watching: Prometheus) -> set[str]:
 
 
 def _check_alerts(watching: Prometheus) -> None:
-    """Check that rules are evaluated without errors, and that those that fire say of what."""
+    """Check that rules are evaluated without errors, and that firing rules name their query."""
     rules = watching.rules()
-    assert rules.keys() == {each.place for each in of_alerts()}
+    assert rules.keys() == {alert.place for alert in of_alerts()}
     assert [(name, rule["lastError"]) for name, rule in rules.items() if rule.get("lastError")] == []
     [late] = [each for each in watching.firing() if each["alertname"] == "PillarboxLateRecords"]
     assert (late["query"], late["operator"], late["severity"]) == (NAME, "ordered", "warning")
@@ -146,7 +146,7 @@ def _check_alerts(watching: Prometheus) -> None:
 
 
 def test_a_query_that_fails(spark: SparkSession, tmp_path: Path) -> None:
-    """A collector in a registry of the program's has the end of a query, and its next run goes on."""
+    """A collector in the program's registry reports a query's end, and its next run continues."""
     inbox, checkpoint = Inbox(tmp_path / "payments"), tmp_path / "checkpoint"
     inbox.put(("ann", 1, 1), ("bob", -1, 2))
     registry = CollectorRegistry()
@@ -162,7 +162,7 @@ def test_a_query_that_fails(spark: SparkSession, tmp_path: Path) -> None:
     assert (value("up"), value("failures_total"), value("starts_total")) == (0, 1, 1)
     (inbox.folder / "000001.json").unlink()
     inbox.put(("ann", 1, 1))
-    # Its writer's own start() has nobody look after the query, so the collector does.
+    # Its writer's own start() has no hooks for the query, so the collector follows it.
     writer = counts(spark, inbox).to_dataframe("card STRING, seen LONG").writeStream.format("noop").queryName("fails")
     query = writer.option("checkpointLocation", str(tmp_path / "another checkpoint")).start()
     try:
@@ -180,7 +180,7 @@ def test_a_query_that_fails(spark: SparkSession, tmp_path: Path) -> None:
 
 @contextmanager
 def otlp_receiver() -> Iterator[tuple[str, list[ExportMetricsServiceRequest]]]:
-    """Take metrics by OTLP over HTTP; yield the address, and what has come."""
+    """Receive metrics by OTLP over HTTP; yield the address and the received metrics."""
     came: list[ExportMetricsServiceRequest] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -218,20 +218,22 @@ def test_metrics_by_otlp(spark: SparkSession, tmp_path: Path) -> None:
                 [resource] = came[-1].resource_metrics
                 [scope] = resource.scope_metrics
                 assert scope.scope.name == "pillarbox"
-                found = {each.name: each for each in scope.metrics}
-                return found if "pillarbox.records.in" in found else {}
+                results = {metric.name: metric for metric in scope.metrics}
+                return results if "pillarbox.records.in" in results else {}
 
             metrics = wait_until(sent, "an epoch")
             count = metrics["pillarbox.records.in"]
             assert (count.unit, count.sum.is_monotonic) == ("{record}", True)
             points = {
-                tuple(sorted((each.key, each.value.string_value) for each in point.attributes)): point.as_double
+                tuple(
+                    sorted((attribute.key, attribute.value.string_value) for attribute in point.attributes)
+                ): point.as_double
                 for point in count.sum.data_points
             }
             assert points[("operator", "count"), ("query", "by OTLP")] == 70
             state = metrics["pillarbox.state.size"]
             assert (state.unit, state.WhichOneof("data")) == ("By", "gauge")
-            assert metrics.keys() < {each.otel_name for each in METRICS}
+            assert metrics.keys() < {metric.otel_name for metric in METRICS}
         finally:
             query.stop()
             provider.shutdown()

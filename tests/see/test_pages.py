@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pillarbox_tools.dashboard import changes
+from pillarbox_tools.dashboard import versioned_view
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.model.shown import StoredQuery
 from pillarbox_tools.model.snapshot import Snapshot
@@ -130,10 +130,10 @@ def test_a_link_of_another_site_opens_the_page_and_its_scripts_get_nothing(
 ) -> None:
     with Dashboard(token=token) as opened, context_of(chromium) as context:
         opened.show(live)
-        place = f"http://{host}:{opened.port}"
+        address = f"http://{host}:{opened.port}"
 
         def answer(handler: Any) -> None:
-            body = f'<a href="{place}/query/q">the query</a>'.encode()
+            body = f'<a href="{address}/query/q">the query</a>'.encode()
             handler.send_response(200)
             handler.send_header("Content-Type", "text/html")
             handler.end_headers()
@@ -142,12 +142,12 @@ def test_a_link_of_another_site_opens_the_page_and_its_scripts_get_nothing(
         with site(answer) as other:
             tab = context.new_page()
             if token is not None:
-                tab.goto(f"{place}/?token={token}")  # the owner has opened it before
+                tab.goto(f"{address}/?token={token}")  # the owner has opened it before
             statuses: list[int] = []
             tab.goto(other.replace("127.0.0.1", "localhost"))
             tab.on("response", lambda response: statuses.append(response.status))
             tab.evaluate(
-                "address => fetch(address, { mode: 'no-cors', credentials: 'include' })", f"{place}/api/queries"
+                "address => fetch(address, { mode: 'no-cors', credentials: 'include' })", f"{address}/api/queries"
             )
             assert statuses == [403]
             tab.click("a")
@@ -221,19 +221,19 @@ def test_a_page_says_that_its_driver_is_gone_until_it_is_back(chromium: Any, liv
         box = tab.locator("#silence").bounding_box()
         assert 0 <= box["y"] < box["y"] + box["height"] < PHONE[1]
         words = tab.inner_text("#silence")
-        assert words.startswith("Not heard of for less than a minute; what follows is of ")
+        assert words.startswith("Driver silent for less than a minute; the data below is from ")
         assert "The driver does not answer" in words
-        assert tab.title() == "Not heard of for less than a minute · counts · pillarbox"
-        assert tab.inner_text("#overview dd >> nth=0") == "Not heard of for less than a minute; was running"
+        assert tab.title() == "Driver silent for less than a minute · counts · pillarbox"
+        assert tab.inner_text("#overview dd >> nth=0") == "Driver silent for less than a minute; was running"
         assert "grayscale" in tab.evaluate("getComputedStyle(document.getElementById('main')).filter")
         # The list of queries, too: it asks less often, as it is hidden, and at once when it is in view.
         every.bring_to_front()
         every.wait_for_selector("#silence", timeout=_WAIT)
-        assert every.title() == "Not heard of for less than a minute · pillarbox"
+        assert every.title() == "Driver silent for less than a minute · pillarbox"
         with Dashboard(port=first.port) as second:
             tab.bring_to_front()
             tab.wait_for_function(
-                "() => document.getElementById('silence').textContent.includes('does not know the query')",
+                "() => document.getElementById('silence').textContent.includes('has no such query')",
                 timeout=_WAIT,
             )
             # Another driver's query: its changes are numbered from 1 again.
@@ -270,7 +270,7 @@ def test_a_hidden_tab_asks_less_often_and_at_once_when_it_is_in_view(
         def requests_after(action: Any, *arguments: Any) -> int:
             """Change the query and do something; return how many requests the tab has begun, once it has drawn."""
             drawn = tab.evaluate("document.body.dataset.drawn")
-            live.model.progressed(progress(live.model.look(), source(records_in=5)))
+            live.model.progressed(progress(live.model.refresh(), source(records_in=5)))
             begun.clear()
             action(*arguments)
             if begun:
@@ -308,9 +308,9 @@ def test_a_checkpoint_whose_driver_writes_no_longer_is_out_of_date(chromium: Any
         with page(chromium, f"{opened.url}query/q") as shown:
             shown.wait_for_selector("#silence", timeout=_WAIT)
             assert re.fullmatch(
-                r"Not heard of for 12 min; what follows is of (.{10} )?\d\d:\d\dZ\.", shown.inner_text("#silence")
+                r"Driver silent for 12 min; the data below is from (.{10} )?\d\d:\d\dZ\.", shown.inner_text("#silence")
             )
-            assert shown.title() == "Not heard of for 12 min · counts · pillarbox"
+            assert shown.title() == "Driver silent for 12 min · counts · pillarbox"
             assert shown.inner_text("#link") == "connected"
         # Of these, nothing new is to be expected.
         for name, connection in (("stopped", "ended"), ("bundle", "a bundle")):
@@ -343,14 +343,14 @@ def test_tables_can_be_read_on_a_phone(chromium: Any, opened: Dashboard) -> None
     with page(chromium, opened.url, PHONE) as shown:
         cells = shown.evaluate(_CELLS)
         assert len(cells) > 20
-        assert all(each["left"] >= 0 and each["right"] <= PHONE[0] and each["height"] < 300 for each in cells)
+        assert all(cell["left"] >= 0 and cell["right"] <= PHONE[0] and cell["height"] < 300 for cell in cells)
         assert shown.evaluate(_BROKEN) == []
         assert not overflows(shown)
         # Each cell has its heading, which is not only drawn: the roles of the table stay.
         assert (
             shown.evaluate("getComputedStyle(document.querySelector('#skew td'), '::before').content") == '"Operator"'
         )
-        assert shown.get_by_role("columnheader", name="Why it is there").count() == 1
+        assert shown.get_by_role("columnheader", name="Reason").count() == 1
         assert shown.get_by_role("cell").count() == len(cells)
     with page(chromium, opened.url) as shown:
         assert shown.evaluate(_BROKEN) == []
@@ -362,9 +362,9 @@ def test_long_words_make_no_page_wider_than_the_window(chromium: Any) -> None:
 
     class Long(Live):
         def snapshot(self) -> Snapshot:
-            found = super().snapshot()
-            failures = [replace(each, cause=word, host=word) for each in found.run.failures]
-            return replace(found, name=word, run=replace(found.run, failures=failures))
+            result = super().snapshot()
+            failures = [replace(failure, cause=word, host=word) for failure in result.run.failures]
+            return replace(result, name=word, run=replace(result.run, failures=failures))
 
     query = Long()
     query.model.failed(f"{word}: {word}")
@@ -388,7 +388,7 @@ def test_lines_name_the_times_of_their_ends(chromium: Any, opened: Dashboard) ->
 def test_a_condition_is_on_top_of_the_page_in_its_title_and_in_the_list(
     chromium: Any, opened: Dashboard, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(versioned_view, "_LOOK_EVERY", 0.0)
     with context_of(chromium) as context:
         tab = context.new_page()
         tab.goto(opened.url)

@@ -1,4 +1,4 @@
-"""A real Redis server on loopback, in a folder of its own, for as long as a test runs."""
+"""A real Redis server on loopback, in its own folder, for the duration of a test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISSING = "there is no redis-server, and it could not be installed: apt-get inst
 
 
 def find_redis() -> str | None:
-    """Give the server's program; the set-up script installs it where it may."""
+    """Return the server's program, which the set-up script installs if possible."""
     program = shutil.which("redis-server")
     if program is None:
         script = ["sh", str(ROOT / "scripts" / "setup.sh"), "redis"]
@@ -48,7 +48,7 @@ def running_redis(program: str, folder: Path) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """Give a port that nobody listens on now."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

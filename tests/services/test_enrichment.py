@@ -1,4 +1,4 @@
-"""The enrichment example gives what joining the tables gives, row for row, whatever the service does."""
+"""The enrichment example equals a join of the tables, row for row, despite faults of the service."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pillarbox import ConfigurationError, ProgramError
 
 
 def same(found, files):
-    wanted = expected(files)
-    assert found.keys() == wanted.keys()
-    for name, table in wanted.items():
+    expected_tables = expected(files)
+    assert found.keys() == expected_tables.keys()
+    for name, table in expected_tables.items():
         assert found[name].select(COLUMNS.names).to_pylist() == table.to_pylist()
 
 

@@ -29,7 +29,7 @@ ROWS = 200
 
 
 class Square(Function):
-    """Asks for the square of a number. What goes wrong raises."""
+    """Asks for a number's square. Errors are raised."""
 
     def __init__(self, url: str, patience: float | None = None) -> None:
         self.url = url
@@ -76,7 +76,7 @@ class SquareOrMinusOne(SquareInFlinksWay):
 
 
 def numbers(spark, count=ROWS):
-    """Numbers in two partitions, each of which knows its own."""
+    """Return numbers in two partitions, with the partition's number."""
     return spark.range(0, count, numPartitions=2).select("id", F.spark_partition_id().alias("part"))
 
 
@@ -85,7 +85,7 @@ def environment(spark):
 
 
 def counters(query) -> Counter[str]:
-    """Give the sums of what async operators have counted, without their names."""
+    """Return the sums of the async operators' counters, without uids."""
     total: Counter[str] = Counter()
     for progress in query.recentProgress:
         for task in metrics(progress):
@@ -101,7 +101,7 @@ def as_stream(spark, df, folder: Path, batches: int):
 
 
 def run(df, folder: Path):
-    """Run a streaming DataFrame to the end of what there is; give its rows and the query."""
+    """Run a streaming DataFrame to the end of its input; return its rows and the query."""
     rows: list[Any] = []
     query = (
         df.writeStream.foreachBatch(lambda batch, number: rows.extend(batch.collect()))
@@ -120,16 +120,16 @@ def test_async_map_asks_again_after_a_500(spark, service):
     service.control(errors=0.3)
     retry = AsyncRetryStrategy.fixed_delay(20, 20, None, aiohttp.ClientResponseError)
     square = Square(service.url)
-    found = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=retry, timeout="5 minutes")
-    assert found.columns == ["id", "part", "square"]
-    assert sorted((row.id, row.square) for row in found.collect()) == SQUARES
+    results = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=retry, timeout="5 minutes")
+    assert results.columns == ["id", "part", "square"]
+    assert sorted((row.id, row.square) for row in results.collect()) == SQUARES
     outcomes = service.stats()["outcomes"]
     assert outcomes["200"] == ROWS
     assert outcomes["500"] > ROWS / 10
 
 
 class Noted(Square):
-    """Notes the workers in which it is opened."""
+    """Notes the workers that open it."""
 
     def __init__(self, url: str, workers: Path) -> None:
         super().__init__(url)
@@ -145,7 +145,7 @@ def test_async_map_on_a_stream_with_a_cache_and_metrics(spark, service, tmp_path
     (tmp_path / "workers").mkdir()
     service.control(errors=0.2, latency=5)
     digits = numbers(spark).withColumn("digit", F.when(F.col("id") % 10 < 9, F.col("id") % 10))
-    found = PF.async_map(
+    results = PF.async_map(
         as_stream(spark, digits, tmp_path / "in", 4),
         Noted(service.url, tmp_path / "workers"),
         "square LONG",
@@ -154,7 +154,7 @@ def test_async_map_on_a_stream_with_a_cache_and_metrics(spark, service, tmp_path
         cache=AsyncCache(ttl="1 hour"),
         timeout="5 minutes",
     )
-    rows, query = run(found, tmp_path / "checkpoint")
+    rows, query = run(results, tmp_path / "checkpoint")
     right = [(n, (n % 10) ** 2 if n % 10 < 9 else None) for n in range(ROWS)]
     assert sorted((row.id, row.square) for row in rows) == right
     stats = service.stats()
@@ -208,16 +208,16 @@ def test_a_service_that_never_answers_is_not_waited_for(spark, service):
     assert sorted(row.id for row in rows) == list(range(60))
     given_up = [row.id for row in rows if row.square == -1]
     assert all(row.square == row.id**2 for row in rows if row.id not in given_up)
-    # Which requests it leaves unanswered depends on the seed alone; a slow answer counts as none.
+    # Only the seed determines the unanswered requests; a slow answer counts as unanswered.
     assert 0 < service.stats()["outcomes"]["hung"] <= len(given_up) < 60
 
 
 def test_a_hanging_request_is_made_again(spark, service):
-    """Each attempt has a patience of its own, from the HTTP client; the operator's timeout is for all of them."""
+    """The HTTP client limits each attempt; the operator's timeout limits all together."""
     service.control(hangs=0.1)
     square = Square(service.url, patience=1)
-    found = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=8, timeout="1 minute")
-    assert sorted((row.id, row.square) for row in found.collect()) == SQUARES
+    results = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=8, timeout="1 minute")
+    assert sorted((row.id, row.square) for row in results.collect()) == SQUARES
     assert service.stats()["outcomes"]["hung"] > 0
 
 

@@ -63,7 +63,7 @@ def test_one_client_serves_many_micro_batches(spark, redis_url, client, tmp_path
     assert sorted(tuple(row) for row in rows) == RIGHT
     epochs = [progress for progress in query.recentProgress if progress["numInputRows"]]
     assert len(epochs) == 8
-    # Once in each Python worker, of which there are hardly more than two: not once in each of sixteen tasks.
+    # Once per Python worker, of which there are about two: not once for each of sixteen tasks.
     opened = client.lrange("opened", 0, -1)
     assert 1 <= len(opened) == len(set(opened)) < 16
     # No more connections than there were requests in flight, in each of them.
@@ -76,8 +76,8 @@ def test_one_client_serves_many_micro_batches(spark, redis_url, client, tmp_path
 def test_many_records_in_one_request(spark, redis_url, client):
     names = NamesOf(redis_url)
     batches: dict[str, Any] = {"batch_size": 50, "batch_timeout": "1 second", "timeout": None}
-    found = PF.async_map(numbers(spark, ROWS), names, "name STRING", **batches)
-    assert sorted((row.id, row.name) for row in found.collect()) == RIGHT
+    results = PF.async_map(numbers(spark, ROWS), names, "name STRING", **batches)
+    assert sorted((row.id, row.name) for row in results.collect()) == RIGHT
     commands = client.info("commandstats")
     assert ROWS / 50 <= commands["cmdstat_mget"]["calls"] <= ROWS / 10
     assert "cmdstat_get" not in commands

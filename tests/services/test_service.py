@@ -1,4 +1,4 @@
-"""The service that these tests ask has the troubles that it is told to have."""
+"""The tests' service has the configured faults."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def status(service: RunningService, path: str) -> int | str:
 
 
 def test_it_knows_weather_and_aircraft(service):
-    known = ["/weather/EWR/2013-01-01T10", "/aircraft/N14228", "/square/7"]
+    paths = ["/weather/EWR/2013-01-01T10", "/aircraft/N14228", "/square/7"]
     unknown = ["/weather/EWR/2012-01-01T10", "/aircraft/N0"]
-    assert [status(service, path) for path in known + unknown] == [200, 200, 200, 404, 404]
+    assert [status(service, path) for path in paths + unknown] == [200, 200, 200, 404, 404]
     with urlopen(f"{service.url}/aircraft/N14228") as answer:
         assert answer.read() == b'{"manufacturer": "BOEING", "model": "737-824", "built": 1999, "seats": 149}'
     assert service.stats()["outcomes"] == {"200": 4, "404": 2}
@@ -83,11 +83,11 @@ def test_it_answers_twice(service):
     address = urlsplit(service.url)
     with socket.create_connection((address.hostname, address.port), timeout=100) as connection:
         connection.sendall(b"GET /square/7 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        said = b""
-        while said.count(b'{"number": 7, "square": 49}') < 2:
-            said += (more := connection.recv(10_000))
-            assert more, said
-    assert said.count(b"HTTP/1.1 200 OK") == 2
+        received = b""
+        while received.count(b'{"number": 7, "square": 49}') < 2:
+            received += (more := connection.recv(10_000))
+            assert more, received
+    assert received.count(b"HTTP/1.1 200 OK") == 2
     assert service.stats()["outcomes"] == {"twice": 1, "200": 1}
 
 

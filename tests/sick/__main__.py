@@ -1,9 +1,9 @@
-"""Sick and healthy queries on a real local Spark: what page and doctor say of each.
+"""Faulty and healthy queries on a real local Spark: the reports of page and doctor.
 
 ``python -m tests.sick [NAME ...]`` starts a faulty query for each rule that a query on this machine can break, and ten
-healthy ones. It exits with 1 unless page and doctor name each fault with its remedy, and nothing else. ``--out DIR``
-writes what they say, a file for each query under a number, for a reader who does not know which is which;
-``answers.json`` has the names.
+healthy ones. It exits with 1 unless page and doctor report each fault with its remedy, and nothing else. ``--out DIR``
+writes the reports, a numbered file per query, for a reader who does not know the faults; ``answers.json`` has the
+names.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def name_of(case: Case) -> str:
 
 
 def wrong_in(case: Case, said: Said) -> list[str]:
-    """Return what page and doctor should have said, and have not, or the reverse."""
+    """Return missing and unexpected reports of page and doctor."""
     expected = {case.rule} if isinstance(case, Fault) else set()
     allowed = expected | set(case.also if isinstance(case, Fault) else ())
     problems = []
-    for place, found in (("page", said.page), ("doctor", said.doctor)):
-        problems += [f"{place}: no finding of {rule}" for rule in expected - found.keys()]
-        problems += [f"{place}: {rule}: {found[rule]}" for rule in sorted(found.keys() - allowed)]
-        if isinstance(case, Fault) and not re.search(case.remedy, found.get(case.rule, ""), re.DOTALL):
-            problems.append(f"{place}: not the remedy: {found.get(case.rule)}")
+    for reporter, result in (("page", said.page), ("doctor", said.doctor)):
+        problems += [f"{reporter}: no finding of {rule}" for rule in expected - result.keys()]
+        problems += [f"{reporter}: {rule}: {result[rule]}" for rule in sorted(result.keys() - allowed)]
+        if isinstance(case, Fault) and not re.search(case.remedy, result.get(case.rule, ""), re.DOTALL):
+            problems.append(f"{reporter}: not the remedy: {result.get(case.rule)}")
     if not isinstance(case, Fault) and said.conditions:
         problems.append(f"page: {said.conditions}")
     return problems
@@ -47,18 +47,18 @@ def wrong_in(case: Case, said: Said) -> list[str]:
 def looked_at(case: Case, room: Room) -> Said:
     """Look at a query, while it runs or after it was stopped."""
     if isinstance(case, Fault) and case.is_live:
-        said = room.look_until(case.rule)
+        reports = room.look_until(case.rule)
     elif case.is_live:
-        said = room.look()
+        reports = room.look()
     else:
         room.stop()
-        said = room.look()
+        reports = room.look()
     (room.marks / "go").touch()
-    return said
+    return reports
 
 
 def text_of(said: Said, doctor: str) -> str:
-    """Return what a person sees, without the name of the query."""
+    """Return the visible text, without the query's name."""
     page = [f"Status: {said.status}", *said.conditions, *said.page.values()]
     return "The page says:\n" + "\n".join(page) + "\n\npillarbox doctor CHECKPOINT prints:\n" + doctor
 
@@ -81,13 +81,13 @@ def main() -> None:
 
         def finish(case: Case) -> None:
             room, name = rooms[name_of(case)], name_of(case)
-            said = looked_at(case, room)
+            reports = looked_at(case, room)
             room.stop()
-            problems = wrong_in(case, said)
-            texts[name] = text_of(said, room.doctors_words())
+            problems = wrong_in(case, reports)
+            texts[name] = text_of(reports, room.doctors_words())
             print(f"{'FAILED' if problems else 'ok':7}{name}", flush=True)
-            for each in problems:
-                print(f"       {each}", flush=True)
+            for problem in problems:
+                print(f"       {problem}", flush=True)
             failed.extend([name] * bool(problems))
 
         waiting: list[Case] = []

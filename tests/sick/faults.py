@@ -22,9 +22,9 @@ class Fault:
 
     Attributes:
         rule: the rule that it breaks.
-        remedy: what its finding says of the fault and the remedy, as a pattern.
-        run: starts the query, and makes it sick.
-        is_live: whether it is looked at while it runs.
+        remedy: pattern of the finding's message, with the remedy.
+        run: starts the query, and causes the fault.
+        is_live: whether it is examined while it runs.
         also: rules that it breaks for the same reason.
     """
 
@@ -195,30 +195,31 @@ def copies(room: Room) -> None:
 
 
 FAULTS = (
-    # (Those that take minutes come first: they are looked at when all others were.)
-    Fault("driver_gone", r"Not heard of for \d.*start it again", killed, is_live=True),
-    Fault("silent_source", r"No input for \d+ min.*look at the source and at what fills it", silent, is_live=True),
-    Fault("restarting_homes", r"homes were started again in .*a function crashes or calls os\._exit", homes_die,
+    # Faults that take minutes are started first, and examined last.
+    Fault("driver_gone", r"Driver silent for \d.*start it again", killed, is_live=True),
+    Fault("silent_source", r"No input for \d+ min.*check the source and its producers", silent, is_live=True),
+    Fault("restarting_homes", r"homes were restarted in .*a function crashes or calls os\._exit", homes_die,
           also=("repeated_tasks",)),
     Fault("retention", r"Spark keeps 2 epochs.*minBatchesToRetain to 10", few_epochs_kept),
     Fault("partitions_and_cores", r"40 state partitions and 4 cores.*pillarbox rescale", many_partitions),
     Fault("worker_reuse", r"spark\.python\.worker\.reuse is false.*leave it true", new_workers),
     Fault("executor_memory", r"a worker process uses \d+% of its 64 MiB.*raise spark\.executor\.pyspark\.memory",
           little_memory),
-    Fault("hung_epoch", r"Epoch 3 has run for .*: 1 of \d tasks of 'count', on localhost, is not done.*a time-out",
+    Fault("hung_epoch", r"Epoch 3 has run for .*: 1 of \d tasks of 'count', on localhost, is not done.*a timeout",
           hangs, is_live=True),
-    Fault("crash_loop", r"Started 4 times.*an amount below 0.*look at the newest failure", crashes),
-    Fault("watermark_in_the_future", r"Event time of 'count' is at 21\d\d.*drop or mend records", future, is_live=True),
+    Fault("crash_loop", r"Started 4 times.*an amount below 0.*check the newest failure", crashes),
+    Fault("watermark_in_the_future", r"Event time of 'count' is at 21\d\d.*drop or correct such records", future,
+          is_live=True),
     Fault("falling_behind", r"An epoch takes .*the trigger's interval is 0\.2 s.*raise the parallelism", behind,
           is_live=True),
     Fault("heavy_keys", r"key 'whale' has \d+%.*aggregate before key_by", heavy, also=("skewed_tasks",)),
-    Fault("skewed_tasks", r"subtask \d of 'count' is busy for .*look at its heavy keys", skewed),
-    Fault("stuck_watermark", r"event time of 'count' has stood still in .*'refunds.*with_idleness", stuck),
+    Fault("skewed_tasks", r"subtask \d of 'count' was busy for .*check its heavy keys", skewed),
+    Fault("stuck_watermark", r"event time of 'count' has not advanced in .*'refunds.*with_idleness", stuck),
     Fault("piling_timers", r"the keys of 'count' have \d+ timers each.*register one timer and move it", timers),
     Fault("repeated_tasks", r"Spark has repeated \d+ tasks.*log of the executors", repeats),
     Fault("lost_records", r"60 of .*'minutes'.*raise the bound of the watermark strategy", late),
     Fault("dead_letters", r"60 of .*'count'.*read the side output of on_error", letters),
-    Fault("failing_calls", r"60 of .*'ask'.*look at the service", calls_fail),
+    Fault("failing_calls", r"60 of .*'ask'.*check the service", calls_fail),
     Fault("back_pressure", r"tasks of 'count' waited .*the sink is slower than the program", sink_is_slow),
-    Fault("slow_copies", r"went into copies of Cart, which 'carts' emits.*pillarbox\.immutable\(Cart\)", copies),
+    Fault("slow_copies", r"were spent on copies of Cart, which 'carts' emits.*pillarbox\.immutable\(Cart\)", copies),
 )  # fmt: skip

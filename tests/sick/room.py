@@ -1,4 +1,4 @@
-"""A place to run a query in, and what the page and the doctor say of it."""
+"""A folder with a query, and the reports of page and doctor about it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PATIENCE = 600.0
 
 @dataclass
 class Said:
-    """What page and doctor say.
+    """The reports of page and doctor.
 
     Attributes:
-        page: the findings of the page by rule, ``conditions``: the lines on top of it, and ``status``.
+        page: the page's findings by rule, ``conditions``: its banner lines, and ``status``.
         doctor: the findings of ``pillarbox doctor CHECKPOINT`` by rule.
     """
 
@@ -85,8 +85,8 @@ class Room:
             self.query.awaitTermination()
 
     def look(self) -> Said:
-        """Return what page and doctor say now."""
-        said = Said()
+        """Return the current reports."""
+        reports = Said()
         if self.query is None:
             shown = CheckpointQuery(self.spark, self.checkpoint)
             url = f"{open_dashboard([shown], None, 0).url}api/queries/{shown.id}"
@@ -94,23 +94,23 @@ class Room:
             url = f"{pillarbox.dashboard(self.query, port=0).url}api/queries/{self.query.id}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             view = json.load(answer)
-        said.page = {each["rule"]: each["message"] for each in view["findings"]}
-        said.conditions, said.status = [each["line"] for each in view["conditions"]], view["status"]
+        reports.page = {each["rule"]: each["message"] for each in view["findings"]}
+        reports.conditions, reports.status = [each["line"] for each in view["conditions"]], view["status"]
         findings = examine(Facts.of(stored_snapshot(self.spark, self.checkpoint)))
-        said.doctor = {each.rule: each.message for each in findings if each.status == "wrong"}
-        return said
+        reports.doctor = {finding.rule: finding.message for finding in findings if finding.status == "wrong"}
+        return reports
 
     def look_until(self, rule: str) -> Said:
         """Wait until both page and doctor find something."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            said = self.look()
-            if (rule in said.page and rule in said.doctor) or time.monotonic() > deadline:
-                return said
+            reports = self.look()
+            if (rule in reports.page and rule in reports.doctor) or time.monotonic() > deadline:
+                return reports
             time.sleep(1.0)
 
     def doctors_words(self) -> str:
-        """What the command prints."""
+        """Return the command's output."""
         console = show.output()
         with console.capture() as capture:
             show.findings(console, examine(Facts.of(stored_snapshot(self.spark, self.checkpoint))), every=False)

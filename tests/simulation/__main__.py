@@ -1,7 +1,7 @@
 """Runs programs under many schedules.
 
-``python -m tests.simulation --seeds 70`` runs each program under the seeds from 0 to 69: 10,000 schedules;
-``--program late-data --seed 17`` repeats one run, and tells what happens in it.
+``python -m tests.simulation --seeds 70`` runs each program under the seeds from 0 to 69: 10,000 schedules; ``--program
+late-data --seed 17`` repeats one run, and prints its steps.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.simulation.every_program import PROGRAMS
-from tests.simulation.simulate import Disagreement, command, simulate
+from tests.simulation.simulate import OutcomeMismatch, command, simulate
 
-# A schedule takes some ten milliseconds; what takes longer than so many seconds hangs.
+# A schedule takes some ten milliseconds; longer than this (seconds) is a hang.
 HANGS_AFTER = 120
-# Seconds between two lines that say how far it is.
+# Seconds between two progress lines.
 SAYS_EVERY = 15
 
 
 def run_seeds(name: str, seeds: Sequence[int]) -> tuple[str, int, list[tuple[int, str]]]:
-    """Run a program under several seeds; return its name, their number, and those that failed."""
+    """Run a program under several seeds; return its name, the number of seeds, and its failures."""
     failed = []
     for seed in seeds:
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
         try:
             simulate(name, seed)
-        except Disagreement as error:
+        except OutcomeMismatch as error:
             failed.append((seed, str(error)))
         finally:
             faulthandler.cancel_dump_traceback_later()
@@ -46,21 +46,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--program", choices=sorted(PROGRAMS), help="this program only")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
-    logging.getLogger("pillarbox").setLevel(logging.ERROR)  # batch mode says which timers it drops
+    logging.getLogger("pillarbox").setLevel(logging.ERROR)  # batch mode logs dropped timers
     names = [options.program] if options.program else list(PROGRAMS)
     if options.seed is not None:
         for name in names:
             try:
                 print(f"{name}, seed {options.seed}:", *simulate(name, options.seed).lines, sep="\n  ")
-            except Disagreement as error:
+            except OutcomeMismatch as error:
                 print(f"{name}, seed {options.seed}: {error}")
                 return 1
         return 0
-    began = said = time.monotonic()
+    began = printed = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
     portions = [(name, seeds[start : start + 25]) for start in range(0, len(seeds), 25) for name in names]
     schedules, failures = 0, 0
-    # What is there before the first run stays: the collector need not walk over it again and again.
+    # Objects from before the first run are frozen, so that the collector need not visit them.
     with ProcessPoolExecutor(options.processes, initializer=gc.freeze) as pool:
         outcomes = {pool.submit(run_seeds, *portion): portion for portion in portions}
         for done in as_completed(outcomes):
@@ -73,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
                 return 1
             schedules += count
-            if time.monotonic() - said >= SAYS_EVERY:
-                said = time.monotonic()
+            if time.monotonic() - printed >= SAYS_EVERY:
+                printed = time.monotonic()
                 print(f"{schedules} of {len(seeds) * len(names)} schedules, {failures} failed", flush=True)
             for seed, text in failed:
                 failures += 1

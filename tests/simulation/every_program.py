@@ -1,4 +1,4 @@
-"""The programs that are simulated, by name: those of this folder, and those of the table of operators."""
+"""The simulated programs by name: from this folder, and from the table of operators."""
 
 from __future__ import annotations
 

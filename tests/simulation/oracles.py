@@ -1,7 +1,6 @@
-"""What programs of the simulation come to in batch mode, in plain Python: each key by itself, its records by time.
+"""Expected batch results of the simulation's programs, in plain Python: each key by itself, its records by time.
 
-An oracle gets the records of the sources, by name, and returns the records of the outputs; those of outputs whose
-records are compared in order come key by key.
+An oracle maps the sources' records, by name, to the outputs' records; ordered outputs are grouped by key.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Oracle = Callable[[Inputs], dict[str, Values]]
 
 
 def by_key(values: Values, key: Callable[[Any], Any] = first) -> dict[Any, list[Any]]:
-    """Return the records of each key as they came."""
+    """Return the records of each key in arrival order."""
     groups: defaultdict[Any, list[Any]] = defaultdict(list)
     for value in values:
         groups[key(value)].append(value)
@@ -29,7 +28,7 @@ def by_key(values: Values, key: Callable[[Any], Any] = first) -> dict[Any, list[
 
 
 def each_key(function: Callable[[Any, list[Any]], Values], key: Callable[[Any], Any] = first) -> Oracle:
-    """Return the oracle of a program with one source and one output: what a function says of each key's records."""
+    """Return the oracle of a program with one source and one output: a function's result for each key's records."""
 
     def oracle(inputs: Inputs) -> dict[str, Values]:
         (values,) = inputs.values()
@@ -57,7 +56,7 @@ def all_of_them(inputs: Inputs) -> list[Any]:
 
 
 def visits(key: Any, seen: list[Any]) -> Values:
-    # Each record moves the one timer of the key: it fires when all have come.
+    # Each record moves the key's only timer: it fires after all records.
     yield key, max(second(value) for value in seen) + 200, sorted(seen)
 
 
@@ -88,7 +87,7 @@ def modulo_5(value: int) -> int:
 
 
 def two_levels(inputs: Inputs) -> dict[str, Values]:
-    seen = [found for key, values in by_key(inputs["source"], modulo_5).items() for found in history(key, values)]
+    seen = [result for key, values in by_key(inputs["source"], modulo_5).items() for result in history(key, values)]
     sums: Counter[int] = Counter()
     for key, count, _ in seen:
         if count % 3:
@@ -97,7 +96,7 @@ def two_levels(inputs: Inputs) -> dict[str, Values]:
 
 
 def diamond(inputs: Inputs) -> dict[str, Values]:
-    values = Counter(found for value in inputs["source"] for found in (2 * value, -value, value, value))
+    values = Counter(result for value in inputs["source"] for result in (2 * value, -value, value, value))
     return {"output": [value * count for value, count in values.items()]}
 
 
@@ -130,7 +129,7 @@ def dead_letters(inputs: Inputs) -> dict[str, Values]:
     letters: list[Any] = []
     for key, values in by_key(inputs["events"]).items():
         good = [value for value in values if value[1] % 4 != 2]
-        output += [(*result, place) for place, result in enumerate(every_state(key, good), 1)]
+        output += [(*result, index) for index, result in enumerate(every_state(key, good), 1)]
         letters += [(key, value, f"ValueError: {value[1]}") for value in values if value[1] % 4 == 2]
     return {"output": output, "letters": letters}
 
@@ -142,7 +141,7 @@ def seen_so_far(key: Any, values: list[Any]) -> Values:
 def numbered_changes(key: Any, values: list[Any]) -> Values:
     kinds = [None, *(number % 3 for _, number in values)]
     changed = [number for before, (_, number) in zip(kinds, values) if before != number % 3]
-    return [(key, number, place) for place, number in enumerate(changed, 1)]
+    return [(key, number, index) for index, number in enumerate(changed, 1)]
 
 
 def side_outputs(inputs: Inputs) -> dict[str, Values]:
@@ -178,7 +177,7 @@ def extremes(inputs: Inputs) -> dict[str, Values]:
 
 
 def reminders(key: Any, values: list[Any]) -> Values:
-    # First all timers of event time, in which those of even numbers are deleted; then those of the clock.
+    # First all event-time timers, where timers of even numbers are deleted; then the clock's timers.
     yield from (("timer", key, at) for at in sorted(set(map(second, values))))
     yield from (("late", key, number) for number in sorted(map(third, values)) if number % 6 == 3)
 
@@ -215,7 +214,7 @@ Window = tuple[int, int]
 
 
 def aligned(size: int, slide: int, offset: int = 0) -> Callable[[list[Any]], dict[Window, list[Any]]]:
-    """Return what divides records into windows of one length."""
+    """Return a function that divides records into windows of one length."""
 
     def divided(values: list[Any]) -> dict[Window, list[Any]]:
         windows: defaultdict[Window, list[Any]] = defaultdict(list)
@@ -241,14 +240,14 @@ def cumulated(size: int, step: int) -> Callable[[list[Any]], dict[Window, list[A
 
 def sessions(gap: Callable[[Any], int]) -> Callable[[list[Any]], dict[Window, list[Any]]]:
     def divided(values: list[Any]) -> dict[Window, list[Any]]:
-        found: list[tuple[int, int, list[Any]]] = []
+        results: list[tuple[int, int, list[Any]]] = []
         for value in sorted(values, key=second):
             start, end = value[1], value[1] + gap(value)
-            if found and start <= found[-1][1]:
-                found[-1] = found[-1][0], max(end, found[-1][1]), [*found[-1][2], value]
+            if results and start <= results[-1][1]:
+                results[-1] = results[-1][0], max(end, results[-1][1]), [*results[-1][2], value]
             else:
-                found.append((start, end, [value]))
-        return {(start, end): content for start, end, content in found}
+                results.append((start, end, [value]))
+        return {(start, end): content for start, end, content in results}
 
     return divided
 
@@ -275,15 +274,15 @@ def latest_and_sum(key: Any, window: Window, values: list[Any]) -> Any:
 
 def aggregates(key: Any, window: Window, values: list[Any]) -> Any:
     numbers, times = list(map(third, values)), list(map(second, values))
-    ends = [min(number for _, at, number in values if at == found) for found in (min(times), max(times))]
+    ends = [min(number for _, at, number in values if at == result) for result in (min(times), max(times))]
     moments = [datetime.fromtimestamp(bound / 1000, timezone.utc) for bound in window]
     total = sum(numbers)
     return (key, *moments, len(numbers), total, total / len(numbers), min(numbers), *ends, len(set(times)))
 
 
 def stacked(inputs: Inputs) -> dict[str, Values]:
-    found = windowed(aligned(50, 50), totals)(inputs)["output"]
-    most = by_key(found, lambda total: (total[1][1] - 1) // 200)
+    outputs = windowed(aligned(50, 50), totals)(inputs)["output"]
+    most = by_key(outputs, lambda total: (total[1][1] - 1) // 200)
     return {"output": [max(group, key=lambda total: (total[2], total[0])) for group in most.values()]}
 
 
@@ -297,16 +296,16 @@ def of_both(inputs: Inputs) -> Iterator[tuple[Any, list[Any], list[Any]]]:
 
 
 def balances(inputs: Inputs) -> dict[str, Values]:
-    found = []
+    results = []
     for key, lefts, rights in of_both(inputs):
         paid_in = {number: at for _, at, number in lefts}
         timers = {at // 100 * 100 + 150 for _, at, _ in lefts} | {at // 70 * 70 + 150 for _, at, _ in rights}
         before = -1
         for timer in sorted(timers):
             due = sorted(number for number, at in paid_in.items() if before < at <= timer)
-            found.append((key, timer, due, sorted(number for _, at, number in rights if before < at <= timer)))
+            results.append((key, timer, due, sorted(number for _, at, number in rights if before < at <= timer)))
             before = timer
-    return {"balances": found, "side": [value[:2] for value in inputs["rights"]]}
+    return {"balances": results, "side": [value[:2] for value in inputs["rights"]]}
 
 
 def either(inputs: Inputs) -> dict[str, Values]:
@@ -317,8 +316,8 @@ def either(inputs: Inputs) -> dict[str, Values]:
 
 
 def second_mentions(inputs: Inputs) -> dict[str, Values]:
-    said = [value for value in all_of_them(inputs) if value[2] % 2] + inputs["rights"]
-    counts = Counter((value[0], value[2] % 9) for value in said)
+    mentions = [value for value in all_of_them(inputs) if value[2] % 2] + inputs["rights"]
+    counts = Counter((value[0], value[2] % 9) for value in mentions)
     return {"output": [mention for mention, count in counts.items() if count >= 2]}
 
 
@@ -329,17 +328,17 @@ def pairs(lefts: Values, rights: Sequence[Any], lower: int, upper: int, key: Cal
 
 def near(lower: int, upper: int) -> Oracle:
     def oracle(inputs: Inputs) -> dict[str, Values]:
-        found = pairs(inputs["lefts"], inputs["rights"], lower, upper)
-        return {"output": [(a, b, max(a[1], b[1])) for a, b in found]}
+        result = pairs(inputs["lefts"], inputs["rights"], lower, upper)
+        return {"output": [(a, b, max(a[1], b[1])) for a, b in result]}
 
     return oracle
 
 
 def near_columns(lower: int, upper: int, *, outer: bool = False) -> Oracle:
     def oracle(inputs: Inputs) -> dict[str, Values]:
-        found = list(pairs(inputs["lefts"], inputs["rights"], lower, upper))
-        matched = {a for a, _ in found}
-        rows = [(*a, *b[1:]) for a, b in found]
+        results = list(pairs(inputs["lefts"], inputs["rights"], lower, upper))
+        matched = {a for a, _ in results}
+        rows = [(*a, *b[1:]) for a, b in results]
         return {"output": rows + [(*a, None, None) for a in inputs["lefts"] if outer and a not in matched]}
 
     return oracle
@@ -356,7 +355,7 @@ def joined_windows(inputs: Inputs) -> dict[str, Values]:
     grouped: list[Any] = []
     in_sessions: list[Any] = []
 
-    def told(values: list[Any]) -> Any:
+    def pair_text(values: list[Any]) -> Any:
         return tuple(sorted(value[2] for value, stream in values if stream == which) for which in (0, 1))
 
     for _, lefts, rights in of_both(inputs):
@@ -365,22 +364,22 @@ def joined_windows(inputs: Inputs) -> dict[str, Values]:
             joined += product(ones[window], others[window])
         # Each record with the number of its stream; its time stays in its place.
         both = [((value, stream), value[1]) for stream, values in ((0, lefts), (1, rights)) for value in values]
-        grouped += [told([each[0] for each in group]) for group in aligned(90, 90)(both).values()]
-        in_sessions += [told([each[0] for each in group]) for group in sessions(lambda value: 40)(both).values()]
+        grouped += [pair_text([each[0] for each in group]) for group in aligned(90, 90)(both).values()]
+        in_sessions += [pair_text([each[0] for each in group]) for group in sessions(lambda value: 40)(both).values()]
     return {"joined": joined, "grouped": grouped, "sessions": in_sessions}
 
 
 def rules_by_time(inputs: Inputs) -> dict[str, Values]:
     # All rules are there before the first payment.
     rules = {at: number for _, at, number in inputs["rules"]}
-    found = []
+    results = []
     for key, values in by_key(inputs["payments"]).items():
         for now in sorted(set(map(second, values))):
             due = sorted(number for _, at, number in values if at == now)
             in_force = max((at for at in rules if at <= now), default=None)
-            known = sorted([-1, *(number for at, number in rules.items() if at <= now)])
-            found.append((key, now, due, in_force, in_force is not None and rules[in_force], known))
-    return {"payments": found, "side": []}
+            rules_so_far = sorted([-1, *(number for at, number in rules.items() if at <= now)])
+            results.append((key, now, due, in_force, in_force is not None and rules[in_force], rules_so_far))
+    return {"payments": results, "side": []}
 
 
 def plain_rows(name: str, values: Sequence[Any]) -> Sequence[Any]:

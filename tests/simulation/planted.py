@@ -29,11 +29,11 @@ from pillarbox._time.epoch_valve import EpochValve
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """A bug, and a program that meets it.
+    """A bug, and a program that reveals it.
 
     Attributes:
-        within: the number of seeds in which it has to show.
-        first: the first of these seeds: one before which it does not show saves the time of looking there.
+        within: number of seeds that must reveal it.
+        first: the first of these seeds, if earlier seeds do not reveal it.
     """
 
     plant: Callable[[pytest.MonkeyPatch], None]
@@ -43,12 +43,12 @@ class PlantedBug:
 
 
 def _stamps_from_the_users_random(patch: pytest.MonkeyPatch) -> None:
-    """Attempts at one version look alike where a function seeds the random numbers of its process."""
+    """Attempts at one version look alike if a function seeds the process's random numbers."""
     patch.setattr(state_log, "secrets", SimpleNamespace(randbits=random.getrandbits))
 
 
 def _idleness_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """An operator that is made anew believes to be active; the valve behind it was told otherwise."""
+    """A recreated operator believes that it is active; the valve after it received the opposite."""
     before = TimestampsAndWatermarksOperator.restore_event_time
 
     def restore(operator: TimestampsAndWatermarksOperator, state: dict[str, Any] | None) -> None:
@@ -67,18 +67,18 @@ def _silence_counts_from_the_start_of_a_task(patch: pytest.MonkeyPatch) -> None:
 
 
 def _streams_that_meet_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    """A union within a task forgets what each of its streams has said."""
+    """A union within a task forgets its streams' watermarks."""
     before = _Merge.restore
     patch.setattr(_Merge, "restore", lambda meeting, snapshot, **_: before(meeting, None))
 
 
 def _whether_a_channel_has_caught_up_is_a_race(patch: pytest.MonkeyPatch) -> None:
-    """Watermarks count as they come, also where a channel was idle when the epoch began."""
+    """Watermarks count on arrival, also from a channel that was idle at the epoch's beginning."""
     patch.setattr(EpochValve, "begin_epoch", lambda valve: None)
 
 
 def _removed_keys_live_on(patch: pytest.MonkeyPatch) -> None:
-    """The log is not told of keys that are gone: a start finds them."""
+    """The log does not learn of removed keys: a start restores them."""
     before = KeyedStateBackend.take_all_changes
 
     def take_all_changes(backend: KeyedStateBackend) -> Any:
@@ -96,7 +96,7 @@ def _restored_timers_are_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def _buffers_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:
-    """The gate does not put the buffers of a channel back into order, as long as none comes behind the barrier."""
+    """The gate does not reorder a channel's buffers, as long as none arrives after the barrier."""
 
     def receive(gate: InputGate, buffer: Any) -> Iterator[Any]:
         channel = gate._channels.setdefault(buffer.channel, _Channel())
@@ -106,18 +106,18 @@ def _buffers_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:
 
 
 def _attempts_in_vain_are_kept(patch: pytest.MonkeyPatch) -> None:
-    """A resident that went through an epoch in vain goes on with what it has."""
+    """A resident with an uncommitted epoch continues with its state."""
     before = StateLog.sync
 
     def sync(log: StateLog, store: Any) -> Sync:
-        found = before(log, store)
-        return Sync.IN_STEP if found is Sync.OUT_OF_STEP else found
+        result = before(log, store)
+        return Sync.IN_STEP if result is Sync.OUT_OF_STEP else result
 
     patch.setattr(StateLog, "sync", sync)
 
 
 def _broadcast_state_is_written_once(patch: pytest.MonkeyPatch) -> None:
-    """What the broadcast side changes in a later epoch is there until its subtask goes to another worker."""
+    """Later changes of broadcast state are lost when the subtask moves to another worker."""
     before = NamespaceRows.touch_row
 
     def touch_row(spaces: NamespaceRows, row: Any) -> None:
@@ -139,7 +139,7 @@ def _keys_that_share_a_hash_are_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sorted_runs_come_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
-    """Batch mode does not merge what it has sorted in portions."""
+    """Batch mode does not merge its sorted portions."""
 
     def merged(runs: Sequence[Any]) -> Iterator[Any]:
         for run in runs:
@@ -150,7 +150,7 @@ def _sorted_runs_come_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_waits_for_the_broadcast_stream(patch: pytest.MonkeyPatch) -> None:
-    """Records without a key are not held back in batch mode: some come before what is broadcast."""
+    """Batch mode does not hold back records without a key: some precede the broadcast records."""
     before = BatchInput.__init__
 
     def init(batch: BatchInput, operator: str, edges: Sequence[Any], *, by_key: bool) -> None:

@@ -1,7 +1,7 @@
 """A service on the simulation's clock: a request is answered once the clock has passed its time, never before.
 
-The simulation moves the clock when no task runs, and then lets the event loops come to rest: so which requests are done
-in an epoch depends on the clock alone.
+The simulation advances the clock when no task runs, and then runs the event loops until idle: so only the clock
+determines the requests that complete in an epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NEVER = 10**12
 
 
 class _Book:
-    """What is under way."""
+    """Pending requests."""
 
     def __init__(self, now: int) -> None:
         self.now = now
@@ -36,7 +36,7 @@ def begin(now: int) -> None:
 
 
 def answer(now: int) -> bool:
-    """Answer what is due at ``now``, in the order in which it is; tell whether there was anything."""
+    """Send the answers that are due at ``now``, in order of time. Return whether there were any."""
     _book.now = now
     due = sorted((entry for entry in _book.waiting if entry[0] <= now), key=lambda entry: entry[:2])
     _book.waiting = [entry for entry in _book.waiting if entry[0] > now]
@@ -47,12 +47,12 @@ def answer(now: int) -> bool:
 
 
 def times_of_answers() -> Iterator[int]:
-    """Return when what is under way will be answered, but for what never is."""
+    """Return the times of pending answers, except requests that are never answered."""
     return (due for due, *_ in _book.waiting if due < NEVER)
 
 
 class Client(Function):
-    """Asks the service; ``takes`` says for how many milliseconds."""
+    """Asks the service; ``takes`` is the duration in milliseconds."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ class Client(Function):
         _book.waiting = [entry for entry in _book.waiting if entry[2] is not self.loop]
 
     async def ask(self, takes: int) -> None:
-        """Wait for as long as a request takes on the simulation's clock; for none at 0."""
+        """Wait for a request's duration on the simulation's clock; not at all for 0."""
         if not takes:
             await asyncio.sleep(0)
             return
@@ -71,6 +71,6 @@ class Client(Function):
         await future
 
     def fails(self, value: Any, times: int) -> bool:
-        """Tell whether the service fails: it does so for the first requests about a value."""
+        """Return whether the service fails: it fails the first requests for a value."""
         _book.failures[value] += 1
         return _book.failures[value] <= times

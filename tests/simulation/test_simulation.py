@@ -1,4 +1,4 @@
-"""Every program under many schedules comes out as it does undisturbed; and planted bugs are found that way."""
+"""Every program has the same outcome under many schedules as without faults; and planted bugs are found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.every_program import PROGRAMS, STREAMING
 from tests.simulation.planted import PLANTED
-from tests.simulation.simulate import Disagreement, command, run_of, simulate
+from tests.simulation.simulate import OutcomeMismatch, command, run_of, simulate
 
 ROOT = Path(__file__).parents[2]
 # One of each kind of program.
@@ -47,7 +47,7 @@ def check(name: str) -> None:
     """Run one schedule; `make simulate` runs 70 of each program."""
     try:
         simulate(name, 0)
-    except Disagreement as error:
+    except OutcomeMismatch as error:
         pytest.fail(f"{error}\nto do it again: {command(name, 0)}", pytrace=False)
 
 
@@ -58,7 +58,7 @@ def check(name: str) -> None:
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = PLANTED[bug]
     planted.plant(monkeypatch)
-    with pytest.raises(Disagreement):
+    with pytest.raises(OutcomeMismatch):
         for seed in range(planted.first, planted.first + planted.within):
             simulate(planted.program, seed)
 
@@ -69,26 +69,26 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_a_seed_repeats_its_schedule(name: str) -> None:
     one, other = run_of(name, 3), run_of(name, 3)
-    assert repr(one.disturbed()) == repr(other.disturbed())
-    assert one.story == other.story
+    assert repr(one.run_with_faults()) == repr(other.run_with_faults())
+    assert one.steps == other.steps
     assert one.rng.getstate() == other.rng.getstate()
 
 
-def tell() -> None:
-    """Print what some runs do."""
+def print_runs() -> None:
+    """Print the outputs and steps of some runs."""
     for name in ("sessions", "drained", "carried-with-event-time"):
         run = run_of(name, 3)
-        print(run.disturbed(), run.story, run.rng.random())
+        print(run.run_with_faults(), run.steps, run.rng.random())
 
 
 def test_a_seed_repeats_its_schedule_in_another_process(capsys: pytest.CaptureFixture[str]) -> None:
-    code = f"from {__name__} import tell; tell()"
+    code = f"from {__name__} import print_runs; print_runs()"
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     hash_seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    tell()
+    print_runs()
     assert done.stdout == capsys.readouterr().out
 
 
@@ -99,7 +99,7 @@ def test_outcomes_are_not_empty(name: str) -> None:
     reached = {"late"} if name.startswith("windows") else set()  # nothing is late
     for seed in range(8):
         run = run_of(name, seed)
-        reached |= {output for epoch in run.undisturbed() for output, values in epoch.items() if values}
+        reached |= {output for epoch in run.run_without_faults() for output, values in epoch.items() if values}
         if reached >= set(run.compiled.program.outputs):
             return
     pytest.fail(f"nothing reaches {set(run.compiled.program.outputs) - reached}")
@@ -111,5 +111,5 @@ def test_plain_python_says_something_of_each_program_or_there_is_a_reason() -> N
     for name, program in PROGRAMS.items():
         if program.batch and program.oracle is not None:
             oracle = program.oracle
-            said = [list(values) for seed in range(3) for values in oracle(run_of(name, seed).inputs).values()]
-            assert any(said), name
+            outcomes = [list(values) for seed in range(3) for values in oracle(run_of(name, seed).inputs).values()]
+            assert any(outcomes), name

@@ -20,7 +20,7 @@ def stream_of(spark, df, folder: Path, files: int):
 
 
 class Rows:
-    """A sink that keeps the rows of micro-batches: one in which the query was stopped comes again, and counts once."""
+    """A sink that collects the rows of micro-batches: a repeated batch counts once."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[tuple[Any, ...]]] = {}
@@ -29,7 +29,7 @@ class Rows:
         self._batches[number] = [tuple(row) for row in batch.collect()]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        # Of those that are there now: the query may be running.
+        # The current rows: the query may be running.
         return iter([row for _, rows in sorted(self._batches.items()) for row in rows])
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""One call on a DataFrame: what functions may give, and what is refused before anything runs."""
+"""One call on a DataFrame: results of functions, and refusals before anything runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import pillarbox.functions as PF
 from pillarbox import AsyncCache, OutputTag, ProgramError
 
-# What the type checker would refuse as well.
+# Calls that the type checker would refuse as well.
 ANYHOW: Any = PF.async_map
 
 
@@ -52,9 +52,9 @@ def rows(frame) -> list[tuple[Any, ...]]:
 
 def test_what_a_function_may_give(numbers):
     for function in (as_tuple, as_dict, as_object, plainly):
-        made = PF.async_map(numbers, function, "half DOUBLE, name STRING", columns="id")
-        assert made.columns == ["id", "odd", "half", "name"]
-        assert rows(made) == [(n, n % 2, n / 2, str(n)) for n in range(6)]
+        frame = PF.async_map(numbers, function, "half DOUBLE, name STRING", columns="id")
+        assert frame.columns == ["id", "odd", "half", "name"]
+        assert rows(frame) == [(n, n % 2, n / 2, str(n)) for n in range(6)]
 
 
 def test_one_column_is_the_value_itself_and_batches_are_lists(numbers):
@@ -64,17 +64,17 @@ def test_one_column_is_the_value_itself_and_batches_are_lists(numbers):
     async def doubled(pairs):
         return [number * 2 + odd for number, odd in pairs]
 
-    made = PF.async_map(numbers, add, "total LONG")
-    made = PF.async_map(made, doubled, "more LONG", columns=["id", "odd"], batch_size=4)
-    assert rows(made) == [(n, n % 2, n + n % 2, 2 * n + n % 2) for n in range(6)]
+    frame = PF.async_map(numbers, add, "total LONG")
+    frame = PF.async_map(frame, doubled, "more LONG", columns=["id", "odd"], batch_size=4)
+    assert rows(frame) == [(n, n % 2, n + n % 2, 2 * n + n % 2) for n in range(6)]
 
 
 def test_the_cache_goes_by_the_columns(numbers):
     async def ask(odd):
         return odd * 10
 
-    made = PF.async_map(numbers, ask, "tens INT", columns="odd", cache=AsyncCache())
-    assert rows(made) == [(n, n % 2, n % 2 * 10) for n in range(6)]
+    frame = PF.async_map(numbers, ask, "tens INT", columns="odd", cache=AsyncCache())
+    assert rows(frame) == [(n, n % 2, n % 2 * 10) for n in range(6)]
 
 
 @pytest.mark.usefixtures("one_attempt")
@@ -110,9 +110,9 @@ async def a_word(number):
 
 @pytest.mark.usefixtures("one_attempt")
 def test_dicts_go_by_the_rules_of_to_dataframe(numbers):
-    """An unknown name is refused, a missing one is null where it may be."""
-    made = PF.async_map(numbers, only_half, "half DOUBLE, name STRING", columns="id")
-    assert rows(made) == [(n, n % 2, n / 2, None) for n in range(6)]
+    """An unknown name is refused; a missing one is null if allowed."""
+    frame = PF.async_map(numbers, only_half, "half DOUBLE, name STRING", columns="id")
+    assert rows(frame) == [(n, n % 2, n / 2, None) for n in range(6)]
     for function, output, words in (
         (misspelt, "half DOUBLE, name STRING", r"misspelt returned .* it has a field 'nane', which is not declared"),
         (
@@ -123,7 +123,7 @@ def test_dicts_go_by_the_rules_of_to_dataframe(numbers):
         (
             a_word,
             "count LONG, index LONG",
-            r"a_word returned 'count' for the record Row\(id=\d, odd=\d\) and the columns count, index: it has to",
+            r"a_word returned 'count' for the record Row\(id=\d, odd=\d\) and the columns count, index: it must",
         ),
     ):
         with pytest.raises(Exception, match=words):
@@ -138,16 +138,16 @@ def test_failures_are_a_column(numbers, batch_size):
                 raise ConnectionError(f"no {value}")
         return [(v / 2, str(v)) for v in values] if batch_size else (values / 2, str(values))
 
-    made = PF.async_map(
+    frame = PF.async_map(
         numbers, ask, "half DOUBLE NOT NULL, name STRING", columns="id", failures="why", batch_size=batch_size, retry=1
     )
-    assert made.schema.simpleString() == (
+    assert frame.schema.simpleString() == (
         "struct<id:bigint,odd:int,half:double,name:string,why:struct<type:string,message:string,attempts:int>>"
     )
-    found = rows(made)
-    assert found[:3] == [(n, n % 2, n / 2, str(n), None) for n in range(3)]
-    assert [row[:4] for row in found[3:]] == [(n, n % 2, None, None) for n in (3, 4, 5)]
-    for row in found[3:]:
+    result = rows(frame)
+    assert result[:3] == [(n, n % 2, n / 2, str(n), None) for n in range(3)]
+    assert [row[:4] for row in result[3:]] == [(n, n % 2, None, None) for n in (3, 4, 5)]
+    for row in result[3:]:
         assert (row[4].type, row[4].attempts) == ("ConnectionError", 2)
         assert row[4].message in (f"no {row[0]}", f"no {row[0] - 1}" if batch_size else "")
 
@@ -157,24 +157,24 @@ def test_timeouts_are_in_the_column_of_failures(numbers):
         await asyncio.sleep(3600 if number == 3 else 0)
         return number
 
-    made = PF.async_map(numbers, ask, "n LONG", columns="id", failures="why", timeout="200 ms")
-    found = {row.id: (row.n, row.why) for row in made.collect()}
+    frame = PF.async_map(numbers, ask, "n LONG", columns="id", failures="why", timeout="200 ms")
+    rows = {row.id: (row.n, row.why) for row in frame.collect()}
     late = (None, ("TimeoutError", "no answer within 200 ms", 1))
-    assert found[3] == late
+    assert rows[3] == late
     # On a busy machine others may be late, too.
-    assert all(what in ((number, None), late) for number, what in found.items())
+    assert all(what in ((number, None), late) for number, what in rows.items())
 
 
 def test_columns_are_told_apart_as_spark_does(numbers):
-    with pytest.raises(ProgramError, match="has a column 'id' already, which Spark cannot tell from 'ID'"):
+    with pytest.raises(ProgramError, match="already has a column 'id', which Spark cannot tell from 'ID'"):
         PF.async_map(numbers, as_tuple, "ID LONG")
     with pytest.raises(ProgramError, match="output has two columns 'N'"):
         PF.async_map(numbers, as_tuple, "n LONG", failures="N")
     session = numbers.sparkSession
     session.conf.set("spark.sql.caseSensitive", "true")
     try:
-        made = PF.async_map(numbers, as_tuple, "ID DOUBLE, name STRING", columns="id")
-        assert made.columns == ["id", "odd", "ID", "name"]
+        frame = PF.async_map(numbers, as_tuple, "ID DOUBLE, name STRING", columns="id")
+        assert frame.columns == ["id", "odd", "ID", "name"]
     finally:
         session.conf.unset("spark.sql.caseSensitive")
 
@@ -183,28 +183,31 @@ def test_a_job_rate_limit_runs_no_job(numbers):
     context = numbers.sparkSession.sparkContext
     context.setJobGroup("building", "a program")
     try:
-        made = PF.async_map(numbers, as_tuple, "half DOUBLE, name STRING", columns="id", job_rate_limit=1e6)
+        frame = PF.async_map(numbers, as_tuple, "half DOUBLE, name STRING", columns="id", job_rate_limit=1e6)
         assert context.statusTracker().getJobIdsForGroup("building") == []
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
-    assert len(rows(made)) == 6
+    assert len(rows(frame)) == 6
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda df: PF.async_map(df, as_tuple, "id LONG"), "has a column 'id' already"),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", columns="no"), "no column 'no' to give.*columns are id, odd"),
-        (lambda df: ANYHOW(df, "as_tuple", "x LONG"), "got 'as_tuple': give it a function"),
+        (lambda df: PF.async_map(df, as_tuple, "id LONG"), "already has a column 'id'"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", columns="no"), "no column 'no' for.*columns are id, odd"),
+        (lambda df: ANYHOW(df, "as_tuple", "x LONG"), "got 'as_tuple': pass a function"),
         (lambda df: ANYHOW([1], as_tuple, "x LONG"), "takes a Spark DataFrame"),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0), r"async_map\(\): capacity is a whole number"),
+        (
+            lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0),
+            r"async_map\(\): capacity must be a whole number",
+        ),
         (
             lambda df: ANYHOW(df, as_tuple, "x LONG", on_failure=OutputTag("bad")),
             'no side output; failures="error" adds',
         ),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", on_failure="drop", failures="e"), "take one"),
-        (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures is the name of a column, not 7"),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", failures="odd"), "has a column 'odd' already"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", on_failure="drop", failures="e"), "use one of them"),
+        (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures must be the name of a column, not 7"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", failures="odd"), "already has a column 'odd'"),
         (lambda df: PF.async_map(df, yielding, "x LONG"), "which yields"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", on_barrier="carry"), "before the first shuffle"),
     ],

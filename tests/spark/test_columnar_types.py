@@ -1,4 +1,4 @@
-"""Aggregates and joins of columns of all of Spark's types: row for row as Spark's own ``groupBy`` and ``join``."""
+"""Columnar aggregates and joins of all Spark types: row for row like Spark's ``groupBy`` and ``join``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from pillarbox import (
     sum_,
 )
 
-# Values of each type, as SQL: the least, the greatest, those that are odd; sums of them are exact in any order. There
-# are nulls besides.
+# Values of each type, as SQL: minimum, maximum and odd values, whose sums are exact in any order. Plus nulls.
 NUMBERS = {
     "byte": ["-128Y", "127Y", "0Y"],
     "short": ["-32768S", "32767S"],
@@ -71,7 +70,7 @@ INTERVALS = {
         "INTERVAL '0 00:00:00' DAY TO SECOND",
     ],
 }
-# What is equal of these is so field by field, and a field that is null equals one that is.
+# Equality is by field, and null fields are equal.
 STRUCTS = {
     "part": [
         "named_struct('x', float('NaN'), 'in', named_struct('text', 'a', 'x', 0.0D))",
@@ -124,7 +123,7 @@ def counted(rows: Any) -> Counter[Any]:
 
 @pytest.fixture(scope="module")
 def everything(spark):
-    # (Not of a new session: what Spark groups asks the settings of the first one.)
+    # Not in a new session: Spark's grouping uses the first session's settings.
     settings = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.timeType.enabled": "true"}
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
@@ -157,37 +156,37 @@ def test_values_of_all_types(everything):
         for column in kinds
         for name, (ours, sparks) in aggregates.items()
     }
-    found = PF.window_aggregate(
+    results = PF.window_aggregate(
         everything, keys="key", time="at", window=WINDOW, **{name: ours for name, (ours, _) in pairs.items()}
     )
     wanted = own(everything, ["key"]).agg(*(sparks for _, sparks in pairs.values()))
     wanted = wanted.select("key", F.col("w.start").alias("window_start"), F.col("w.end").alias("window_end"), *pairs)
-    assert [field.dataType for field in found.schema] == [field.dataType for field in wanted.schema]
-    there = {row[:2]: row for row in found.collect()}
+    assert [field.dataType for field in results.schema] == [field.dataType for field in wanted.schema]
+    there = {row[:2]: row for row in results.collect()}
     expected = {row[:2]: row for row in wanted.collect()}
     assert len(expected) == 24 and there.keys() == expected.keys()
-    for name in found.columns:
+    for name in results.columns:
         assert [shown(there[each][name]) for each in expected] == [shown(row[name]) for row in expected.values()], name
 
 
 def test_keys_of_all_types(everything):
     for columns in KEYS, []:
-        found = PF.window_aggregate(everything, keys=columns, time="at", window=WINDOW, n=count_(), total=sum_("id"))
-        wanted = own(everything, columns).agg(F.count("*").alias("n"), F.sum("id").alias("total"))
-        expected = counted(wanted.select(*columns, "w.start", "w.end", "n", "total").collect())
-        assert counted(found.collect()) == expected and len(expected) >= 6
+        results = PF.window_aggregate(everything, keys=columns, time="at", window=WINDOW, n=count_(), total=sum_("id"))
+        by_spark = own(everything, columns).agg(F.count("*").alias("n"), F.sum("id").alias("total"))
+        expected = counted(by_spark.select(*columns, "w.start", "w.end", "n", "total").collect())
+        assert counted(results.collect()) == expected and len(expected) >= 6
 
 
 @pytest.mark.long("values of all types are in the test before, and joins by all kinds of keys need no Spark")
 def test_joins_of_all_types(everything):
-    """As one key, and one of them alone, in which rows have many partners; all of them are carried, on either side."""
+    """All types as one key, and one type alone with many partners per row; all are carried, on either side."""
     minutes = F.expr("INTERVAL '10' MINUTE")
     # (Rows without a null in any column that is a key.)
     whole = everything.dropna(subset=KEYS)
     cases: list[tuple[Any, list[str], Any]] = [(whole, KEYS, "inner"), (everything, ["double"], "left")]
     for rows, keys, how in cases:
         left, right = rows.alias("a"), rows.where("id % 3 != 1").alias("b")
-        found = PF.interval_join(
+        results = PF.interval_join(
             left, right, on=keys, time="at", lower="-10 minutes", upper="10 minutes", how=how, suffixes=("", "_right")
         )
         near = F.col("b.at").between(F.col("a.at") - minutes, F.col("a.at") + minutes)
@@ -195,9 +194,9 @@ def test_joins_of_all_types(everything):
             near = near & (F.col(f"a.{key}") == F.col(f"b.{key}"))
         theirs = [F.col(f"b.{name}").alias(f"{name}_right") for name in rows.columns if name not in keys]
         wanted = left.join(right, near, how).select("a.*", *theirs)
-        assert [field.dataType for field in found.schema] == [field.dataType for field in wanted.schema]
+        assert [field.dataType for field in results.schema] == [field.dataType for field in wanted.schema]
         expected = Counter(map(repr, wanted.collect()))
-        assert Counter(map(repr, found.collect())) == expected and sum(expected.values()) > 60
+        assert Counter(map(repr, results.collect())) == expected and sum(expected.values()) > 60
 
 
 def test_what_is_refused_is_refused_at_once(everything):
@@ -220,11 +219,9 @@ def test_what_is_refused_is_refused_at_once(everything):
     for name in (*NESTED, "collated", "variant", "bool", "time"):
         with pytest.raises(ProgramError, match=rf"x=sum_\('{name}'\).*takes a column of numbers or .*: cast it"):
             build("bool", x=sum_(name))
-    with pytest.raises(ProgramError, match=r"x=count_\('variant'\)\): columns of variant cannot be read: cast it"):
+    with pytest.raises(ProgramError, match=r"x=count_\('variant'\)\): variant columns cannot be read: cast the column"):
         build("bool", x=count_("variant"))
-    with pytest.raises(
-        ProgramError, match=r"column 'variant' of the right side: columns of variant cannot be read: cast"
-    ):
+    with pytest.raises(ProgramError, match=r"column 'variant' of the right side: variant columns cannot be read: cast"):
         PF.interval_join(
             df.select("at", "bool"),
             df.select("at", "bool", "variant"),
@@ -234,6 +231,6 @@ def test_what_is_refused_is_refused_at_once(everything):
             upper=0,
             suffixes=("", "_right"),
         )
-    with pytest.raises(ProgramError, match=r"the column 'm' is struct<a:interval year to month>, .* leave it out, or"):
+    with pytest.raises(ProgramError, match=r"the column 'm' is struct<a:interval year to month>, .* drop it, or"):
         months = everything.selectExpr("at", "key", f"named_struct('a', {MONTHS}) AS m")
         PF.window_aggregate(months, keys="key", time="at", window=WINDOW, n=count_())

@@ -127,11 +127,11 @@ def test_aggregates_of_a_stream_go_on_after_a_restart(spark, tmp_path, kind):
         df = PF.window_aggregate(
             stream, keys=["key", "shop"], time="at", window=assigner, delay="2 seconds", uid="windows", **AGGREGATES
         )
-        found: list[tuple[Any, ...]] = []
-        writer = df.writeStream.foreachBatch(lambda batch, number: found.extend(map(tuple, batch.collect())))
+        results: list[tuple[Any, ...]] = []
+        writer = df.writeStream.foreachBatch(lambda batch, number: results.extend(map(tuple, batch.collect())))
         query = start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True))
         query.awaitTermination()
-        return found, query.recentProgress
+        return results, query.recentProgress
 
     before, progress = run()
     # The newest row waits in an open window of its key.
@@ -167,9 +167,9 @@ def test_rows_of_functions_and_filters_are_aggregated_too(spark):
         WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     )
     windows = timed.key_by("key").window(CumulativeEventTimeWindows.of("10 minutes", "10 minutes"))
-    found = windows.aggregate(n=count_(), total=sum_("id")).to_dataframe().collect()
+    results = windows.aggregate(n=count_(), total=sum_("id")).to_dataframe().collect()
     expected = events(spark).where("id % 2 = 0").groupBy("key", F.window("at", "10 minutes").alias("w"))
-    assert counted((row.key, row.n, row.total) for row in found) == counted(
+    assert counted((row.key, row.n, row.total) for row in results) == counted(
         (row.key, row.n, row.total)
         for row in expected.agg(F.count("*").alias("n"), F.sum("id").alias("total")).collect()
     )

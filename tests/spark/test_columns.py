@@ -32,7 +32,7 @@ EMPTY = (None,) * len(FULL)
 
 
 class AllTypes(KeyedProcessFunction):
-    """Gives a row with values, one of nulls, and one with what is empty."""
+    """Emits a row of values, one of nulls, and one of empty values."""
 
     def process_element(self, value, ctx):
         yield (value.id, *(FULL if value.id % 2 else EMPTY))
@@ -76,9 +76,9 @@ def zone(spark):
 def test_all_types_come_out_of_a_stream_as_out_of_a_batch(spark, zone, tmp_path):
     data = spark.range(0, 20, 1, 4)
     streaming = program(stream_of(spark, data, tmp_path / "in"), AllTypes(), COLUMNS)
-    found: list[tuple[str, ...]] = []
+    results: list[tuple[str, ...]] = []
     query = (
-        streaming.writeStream.foreachBatch(lambda batch, number: found.extend(map(tuple, as_text(batch).collect())))
+        streaming.writeStream.foreachBatch(lambda batch, number: results.extend(map(tuple, as_text(batch).collect())))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()
@@ -87,9 +87,9 @@ def test_all_types_come_out_of_a_stream_as_out_of_a_batch(spark, zone, tmp_path)
     batch = program(data, AllTypes(), COLUMNS)
     assert batch.schema == streaming.schema
     expected = [tuple(row) for row in as_text(batch).collect()]
-    assert len(expected) == 40 and Counter(found) == Counter(expected)
-    made = spark.createDataFrame([(1, *FULL)], batch.schema)
-    assert tuple(as_text(made).first()) in found
+    assert len(expected) == 40 and Counter(results) == Counter(expected)
+    frame = spark.createDataFrame([(1, *FULL)], batch.schema)
+    assert tuple(as_text(frame).first()) in results
     # Each task's metrics are observed, and are no rows.
     tasks = [task for progress in query.recentProgress for task in metrics(progress)]
     assert {level: sum(task.records_in for task in tasks if task.level == level) for level in (0, 1)} == {0: 20, 1: 20}

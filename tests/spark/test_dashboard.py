@@ -1,4 +1,4 @@
-"""What the dashboard tells of real queries, compared with what was put into them; the pages are in tests/see."""
+"""The dashboard's data of real queries, compared with their input; the pages are in tests/see."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-# By how much clocks of one machine, which are told in milliseconds, may seem to differ.
+# Maximum apparent difference between clocks of one machine, in milliseconds.
 _CLOCKS = 15
 _TIMES = ("busy_ms", "idle_ms", "back_pressured_ms", "state_ms")
-# What nobody is to find in a bundle without records.
+# Values that a bundle without records must not contain.
 _PLANTED = ("card-4711-x", "-90210")
 
 
 @pytest.fixture
 def opened() -> Iterator[list[pillarbox.Dashboard]]:
     """The dashboard that a test opens; it is closed after it."""
-    found: list[pillarbox.Dashboard] = []
-    yield found
-    for each in found:
+    results: list[pillarbox.Dashboard] = []
+    yield results
+    for each in results:
         each.close()
 
 
@@ -70,14 +70,14 @@ def total(run: Any, name: str) -> int:
 
 
 def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
-    """Compare the sums of a view with an independent count of what was put in."""
+    """Compare the sums of a view with independent counts of the input."""
     newest = every[-1]
-    kept = [each for each in newest if each[0] != "test"]
+    passed = [each for each in newest if each[0] != "test"]
     cards = Counter(card for each in every for card, _, _ in each if card != "test")
     source, keyed = view["plan"]["vertices"]
-    # Each operator of the source's chain hands on what it gets, but for the filter.
-    assert (source["run"]["operators"][0][0], source["run"]["operators"][-1][1]) == (len(newest), len(kept))
-    assert {tuple(each) for each in keyed["run"]["operators"]} == {(len(kept), len(kept))}
+    # Each operator of the source's chain emits its input, except the filter.
+    assert (source["run"]["operators"][0][0], source["run"]["operators"][-1][1]) == (len(newest), len(passed))
+    assert {tuple(each) for each in keyed["run"]["operators"]} == {(len(passed), len(passed))}
     assert (keyed["run"]["keys"], keyed["run"]["timers"]) == (len(cards), len(cards))
     # (Spark may also run epochs without input.)
     assert view["shown"]["rows"] == len(newest)
@@ -101,18 +101,18 @@ def check_clocks(view: Any) -> None:
     tasks, names = shown["tasks"], list(shown["parts"])
     assert len(tasks) == sum(each["run"]["tasks"] for each in view["plan"]["vertices"])
     tasks_from = sum(shown["parts"][name] for name in names[: names.index("addBatch")])
-    ends = {id(each): each["started"] + sum(each[name] for name in _TIMES) for each in tasks}
+    ends = {id(task): task["started"] + sum(task[name] for name in _TIMES) for task in tasks}
     for task in tasks:
         assert tasks_from - _CLOCKS <= task["started"] - shown["began"]
         assert ends[id(task)] - shown["began"] <= shown["duration"] + _CLOCKS
     for vertex in view["plan"]["vertices"]:
-        own = [each for each in tasks if each["number"] == vertex["number"]]
+        own = [task for task in tasks if task["number"] == vertex["number"]]
         assert sum(each["records_in"] for each in own) == vertex["run"]["records_in"]
         assert sum(each["busy_ms"] for each in own) == vertex["run"]["busy_ms"]
         span = max(ends[id(each)] for each in own) - min(each["started"] for each in own)
         assert vertex["level_share"] == pytest.approx(min(1.0, span / shown["duration"]), abs=0.001)
-    # A level waits for the one before it.
-    first, second = ([each for each in tasks if each["number"] == number] for number in (0, 1))
+    # A level waits for the previous one.
+    first, second = ([task for task in tasks if task["number"] == number] for number in (0, 1))
     assert min(each["started"] for each in first) <= min(each["started"] for each in second)
 
 
@@ -121,8 +121,8 @@ def restarted(spark: SparkSession, inbox: Inbox, checkpoint: Path) -> Any:
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(3)
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
     stream = env.from_dataframe(inbox.read(spark)).name("payments").assign_timestamps_and_watermarks(times)
-    kept = stream.filter(lambda payment: payment.card != "test").name("no tests")
-    return started(kept.key_by("card").process(Count()).uid("count"), checkpoint, "again")
+    passed = stream.filter(lambda payment: payment.card != "test").name("no tests")
+    return started(passed.key_by("card").process(Count()).uid("count"), checkpoint, "again")
 
 
 def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list[pillarbox.Dashboard]) -> None:
@@ -148,7 +148,7 @@ def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list
         assert (life["epoch"], life["calls"]) == (view["epoch"], [])
         unknown = client.get(f"/api/queries/{query.id}/key", params={"uid": "none", "key": "c3"})
         assert unknown.status_code == 409
-        assert "no state of an operator with the uid 'none'" in unknown.json()["error"]
+        assert "no operator with state has the uid 'none'" in unknown.json()["error"]
         query.stop()
         wait_for(client, query, lambda view: view["status"] == "stopped")
         check_sums(view_of(client, query), every)
@@ -167,7 +167,7 @@ def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list
         [earlier] = view["earlier"]
         assert (earlier["status"], total(earlier, "rows")) == ("stopped", sum(map(len, every)))
 
-        # It fails, and others are told of it.
+        # It fails, and the others report it.
         inbox.put((_PLANTED[0], int(_PLANTED[1]), 500))
         with pytest.raises(StreamingQueryException):
             again.awaitTermination()
@@ -189,7 +189,7 @@ def wait_for(client: httpx.Client, query: Any, is_there: Any) -> None:
 
 
 def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Dashboard) -> None:
-    """Check what the checkpoint alone tells of the query that has failed."""
+    """Check the checkpoint's data of the failed query."""
     stored = CheckpointQuery(spark, str(checkpoint))
     open_dashboard([stored], "127.0.0.1", dashboard.port)
     with httpx.Client(base_url=dashboard.url, timeout=60) as client:
@@ -235,7 +235,7 @@ def test_the_stages_of_a_query_are_those_of_its_running_jobs(spark: SparkSession
     thread = InheritableThread(run)
     thread.start()
     try:
-        # (Spark notes a little later what it runs.)
+        # Spark reports running stages with a delay.
         while not (begun.exists() and any(stage.active for stage in stages_of(spark, "a run"))):
             time.sleep(0.05)
         [stage] = stages_of(spark, "a run", levels=1)
@@ -270,18 +270,18 @@ def test_several_programs_and_several_queries(
             assert entries.keys() >= {"both", "third"}
             assert entries["third"]["rows"] == len(payments(2))
             view = view_of(client, two)
-            found = {
+            results = {
                 (each["program"], each["level"]): (each["run"]["operators"][0][0], each["level_share"] > 0)
                 for each in view["plan"]["vertices"]
             }
             # The number in a program's name depends on the programs that the session had before.
-            names = sorted({program for program, _ in found}, key=lambda name: (len(name), name))
-            kept = [len([each for each in payments(number) if each[0] != "test"]) for number in range(2)]
-            assert found == {
+            names = sorted({program for program, _ in results}, key=lambda name: (len(name), name))
+            passed = [len([payment for payment in payments(number) if payment[0] != "test"]) for number in range(2)]
+            assert results == {
                 (names[0], 0): (len(payments(0)), True),
-                (names[0], 1): (kept[0], True),
+                (names[0], 1): (passed[0], True),
                 (names[1], 0): (len(payments(1)), True),
-                (names[1], 1): (kept[1], True),
+                (names[1], 1): (passed[1], True),
             }
     finally:
         two.stop()

@@ -1,4 +1,4 @@
-"""DDL that is parsed without a session means what Spark says."""
+"""DDL parsed without a session has Spark's meaning."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ RECORDS = 120
 
 
 class Counts(KeyedProcessFunction):
-    """Keeps a list, which it changes in place before it raises; measures and logs what it does."""
+    """Keeps a list, which it changes in place before it raises; measures and logs its work."""
 
     def __init__(self, logged: Path) -> None:
         self.logged = logged
@@ -50,10 +50,10 @@ class Counts(KeyedProcessFunction):
         self.largest = max(row.id, self.largest)
         if row.id < 3:
             self.log.warning("got %d", row.id)
-        kept = self.kept.value() or []
-        kept.append(row.id)
-        self.kept.update(kept)
-        yield row.key, len(kept)
+        ids = self.kept.value() or []
+        ids.append(row.id)
+        self.kept.update(ids)
+        yield row.key, len(ids)
         if row.id % 7 == 3:
             raise ValueError(f"not {row.id}")
 
@@ -101,17 +101,17 @@ def test_dead_letters_of_a_streaming_query(spark, tmp_path):
     reports = [task for progress in query.recentProgress for task in metrics(progress)]
     assert sum(task.counters.get("counts.dead_letters", 0) for task in reports) == len(failed)
 
-    mine = [task for task in reports if task.uid == "counts"]
+    tasks = [task for task in reports if task.uid == "counts"]
     seen = sorted(set(range(RECORDS)) - set(unkeyed))
     for name, times in (("seen", 1), ("rate", 2), ("ids.count", 1)):
-        assert sum(task.counters[f"counts.rows.{name}"] for task in mine) == times * len(seen)
-    assert sum(task.gauges.get("counts.rows.ids.sum", 0) for task in mine) == sum(seen)
-    assert max(task.gauges["counts.rows.largest"] for task in mine) == max(seen)
-    assert any(task.gauges["counts.rows.rate.rate"] > 0 for task in mine)
+        assert sum(task.counters[f"counts.rows.{name}"] for task in tasks) == times * len(seen)
+    assert sum(task.gauges.get("counts.rows.ids.sum", 0) for task in tasks) == sum(seen)
+    assert max(task.gauges["counts.rows.largest"] for task in tasks) == max(seen)
+    assert any(task.gauges["counts.rows.rate.rate"] > 0 for task in tasks)
     lines = [line for path in tmp_path.glob("*.log") for line in path.read_text().splitlines()]
     form = r"got (\d) \(operator 'process: Counts', subtask (\d), epoch (\d)\) process: Counts (\d) (\d)"
-    found = [re.fullmatch(form, line) for line in lines]
-    assert all(found), lines
-    parts = [tuple(map(int, each.groups())) for each in found if each is not None]
+    match = [re.fullmatch(form, line) for line in lines]
+    assert all(match), lines
+    parts = [tuple(map(int, each.groups())) for each in match if each is not None]
     assert sorted(number for number, *_ in parts) == [0, 1, 2]
     assert all((subtask, epoch) == (its, again) for _, subtask, epoch, its, again in parts)

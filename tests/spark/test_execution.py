@@ -69,14 +69,14 @@ def test_batch_mode_parallelism_and_chains(spark, tmp_path):
     keyed = environment(spark).from_dataframe(rows).assign_timestamps_and_watermarks(times).key_by("key")
     sums = keyed.sum("n").set_parallelism(2).map(lambda row: (row.key, row.n)).set_parallelism(2)
     placed = sums.process(Place()).set_parallelism(2).start_new_chain().process(Place()).set_parallelism(1)
-    found = sorted(placed.execute_and_collect())
-    assert [(key, n) for key, n, *_ in found] == [(key, ROWS // KEYS) for key in range(KEYS)]
-    assert {tuple(place) for _, _, *place in found} == {(0, 2, 0, 1), (1, 2, 0, 1)}
+    results = sorted(placed.execute_and_collect())
+    assert [(key, n) for key, n, *_ in results] == [(key, ROWS // KEYS) for key in range(KEYS)]
+    assert {tuple(placement) for _, _, *placement in results} == {(0, 2, 0, 1), (1, 2, 0, 1)}
     totals = keyed.process(Total()).to_dataframe("key LONG, n LONG")
     assert sorted(map(tuple, totals.collect())) == [(key, ROWS // KEYS) for key in range(KEYS)]
 
     stream = spark.readStream.schema("key LONG").parquet(str(tmp_path))
-    with pytest.raises(ProgramError, match="batch mode is for sources that end, and 'dataframe' is a streaming DataF"):
+    with pytest.raises(ProgramError, match="batch mode needs bounded sources, and 'dataframe' is a streaming DataF"):
         environment(spark).from_dataframe(stream).key_by("key").sum("key").to_dataframe("key LONG")
     automatic = environment(spark, RuntimeExecutionMode.AUTOMATIC).from_dataframe(stream).key_by("key").sum("key")
     assert automatic.to_dataframe("key LONG").isStreaming
@@ -88,7 +88,7 @@ def tagged(output, value):
 
 @pytest.mark.parametrize("name", ["both-in-turn", "every-state", "rules-by-time"])
 def test_batch_mode_is_what_plain_python_says(spark, name):
-    """Programs of the simulation, and what it compares them with."""
+    """Programs of the simulation, with their expected results."""
     program = PROGRAMS[f"{name}-in-batch-mode"]
     inputs = program.inputs(random.Random(7))
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
@@ -100,12 +100,12 @@ def test_batch_mode_is_what_plain_python_says(spark, name):
     built: Any = program.build(env, *streams)
     outputs: dict[str, Any] = built if isinstance(built, dict) else {"output": built}
     named = [stream.map(partial(tagged, output)) for output, stream in outputs.items()]
-    found: dict[str, list[Any]] = {output: [] for output in outputs}
+    results: dict[str, list[Any]] = {output: [] for output in outputs}
     together = named[0].union(*named[1:]) if len(named) > 1 else named[0]
     for output, value in together.execute_and_collect():
-        found[output].append(value)
+        results[output].append(value)
     assert program.oracle is not None
-    assert outcome(program, found) == outcome(program, program.oracle(inputs))
+    assert outcome(program, results) == outcome(program, program.oracle(inputs))
 
 
 class Counting(MapFunction):
@@ -191,9 +191,9 @@ def test_a_streaming_query_with_subtasks_of_several_numbers(spark, tmp_path):
 
     spark.range(35).selectExpr("id AS key").coalesce(1).write.parquet(str(tmp_path / "in"))
     pillarbox.start(query(1)).awaitTermination()
-    found = [tuple(row) for row in spark.table("several").collect()]
-    assert sorted((key, n) for key, n, _, _ in found) == [(key, n) for key in range(7) for n in range(1, 6)]
-    assert {(subtask, of) for _, _, subtask, of in found} == {(0, 1)}
+    rows = [tuple(row) for row in spark.table("several").collect()]
+    assert sorted((key, n) for key, n, _, _ in rows) == [(key, n) for key in range(7) for n in range(1, 6)]
+    assert {(subtask, of) for _, _, subtask, of in rows} == {(0, 1)}
     with pytest.raises(
         CheckpointMismatchError, match=r"operator 'sums' had parallelism 1, and has 2.*set_parallelism\(1\)"
     ):

@@ -1,4 +1,4 @@
-"""Homes on Spark: what functions in them keep and see, and how they end."""
+"""Homes on Spark: state and surroundings of their functions, and their ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records, in a field and in state; says where, and notes the end."""
+    """Counts a key's records, in a field and in state; emits its process, and notes its end."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
@@ -50,7 +50,7 @@ class Count(KeyedProcessFunction):
 
 
 class Look(KeyedProcessFunction):
-    """Says what is around it, and adds to an accumulator."""
+    """Emits its surroundings, and adds to an accumulator."""
 
     def __init__(self, table: Any, total: Any) -> None:
         self.table = table
@@ -97,7 +97,7 @@ COUNTS = "key LONG, field LONG, state LONG, pid LONG"
 
 
 def test_a_field_counts_what_state_counts(spark: SparkSession, tmp_path: Path, notes: Path) -> None:
-    """A home is the run's, whatever a function of the user's does with job groups."""
+    """A home belongs to the run, whatever a user function does with job groups."""
     out = Rows()
 
     def in_a_group(batch: Any, number: int) -> None:
@@ -134,8 +134,8 @@ def test_what_functions_see_is_what_they_would_see_in_a_worker(spark: SparkSessi
 
         yield pa.RecordBatch.from_pydict({"place": [f"{os.environ['SPARK_LOCAL_DIRS']} {os.getcwd()}"]})
 
-    (place,) = spark.range(1).coalesce(1).mapInArrow(of_worker, "place STRING").collect()
-    assert {row[1] for row in out} == {place[0]}
+    (index,) = spark.range(1).coalesce(1).mapInArrow(of_worker, "place STRING").collect()
+    assert {row[1] for row in out} == {index[0]}
     assert {row[0] for row in out} <= {f"{word} {part} 0 {query.id}" for word in ("even", "odd") for part in range(3)}
     assert {row[2] for row in out} == {"shipped MainThread"}
     assert total.value == 2 * sum(range(40)), "also in later epochs, in which nothing is unpickled"
@@ -163,7 +163,7 @@ def test_a_setting_that_is_none_is_refused(spark: SparkSession, tmp_path: Path, 
     session = spark.newSession()
     session.conf.set("spark.pillarbox.homes", "perhaps")
     counted = keyed(given(session, tmp_path, 1), Count(notes), COUNTS)
-    with pytest.raises(pillarbox.ConfigurationError, match=r"spark\.pillarbox\.homes is 'fork', 'spawn' or 'off'"):
+    with pytest.raises(pillarbox.ConfigurationError, match=r"spark\.pillarbox\.homes must be 'fork', 'spawn' or 'off'"):
         pillarbox.start(counted.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
 
 
@@ -173,7 +173,7 @@ class Ask(KeyedProcessFunction):
 
 
 def test_a_request_in_flight_is_sent_once(spark: SparkSession, tmp_path: Path, notes: Path) -> None:
-    """Answers take longer than several epochs, whose tasks different workers of Spark's run."""
+    """Answers take longer than several epochs, whose tasks run in different Spark workers."""
     answering = tmp_path / "answering"
 
     def ask(key: int) -> int:

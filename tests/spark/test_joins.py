@@ -115,10 +115,10 @@ def counted(rows):
 
 
 def test_a_join_of_columns_equals_that_of_spark(spark):
-    found, expected = (join(orders(spark), answers(spark), "left") for join in (by_columns, columns_by_spark))
-    assert [(field.name, field.dataType) for field in found.schema] == [
+    result, expected = (join(orders(spark), answers(spark), "left") for join in (by_columns, columns_by_spark))
+    assert [(field.name, field.dataType) for field in result.schema] == [
         (field.name, field.dataType) for field in expected.schema
     ]
     rows = expected.collect()
     assert sum(row.id_answer is not None for row in rows) > 100
-    assert counted(found.collect()) == counted(rows)
+    assert counted(result.collect()) == counted(rows)

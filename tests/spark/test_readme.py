@@ -1,4 +1,4 @@
-"""README's programs do what README says, in a session; its first program is the one in the examples."""
+"""README's programs give README's results, in a session; its first program is the one in the examples."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def service() -> Iterator[str]:
 
 def printed() -> str:
     """The table that README shows."""
-    found = re.search(r"It prints\n\n```\n(.*?)```", README.read_text(), re.DOTALL)
-    assert found is not None
-    return found[1]
+    match = re.search(r"It prints\n\n```\n(.*?)```", README.read_text(), re.DOTALL)
+    assert match is not None
+    return match[1]
 
 
 def test_readme_programs_do_what_readme_says(spark: SparkSession, service: str, tmp_path: Path, monkeypatch, capsys):
@@ -94,12 +94,12 @@ def at(seconds: int) -> datetime:
 
 
 def are_numbered(rows: list[tuple[str, int]]) -> bool:
-    """Each payment has a number of its own; which subtask has which payment is Spark's business."""
+    """Each payment has a unique number; Spark determines the payments' subtasks."""
     return [card for card, _ in rows] == ["ann", "ann", "bob"] and len({number for _, number in rows}) == 3
 
 
-# What each program gives for the payments: the rows of its last expression, or of the name that it ends with; what it
-# prints, where that is nothing; or a function that looks at the rows.
+# Each program's results for the payments: the rows of its last expression, or of its last name; its printed output, if
+# there are no rows; or a function that checks the rows.
 RESULTS: dict[tuple[str, int], Any] = {
     ("docs/async.md", 0): [("ann", 0.05), ("ann", 0.07), ("bob", 1.5)],
     ("docs/async.md", 1): [("ann", 420), ("ann", 420), ("bob", 420)],
@@ -109,6 +109,10 @@ RESULTS: dict[tuple[str, int], Any] = {
     ],
     ("docs/errors.md", 2): [("ann",), ("ann",), ("bob",)],
     ("docs/execution.md", 0): [("ann", 12.0), ("bob", 150.0)],
+    ("docs/howto/adopt.md", 0): [
+        *(("ann", 12.0), ("ann", 24.0), ("ann", 36.0)),
+        *(("bob", 150.0), ("bob", 300.0), ("bob", 450.0)),
+    ],
     ("docs/howto/backfill.md", 0): [("ann", 1_000, 5.0), ("ann", 62_000, 12.0), ("bob", 2_000, 150.0)],
     ("docs/howto/enrich.md", 0): [("bob", 150.0)],
     ("docs/howto/enrich.md", 1): [("Ann Ames", 5.0), ("Ann Ames", 7.0), ("Bob Bell", 150.0)],
@@ -156,32 +160,37 @@ RESULTS: dict[tuple[str, int], Any] = {
 
 
 def test_every_program_of_the_docs_has_a_result():
-    pages = {page: found for page, found in programs().items() if page not in ELSEWHERE}
-    every = {(page, number) for page, found in pages.items() for number in range(len(found))}
+    pages = {page: result for page, result in programs().items() if page not in ELSEWHERE}
+    every = {(page, number) for page, result in pages.items() for number in range(len(result))}
     assert RESULTS.keys() == every - shown_errors().keys()
 
 
-@pytest.mark.parametrize(("page", "number"), RESULTS, ids=str)
+# Programs with several queries.
+QUERIES = pytest.mark.long("tests/spark/stateful_programs/test_adopt.py adopts a query")
+PROGRAMS = [pytest.param(*key, marks=QUERIES if "adopt.md" in key[0] else ()) for key in RESULTS]
+
+
+@pytest.mark.parametrize(("page", "number"), PROGRAMS, ids=str)
 def test_a_program_of_the_docs(page: str, number: int, spark: SparkSession, capsys: pytest.CaptureFixture[str]):
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     payments = spark.createDataFrame(PAYMENTS, "card STRING, at LONG, amount DOUBLE").coalesce(1)
     names: dict[str, Any] = {"__name__": "__main__", "spark": spark, "payments": payments, "env": env}
     source = programs()[page][number] if LONG else programs()[page][number].replace(*FEWER_SCHEDULES)
-    place, (*statements, last) = f"{page}, program {number}", ast.parse(source).body
-    exec(compile(ast.Module(statements, []), place, "exec"), names)
+    label, (*statements, last) = f"{page}, program {number}", ast.parse(source).body
+    exec(compile(ast.Module(statements, []), label, "exec"), names)
     capsys.readouterr()
     if isinstance(last, ast.Assign):  # it is planned, and nothing asks for its rows
-        exec(compile(ast.Module([last], []), place, "exec"), names)
+        exec(compile(ast.Module([last], []), label, "exec"), names)
         (target,) = last.targets
         last = ast.Expr(ast.Name(ast.unparse(target), ast.Load(), lineno=1, col_offset=0))
     if isinstance(last, ast.Expr):
-        frame = eval(compile(ast.Expression(last.value), place, "eval"), names)
+        frame = eval(compile(ast.Expression(last.value), label, "eval"), names)
     else:
         frame = None
-        exec(compile(ast.Module([last], []), place, "exec"), names)
-    found: Any = capsys.readouterr().out or None if frame is None else sorted(map(tuple, frame.collect()))
+        exec(compile(ast.Module([last], []), label, "exec"), names)
+    rows: Any = capsys.readouterr().out or None if frame is None else sorted(map(tuple, frame.collect()))
     expected = RESULTS[page, number]
-    assert expected(found) if callable(expected) else found == expected
+    assert expected(rows) if callable(expected) else rows == expected
 
 
 @pytest.mark.usefixtures("one_attempt")

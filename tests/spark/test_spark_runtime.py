@@ -73,7 +73,7 @@ BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("a
 
 
 def run(df, folder: Path, look=lambda: None):
-    """Run a streaming DataFrame to the end of what there is, and look at each batch; give its rows and the query."""
+    """Run a streaming DataFrame to the end of its input, with a look at each batch; return its rows and the query."""
     rows = []
 
     def take(batch, number):
@@ -89,7 +89,7 @@ def run(df, folder: Path, look=lambda: None):
 
 def test_codes_put_subtasks_into_partitions_of_their_own(spark):
     hashed = spark.range(-50, 2000).select("id", F.hash("id")).collect()
-    assert all(spark_hash(value) == found for value, found in hashed)
+    assert all(spark_hash(value) == result for value, result in hashed)
     for own in [subtask_codes(vertex, 7) for vertex in range(3)]:
         rows = spark.createDataFrame([(code,) for code in own], "id long").select(F.expr("pmod(hash(id), 7)")).collect()
         assert {row[0] for row in rows} == set(range(7))
@@ -139,7 +139,7 @@ def test_an_error_of_a_function_for_each_batch_says_where_and_shows_the_users_fr
     assert (
         "OperatorError: for_each_batch(): write() failed at batch 0 of the outputs 'keys': LookupError: no such" in text
     )
-    # The cause comes first, with the frames of the function alone.
+    # The cause is first, with only the function's frames.
     cause, _, _ = text.partition("The above exception was the direct cause")
     assert cause.count('File "') == 1 and "in write" in cause and "LookupError: no such table" in cause
 
@@ -147,15 +147,15 @@ def test_an_error_of_a_function_for_each_batch_says_where_and_shows_the_users_fr
 def test_batch_program_ends_with_the_maximum_watermark(spark):
     stream = environment(spark).from_dataframe(events(spark)).assign_timestamps_and_watermarks(BY_AT)
     out = stream.key_by("key").process(CountPerKey()).to_dataframe("key LONG, at LONG, n LONG")
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for row in out.collect():
-        found[row.key] = max(found[row.key], row.n)
-    assert found == Counter(i % 17 for i in range(1000))
+        counts[row.key] = max(counts[row.key], row.n)
+    assert counts == Counter(i % 17 for i in range(1000))
 
 
 def test_streaming_with_two_levels_equals_batch_and_keeps_state_over_epochs(spark, tmp_path):
-    """Code that Spark generates is the same in each epoch: the time of an epoch, say, is not in it."""
-    # All of Spark's code counts, also that of the jobs which close the functions of queries that have ended.
+    """Spark generates the same code in each epoch: it must not contain the epoch's time, for example."""
+    # All Spark code counts, including jobs that close the functions of ended queries.
     for thread in threading.enumerate():
         if thread.name.startswith("pillarbox query "):
             thread.join(300)
@@ -262,7 +262,7 @@ class HiddenAlarm(KeyedProcessFunction):
 def test_timers_that_would_never_fire_are_refused_in_a_streaming_query_only(spark, tmp_path):
     stream = stream_of(spark, events(spark, 5, keys=5), tmp_path / "in", 1)
     out = environment(spark).from_dataframe(stream).key_by("key").process(HiddenAlarm())
-    with pytest.raises(StreamingQueryException, match=r"say process\(\.\.\., processing_time=True\)"):
+    with pytest.raises(StreamingQueryException, match=r"pass process\(\.\.\., processing_time=True\)"):
         run(out.to_dataframe("key LONG"), tmp_path / "checkpoint")
     batch = environment(spark).from_dataframe(events(spark, 5, keys=5)).key_by("key").process(HiddenAlarm())
     assert batch.to_dataframe("key LONG").collect() == []
@@ -270,7 +270,7 @@ def test_timers_that_would_never_fire_are_refused_in_a_streaming_query_only(spar
 
 def test_streaming_cannot_be_collected_and_says_so(spark, tmp_path):
     stream = stream_of(spark, events(spark, 5), tmp_path / "in", 1)
-    with pytest.raises(ProgramError, match="has no end: use to_dataframe"):
+    with pytest.raises(ProgramError, match="never ends: run it with to_dataframe"):
         environment(spark).from_dataframe(stream).map(lambda row: row).execute_and_collect()
 
 

@@ -1,4 +1,4 @@
-"""State with a time-to-live on a real local Spark: the time is that of the batch, also when it is run again."""
+"""State with a time-to-live on a real local Spark: its time is the batch's, also in a repeated batch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_time_is_that_of_the_batch(spark, tmp_path):
         return int(json.loads((offsets / str(number)).read_text().splitlines()[1])["batchTimestampMs"])
 
     def again(number: int, at: int) -> None:
-        """Have a batch run again, as after a crash: it was not committed, and its time is the one that Spark noted."""
+        """Repeat a batch, as after a crash: it was not committed, and Spark has stored its time."""
         for file in commits.glob(f"*{number}*"):
             file.unlink()
         (offsets / f".{number}.crc").unlink(missing_ok=True)
@@ -68,11 +68,11 @@ def test_the_time_is_that_of_the_batch(spark, tmp_path):
     arrive()
     run("1 hour")
     assert seen == {0: counts(1), 1: counts(2)}
-    # By the clock of the machine, a millisecond has passed since the first batch; by that of the batches, none has.
+    # A millisecond has passed since the first batch by the machine's clock, but not by the batches' clock.
     again(1, time_of(0))
     run(1)
     assert seen == {0: counts(1), 1: counts(2)}
-    # By the clock of the machine, an hour has not passed; by that of the batches, it has.
+    # An hour has passed by the batches' clock, but not by the machine's clock.
     again(1, time_of(0) + 3_600_001)
     run("1 hour")
     assert seen == {0: counts(1), 1: counts(1)}

@@ -26,7 +26,7 @@ ORDERS = 200
 
 
 class Paid(KeyedCoProcessFunction):
-    """Joins an order with its payment, in whatever order they come; an order without one goes to the side."""
+    """Joins an order with its payment, in any order; an order without one is emitted to the side."""
 
     def open(self, runtime_context):
         self.order = runtime_context.get_state(ValueStateDescriptor("order"))
@@ -60,7 +60,7 @@ def orders(spark):
 
 
 def payments(spark):
-    """Every order but each tenth is paid, in another order than they came."""
+    """Return payments for all orders but each tenth, in another order."""
     paid = spark.range(ORDERS).where("id % 10 != 0")
     number = F.lit(ORDERS - 1) - F.col("id")
     return paid.select(F.col("id").alias("order_id"), (number * 100).alias("at"), (F.col("id") * 1.5).alias("amount"))

@@ -109,7 +109,7 @@ def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
     totals = again.agg(F.sum("n").alias("n"), F.sum("total").alias("total"))
     expected = counted(totals.select(F.lit(0), "w.start", "w.end", "n", "total").collect())
 
-    found = Rows()
+    result = Rows()
 
     def query() -> Any:
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
@@ -119,23 +119,23 @@ def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
         windows = keyed.aggregate(CountAndSum(), WithWindow()).uid("windows")
         totals = windows.key_by(lambda _: 0).window(TumblingEventTimeWindows.of("10 seconds"))
         df = totals.aggregate(Totals(), WithWindow()).uid("totals").to_dataframe(COLUMNS)
-        return df.writeStream.foreachBatch(found).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return df.writeStream.foreachBatch(result).option("checkpointLocation", str(tmp_path / "checkpoint"))
 
     stopped = start(query().trigger(availableNow=True))
-    assert stopped.awaitTermination(300)  # by itself: what the clock brings after the end of the input can wait
+    assert stopped.awaitTermination(300)  # by itself: work after the end of the input can wait
     running = start(query())
     try:
         deadline = time.monotonic() + 300
-        while len(found) < len(expected) and time.monotonic() < deadline and running.isActive:
+        while len(result) < len(expected) and time.monotonic() < deadline and running.isActive:
             time.sleep(0.2)
     finally:
         running.stop()
     assert running.exception() is None
-    assert counted(found) == expected
+    assert counted(result) == expected
 
 
 class Totals(CountAndSum):
-    """Adds what windows counted."""
+    """Adds up the windows' counts."""
 
     def add(self, value, accumulator):
         return accumulator[0] + value[3], accumulator[1] + value[4]

@@ -16,7 +16,7 @@ __all__ = ["AT", "Begun", "Made"]
 
 AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
 
-# Makes the stream that comes out of an operator, of two streams.
+# Creates an operator's output stream from two streams.
 Made = Callable[[Any, Any], Any]
 
 
@@ -47,25 +47,25 @@ class Begun:
         return harness.run_epoch()["output"]
 
     def compared(self, make: Made) -> Comparison:
-        """Return what pillarbox.start would say."""
+        """Return pillarbox.start's verdict."""
         with ProgramTestHarness(program(make)) as harness:
             return compare(self._description, describe_programs([harness._program]))
 
     def resumes(self, make: Made, *epochs: list[Any], **records: list[Any]) -> list[Any]:
-        """Return what comes out of another program, with more records, up to the end.
+        """Return another program's output for more records, up to the end.
 
         Args:
-            epochs: those of the left source, epoch by epoch, or
-            records: those of an epoch by source.
+            epochs: records of the left source, epoch by epoch, or
+            records: records of an epoch by source.
         """
         with ProgramTestHarness(program(make), snapshot=self._snapshot) as harness:
-            found = [each for rows in epochs for each in self._run(harness, {"left": rows})]
-            return found + self._run(harness, records) + harness.end_input()["output"]
+            results = [each for rows in epochs for each in self._run(harness, {"left": rows})]
+            return results + self._run(harness, records) + harness.end_input()["output"]
 
     def refuses(self, make: Made, words: str) -> None:
         """Check that a program is refused wherever it could begin, with these words, and that their advice helps."""
-        (said,) = (said for said in self.compared(make).refused if "it kept" in said or "places" in said)
-        assert words in said and "give it another uid() and start from a savepoint" in said
+        (refusal,) = (text for text in self.compared(make).refused if "it kept" in text or "places" in text)
+        assert words in refusal and "give it another uid() and start from a savepoint" in refusal
         with pytest.raises(CheckpointMismatchError) as caught:
             self.resumes(make)
         assert words in str(caught.value) and "start from a savepoint with allow_non_restored_state=True" in str(

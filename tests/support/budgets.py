@@ -1,15 +1,14 @@
-"""A pytest plugin: how long each test takes, compared with its budget and with what was recorded of it.
+"""A pytest plugin: compares each test's time with its budget and with its recorded time.
 
-A unit test has 0.25 s of processor time, one on Spark 10 s by the clock; fixtures do not count. One that needs more
-says why: ``@pytest.mark.slow("a schedule for each seed")``. All unit tests that are marked so have a minute together.
-Without a mark, a unit test that ``tests/budgets.json`` has with more than its budget is for ``make test-all`` alone. So
-is any test that is marked ``@pytest.mark.long("...")``.
+A unit test has 0.25 s of processor time, a test on Spark 10 s by the clock; fixtures do not count. A slower test needs
+a reason: ``@pytest.mark.slow("a schedule for each seed")``. All marked unit tests have a minute together. Without a
+mark, a unit test that is over its budget in ``tests/budgets.json`` runs in ``make test-all`` alone, like tests marked
+``@pytest.mark.long("...")``.
 
-A test that the table has may take twice what was recorded of it; all others have to keep to their budget.
-What does not is listed at the end of a run, the worst first; with ``PILLARBOX_BUDGETS=enforce`` the run fails then.
-``--record-budgets`` writes a new table, which keeps what it had of tests that were skipped. ``--fast`` runs unit tests
-alone, without those that are marked as slow, or that the table has with more than ``FAST``. Times are scaled by how
-long a fixed piece of work takes here and took where the table was recorded.
+A recorded test may take twice its recorded time; all others have their budget. Violations are listed at the end of a
+run, worst first; with ``PILLARBOX_BUDGETS=enforce`` they fail the run. ``--record-budgets`` writes a new table, which
+keeps the entries of skipped tests. ``--fast`` runs only unit tests that are not marked as slow, nor recorded with more
+than ``FAST``. Times are scaled by the duration of a fixed piece of work here and where the table was recorded.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SHOWN = 20
 
 
 class Taken(NamedTuple):
-    """What a test took (seconds), and what it may take."""
+    """A test's time (seconds), and its limit."""
 
     test: str
     seconds: float
@@ -45,7 +44,7 @@ class Taken(NamedTuple):
 
 
 class Budgets:
-    """What the tests of a run took; it lives in the process that reports, also where others run the tests."""
+    """The times of a run's tests, in the process that reports."""
 
     def __init__(self, table: Path = TABLE, *, scale: float | None = None) -> None:
         self.taken: list[Taken] = []
@@ -58,36 +57,36 @@ class Budgets:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped:
             self.skipped.add(report.nodeid)
-        taken: Any = dict(report.user_properties).get("taken")
-        if report.when == "call" and report.passed and taken is not None:
-            seconds, spark, slow = taken
+        measured: Any = dict(report.user_properties).get("taken")
+        if report.when == "call" and report.passed and measured is not None:
+            seconds, spark, slow = measured
             self.taken.append(Taken(report.nodeid, seconds, SPARK if spark else UNIT, slow))
 
     @cached_property
     def _scale(self) -> float:
-        """What a second here was where the table was recorded; only a run that is compared with it needs to know."""
+        """Return the length of a second here, in seconds of the recording machine; only needed for comparisons."""
         if self._given_scale is not None or not self._table:
             return self._given_scale or 1.0
         return float(self._table["fixed_work"]) / fixed_work()
 
     def complaints(self) -> list[str]:
-        """Return what is over its budget, or has become much slower than it was."""
-        found = []
+        """Return tests that are over their budget, or much slower than recorded."""
+        results = []
         recorded = self._table.get("tests", {})
-        taken = [each._replace(seconds=each.seconds * self._scale) for each in self.taken]
-        for each in sorted(taken, key=lambda one: one.seconds / one.budget, reverse=True):
+        times = [each._replace(seconds=each.seconds * self._scale) for each in self.taken]
+        for each in sorted(times, key=lambda one: one.seconds / one.budget, reverse=True):
             before = recorded.get(each.test)
             if before is not None and each.seconds > _SLOWER * max(before, each.budget):
-                found.append(f"{each.test} took {each.seconds:.2f} s, and {before:.2f} when recorded")
+                results.append(f"{each.test} took {each.seconds:.2f} s, and {before:.2f} when recorded")
             elif before is None and each.seconds > each.budget and not each.slow:
-                found.append(
+                results.append(
                     f"{each.test} took {each.seconds:.2f} s of {each.budget:g}: make it faster, or mark it as slow"
                     " with the reason"
                 )
-        together = sum(each.seconds for each in taken if each.slow and each.budget == UNIT)
-        if together > SLOW_UNIT_TESTS and not LONG:  # the minute is for what runs in make test
-            found.append(f"unit tests that are marked as slow took {together:.0f} s of {SLOW_UNIT_TESTS:g} together")
-        return found
+        together = sum(each.seconds for each in times if each.slow and each.budget == UNIT)
+        if together > SLOW_UNIT_TESTS and not LONG:  # the minute is for tests in make test
+            results.append(f"unit tests that are marked as slow took {together:.0f} s of {SLOW_UNIT_TESTS:g} together")
+        return results
 
     def record(self) -> None:
         """Write a new table: the tests that need a good part of their budget, or more."""
@@ -117,13 +116,13 @@ class Budgets:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Return what was recorded; empty: nothing was."""
+    """Return the recorded times; empty without a table."""
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 @cache
 def recorded_seconds() -> dict[str, float]:
-    """Return what the table has of each test."""
+    """Return each test's recorded time."""
     recorded: dict[str, float] = read_table(TABLE).get("tests", {})
     return recorded
 
@@ -160,12 +159,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("fast"):
         return
     recorded = recorded_seconds()
-    kept: list[pytest.Item] = []
+    selected: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
         is_slow = is_marked(item, "spark", "fault", "slow", "long") or recorded.get(item.nodeid, 0.0) > FAST
-        (left_out if is_slow else kept).append(item)
-    items[:] = kept
+        (left_out if is_slow else selected).append(item)
+    items[:] = selected
     config.hook.pytest_deselected(items=left_out)
 
 

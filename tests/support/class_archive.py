@@ -1,9 +1,9 @@
-"""Java processes of tests start from an archive of Spark's classes, which halves the time until their first result.
+"""Java processes of tests start from an archive of Spark's classes, which halves the time to their first result.
 
-``python -m tests.support.class_archive`` runs a small program, and Java writes the classes that it loaded into the
-folder of the environment. That takes a minute, so only `make test-all`, which starts dozens of Java processes, makes
-the archive; `make test` uses one that exists. Java ignores an archive that is not of its own version and of the same
-jars: tests need none, and other Sparks start without it.
+``python -m tests.support.class_archive`` runs a small program, and Java writes its loaded classes into the
+environment's folder. That takes a minute, so only `make test-all`, which starts dozens of Java processes, creates the
+archive; `make test` uses an existing one. Java ignores an archive of another version or of other jars: tests do not
+need it, and other Sparks start without it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.support.sessions import environment_without_spark
 _ROOT = Path(__file__).resolve().parents[2]
 _PROGRAM = _ROOT / "tests" / "versions" / "smoke.py"
 
-# Java processes of tests do not live for long, or run hundreds of small queries: to compile well, to collect garbage in
-# several threads, or to verify the classes of Spark's jars would take longer than it saves. With one level of compilers
-# Java reserves 48 MiB for compiled code. Spark fills them, and then a tenth of the processor time goes into the search
-# for code to throw away.
+# Java processes of tests are short-lived, or run hundreds of small queries: optimized compilation, parallel garbage
+# collection and verification of Spark's classes would cost more time than they save. With one compiler level, Java
+# reserves 48 MiB for compiled code. Spark fills them, and then a tenth of the processor time is spent on finding code
+# to discard.
 SHORT_LIVED = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -XX:-UseCodeCacheFlushing"
     " -XX:MetaspaceSize=256m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -36,7 +36,7 @@ _ARCHIVE = Path(sys.prefix) / "classes.jsa"
 def java_options() -> str:
     """Return the value of the variable ``JDK_JAVA_OPTIONS`` for tests.
 
-    Java's launcher reads it, whoever starts it. Without its log Java says nothing of an archive that it cannot use.
+    Java's launcher reads it. Without its log, Java does not report an unusable archive.
     """
     return f"{SHORT_LIVED} -XX:SharedArchiveFile={_ARCHIVE} -Xlog:disable" if _ARCHIVE.exists() else SHORT_LIVED
 

@@ -1,7 +1,7 @@
-"""A pytest plugin: the cycle collector leaves alone what was there before the tests.
+"""A pytest plugin: the cycle collector skips objects from before the tests.
 
-That is a million objects, of modules and of tests that are yet to run, at which each full collection would look. So
-does ``gc.get_freeze_count()``, which takes twenty milliseconds: no test is to begin with it.
+That is a million objects, of modules and pending tests, which each full collection would visit. So does
+``gc.get_freeze_count()``, which takes twenty milliseconds: no test should call it first.
 """
 
 from __future__ import annotations

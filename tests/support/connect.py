@@ -1,7 +1,7 @@
-"""A child process whose session is one of Spark Connect, for tests: a process has either that or a classic one.
+"""A child process with a Spark Connect session, for tests: a process has either that or a classic session.
 
-The fixture ``connect`` (of tests/conftest.py) is a client that serves the whole test run. A test hands it functions of
-its module, which get the session as their first argument; what they return, or raise, comes back::
+The fixture ``connect`` (of tests/conftest.py) is a client for the whole test run. A test passes it functions of its
+module, whose first argument is the session; results and errors are returned::
 
     def count(spark, rows):
         return spark.range(rows).count()
@@ -46,13 +46,13 @@ class RaisedInTheClient(Exception):
 
 
 class ConnectClient:
-    """Runs functions in a process of its own, whose session is a Spark Connect one.
+    """Runs functions in a separate process with a Spark Connect session.
 
     Args:
-        home: directory for what Spark writes.
+        home: directory for Spark's files.
         remote: as for ``SparkSession.builder.remote``: ``local[n]`` starts a server in the same process.
         settings: settings of the session.
-        python: what Spark runs as Python.
+        python: Spark's Python command.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ def _serve(connection: Connection) -> None:
 
     remote, settings = connection.recv()
     builder: Any = SparkSession.builder.remote(remote)
-    # The server's, which a client cannot set: that Spark says so is no news here.
+    # The server's settings, which a client cannot set: ignore Spark's warning.
     warnings.filterwarnings("ignore", "Failed to set spark")
     local = {
         "spark.driver.bindAddress": "127.0.0.1",

@@ -37,7 +37,7 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ERROR = re.compile(r"^[\w.]*(?:Error|Exception): ", re.MULTILINE)
 _MODULE = re.compile(r"^`(\w+)\.py`[^`]*?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
-# What the programs take for granted.
+# The programs' preamble.
 PREAMBLE = """\
 from pyspark.sql import SparkSession
 
@@ -48,7 +48,7 @@ payments = spark.table("payments")
 env = StreamExecutionEnvironment.get_execution_environment(spark)
 """
 
-# What fragments take for granted, and of what type it is.
+# The fragments' preamble, with types.
 FRAGMENTS_PREAMBLE = """\
 from collections.abc import Callable
 from typing import Any
@@ -68,6 +68,7 @@ SPARK_PROGRAMS = """\
 """
 TAKEN = {
     "At": "type[TimestampAssigner]",
+    "Fraud": "Any",
     "Report": "type[ProcessFunction]",
     "Spent": "type[KeyedProcessFunction]",
     "TOTAL": "TypeInformation[Any]",
@@ -83,6 +84,7 @@ TAKEN = {
     "late_by": "WatermarkStrategy",
     "payments": "DataStream[Any]",
     "query": "StreamingQuery",
+    "schema": "Any",
     "scored": "DataStream[Any]",
     "scores": "DataStream[Any]",
     "spark": "SparkSession",
@@ -97,26 +99,26 @@ def blocks(page: Path, kind: str = "python") -> list[str]:
 
 
 def outputs(page: Path) -> list[str]:
-    """Return the code blocks of a page that are marked as no language: what programs print."""
+    """Return a page's code blocks without a language: programs' output."""
     return [text for language, text in _BLOCK.findall(page.read_text()) if not language]
 
 
 def programs() -> dict[str, list[str]]:
     """Return the code blocks of each page that has some, by its path."""
     pages = [page for page in PAGES if page not in STEPS]
-    return {page.relative_to(HOME).as_posix(): found for page in pages if (found := blocks(page))}
+    return {page.relative_to(HOME).as_posix(): result for page in pages if (result := blocks(page))}
 
 
 def shown_errors() -> dict[tuple[str, int], str]:
     """Return the errors that pages show, by the page and the number of its program before."""
-    found = {}
+    results = {}
     for page in PAGES:
         programs_so_far = 0
         for language, text in _BLOCK.findall(page.read_text()):
             programs_so_far += language == "python"
             if not language and _ERROR.search(text):
-                found[page.relative_to(HOME).as_posix(), programs_so_far - 1] = text
-    return found
+                results[page.relative_to(HOME).as_posix(), programs_so_far - 1] = text
+    return results
 
 
 def without_carets(text: str) -> str:
@@ -130,26 +132,26 @@ def modules(step: Path) -> dict[str, str]:
 
 
 def fragments() -> dict[str, list[str]]:
-    """Return the fragments of each page that has some, by its path: each as a function.
+    """Return each page's fragments, by its path: each as a function.
 
     Raises:
-        KeyError: it is not known of what type a name is that a fragment takes for granted.
+        KeyError: the type of a name in a fragment is unknown.
     """
-    found = {page.relative_to(HOME).as_posix(): blocks(page, "py") for page in PAGES}
+    results = {page.relative_to(HOME).as_posix(): blocks(page, "py") for page in PAGES}
     return {
         path: [_as_function(f"fragment_{number}", source) for number, source in enumerate(sources)]
-        for path, sources in found.items()
+        for path, sources in results.items()
         if sources
     }
 
 
 def notebook_program(notebook: Path) -> str:
-    """Return the code of a notebook as a module, which imports the model of its example from the package.
+    """Return the code of a notebook as a module, which imports the model of its example from the repository.
 
     A DataFrame of pandas is of any type.
     """
     source = "\n".join(notebooks.code(notebook))
-    package = f"pillarbox.examples._programs.{notebook.stem}"
+    package = f"examples.shipped.{notebook.stem}"
     source = re.sub(r"^from model import", f"from {package}.model import", source, flags=re.MULTILINE)
     source = re.sub(r"^(\w+) = (.+\.toPandas\(\))$", r"\1: Any = \2", source, flags=re.MULTILINE)
     return f"from typing import Any\n\n{source}\n"
@@ -159,13 +161,13 @@ def _as_function(name: str, source: str) -> str:
     source = source.replace("(...)", "()")  # "and so on"
     body = "".join(f"    {line}\n" for line in source.splitlines())
     (function,) = symtable.symtable(f"def {name}():\n{body}", name, "exec").get_children()
-    given = {"SparkSession", "pillarbox", *pillarbox.__all__, *dir(builtins)}
-    taken = sorted(_taken(function) - given)
-    return f"def {name}({', '.join(f'{each}: {TAKEN[each]}' for each in taken)}) -> None:\n{body}"
+    available = {"SparkSession", "pillarbox", *pillarbox.__all__, *dir(builtins)}
+    missing = sorted(_taken(function) - available)
+    return f"def {name}({', '.join(f'{each}: {TAKEN[each]}' for each in missing)}) -> None:\n{body}"
 
 
 def _taken(scope: symtable.SymbolTable) -> set[str]:
-    """Return the names that a scope, and those in it, take from the module."""
+    """Return the module names that a scope and its inner scopes use."""
     own = {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
     return own.union(*map(_taken, scope.get_children()))
 

@@ -1,10 +1,10 @@
 """A Python that starts at once, for the hundreds of processes that Spark starts in tests.
 
-A query starts a worker in the driver and a daemon of workers for each of its shuffles, and each would import pandas,
-PyArrow, PySpark and pillarbox anew: in tests, that took longer than all that they did afterwards. So Spark is told of a
-program in Python's place. For ``-m MODULE`` it hands its arguments, environment, folder and standard streams to a
-server that has imported all this already, and which forks the process; anything else it leaves to Python itself. It
-ends when the process does, with its exit code, and ends that when it is terminated itself: as if it were the process.
+A query starts a worker in the driver and a worker daemon for each of its shuffles, and each would import pandas,
+PyArrow, PySpark and pillarbox: in tests, that took longer than all their other work. So Spark gets a program in
+Python's place. For ``-m MODULE`` it passes its arguments, environment, folder and standard streams to a server with all
+these imports, which forks the process; everything else runs in Python itself. The program ends with the process and its
+exit code, and terminates the process when it is terminated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["JVM", "forked_python"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 
-# The variable of a forked process that says which JVM has started it: the server is its parent.
+# The variable of a forked process with the JVM that has started it: its parent is the server.
 JVM = "PILLARBOX_TESTS_JVM"
 
 # All that it imports, it imports in each start.
@@ -165,9 +165,9 @@ class _Server:
 
 
 def _become(files: list[int], arguments: list[str], environment: dict[str, str], folder: str) -> str:
-    """Make this process the one that was asked for; return the module that it is to run."""
-    for place, file in enumerate(files):
-        os.dup2(file, place)
+    """Become the requested process, and return the module to run."""
+    for index, file in enumerate(files):
+        os.dup2(file, index)
         os.close(file)
     os.environ.clear()
     os.environ.update(environment)

@@ -1,11 +1,11 @@
-"""Hadoop in tests, with less work for each file: ``LocalFiles.java``, and none of its thousand default settings.
+"""Hadoop in tests, with less work per file: ``LocalFiles.java``, without Hadoop's thousand default settings.
 
-Hadoop without its native library starts ``chmod`` for each file that is written and ``readlink`` for each that is
-renamed, some dozens in an epoch. Java finds the class and the settings that name it in a folder of the environment,
-which ``python -m tests.support.local_files`` makes; Janino, which Spark brings along, compiles it. And Spark sends all
-of Hadoop's settings along with each job that reads files or has state, which takes more time than the small jobs
-of tests do: Java finds empty files of default settings before those in Hadoop's jar, and Hadoop takes the same values
-from its code. `make test-all` runs with Hadoop's own class and settings.
+Hadoop without its native library starts ``chmod`` for each written file and ``readlink`` for each renamed file, some
+dozens per epoch. Java finds the class and the settings that name it in a folder of the environment, which ``python -m
+tests.support.local_files`` creates; Spark's Janino compiles it. And Spark sends all of Hadoop's settings with each job
+that reads files or has state, which takes more time than the small jobs of tests: Java finds empty files of default
+settings before the files in Hadoop's jar, and Hadoop takes the same values from its code. `make test-all` runs with
+Hadoop's own class and settings.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def use_local_files() -> None:
     """
     if {"PILLARBOX_LONG", "HADOOP_CONF_DIR"}.isdisjoint(os.environ) and (_FOLDER / "core-site.xml").exists():
         os.environ["HADOOP_CONF_DIR"] = str(_FOLDER)
-        # The one place that Java looks at before the jars.
+        # The only place that Java searches before the jars.
         os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xbootclasspath/a:{_DEFAULTS}"
 
 
 def are_used() -> bool:
-    """Tell whether Java processes of this one use the class."""
+    """Return whether this process's Java processes use the class."""
     return os.environ.get("HADOOP_CONF_DIR") == str(_FOLDER)
 
 

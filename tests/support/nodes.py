@@ -25,7 +25,7 @@ def node(kind: type[StreamOperator], name: str, *args: Any, **kwargs: Any) -> Ch
 def run(
     operator: ChainNode, values: Iterable[Any], timestamps: Iterable[int | None] | None = None
 ) -> list[StreamRecord]:
-    """Push one run through an operator without key; return what comes out."""
+    """Push one run through an operator without key, and return its output."""
     with OneInputStreamOperatorTestHarness(operator) as harness:
         harness.push_all(values, timestamps)
         return harness.get_records()

@@ -21,22 +21,22 @@ from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox_tools.recording.recorded import chunks_of
-from pillarbox_tools.recording.recording import RecordingFacts, input_of, read_recording, write_recording
+from pillarbox_tools.recording.recording import RecordingMetadata, input_of, read_recording, write_recording
 from pillarbox_tools.replay.replay import replay
 
 
 @contextmanager
 def recorded(folder: Path) -> Iterator[list[Path]]:
     """Record each task of all local jobs meanwhile; the list has the recordings in the order of their ends."""
-    found: list[Path] = []
+    results: list[Path] = []
     run_partition, sent_by = LocalJob._run_partition, LocalJob._buffers_of
 
     def record(job: LocalJob, number: int, subtask: int, level: int, portions: list[Any], **facts: Any) -> Any:
-        place = folder / f"{len(list(folder.iterdir())):04d}"
-        place.mkdir()
-        input_of(place).write_bytes(b"".join(map(pickle.dumps, portions)))
+        path = folder / f"{len(list(folder.iterdir())):04d}"
+        path.mkdir()
+        input_of(path).write_bytes(b"".join(map(pickle.dumps, portions)))
         vertex = job.program.vertices[number]
-        return place, RecordingFacts(
+        return path, RecordingMetadata(
             checkpoint="none",
             epoch=job.epoch,
             number=number,
@@ -45,32 +45,32 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
             subtask=subtask,
             level=level,
             layout=list(job.program.layout),
-            bytes=input_of(place).stat().st_size,
+            bytes=input_of(path).stat().st_size,
             hash_seed=os.environ.get("PYTHONHASHSEED"),
             calls=[node.uid for node in vertex.nodes if node.factory.wakes_up],
             **facts,
         )
 
-    def write(job: LocalJob, place: Path, facts: RecordingFacts, before: Any, after: Any) -> None:
+    def write(job: LocalJob, place: Path, facts: RecordingMetadata, before: Any, after: Any) -> None:
         write_recording(place, facts, pickle.dumps(job._shipped[facts.number]), before, after)
-        found.append(place)
+        results.append(place)
 
     def of_partition(job: LocalJob, number: int, partition: int, runs: Any, bounded: bool) -> Iterator[Any]:
-        given = list(runs)
-        is_pickled = not all(isinstance(run, ArrowRecords) for run in given)
-        batches = [pickled(run) if is_pickled else run.batch for run in given]
-        portions = [batch_to_bytes(each) for each in batches]
-        place, facts = record(
+        batch_of_runs = list(runs)
+        is_pickled = not all(isinstance(run, ArrowRecords) for run in batch_of_runs)
+        batches = [pickled(run) if is_pickled else run.batch for run in batch_of_runs]
+        portions = [batch_to_bytes(batch) for batch in batches]
+        identity, facts = record(
             *(job, number, partition, 0, portions), time=0, clock=None, is_last=bounded, is_pickled=is_pickled
         )
-        yield from run_partition(job, number, partition, iter(given), bounded)
-        write(job, place, facts, {}, None)
+        yield from run_partition(job, number, partition, iter(batch_of_runs), bounded)
+        write(job, identity, facts, {}, None)
 
     def of_subtask(job: LocalJob, vertex: Any, subtask: int, arrived: Any, store: Any) -> Iterator[Any]:
         before = dict(chunks_of(store))
         time = job._epoch_time
         assert time is not None
-        place, facts = record(
+        identity, facts = record(
             *(job, vertex.number, subtask, vertex.level, [[tuple(each) for each in arrived]]), time=time, clock=None
         )
         try:
@@ -78,20 +78,20 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
         except Exception as error:
             failure = Failure.of(error, subtask, Attempt(vertex.number, job.epoch, 0))
             failed = replace(facts, failure=vars(failure), clock=clock_of(job, vertex.number, subtask))
-            write(job, place, failed, before, None)
+            write(job, identity, failed, before, None)
             raise
         done = replace(facts, clock=clock_of(job, vertex.number, subtask))
-        write(job, place, done, before, dict(chunks_of(store)))
+        write(job, identity, done, before, dict(chunks_of(store)))
 
     with (
         mock.patch.object(LocalJob, "_run_partition", of_partition),
         mock.patch.object(LocalJob, "_buffers_of", of_subtask),
     ):
-        yield found
+        yield results
 
 
 def clock_of(job: LocalJob, number: int, subtask: int) -> str | None:
-    """What the clock of a task showed in its last epoch."""
+    """Return the readings of a task's clock in its last epoch."""
     return job._tasks[number, subtask].clock.log.to_text()
 
 
@@ -109,29 +109,32 @@ def replay_epochs(
     newest: int = 100,
     epochs: Iterable[int] | None = None,
 ) -> int:
-    """Record committed epochs of some tasks, and replay them; return how many there were.
+    """Record committed epochs of some tasks, and replay them; return their number.
 
-    A task that had nothing to do in an epoch has no recording of it.
+    A task without work in an epoch has no recording of it.
 
     Args:
         tasks: uid and subtask, or partition, of each.
-        epochs: their numbers; None: so many of the newest.
+        epochs: their numbers, or the number of newest epochs.
     """
     count = 0
     last = Checkpoint(writer._spark, checkpoint).last_committed
     for epoch in range(max(0, last - newest + 1), last + 1) if epochs is None else epochs:
         for uid, subtask in tasks:
-            place = folder / f"{uid}-{subtask}-{epoch}"
+            path = folder / f"{uid}-{subtask}-{epoch}"
             try:
                 pillarbox.record(
-                    writer, str(place), epoch=epoch, uid=uid, subtask=subtask, checkpointLocation=checkpoint
+                    writer, str(path), epoch=epoch, uid=uid, subtask=subtask, checkpointLocation=checkpoint
                 )
             except ProgramError as error:
-                assert "it had no input, and nothing was due" in str(error)
+                assert "it had no input and no due timer" in str(error)
                 continue
-            recording = read_recording(place)
-            found = replay(recording, diff=True)
-            assert (found.error, found.differs, found.state or []) == (None, [], []), (place, found.reasons)
-            assert found.state is not None or not recording.facts.level
+            recording = read_recording(path)
+            result = replay(recording, diff=True)
+            assert (result.error, result.differs, result.state or []) == (None, [], []), (
+                path,
+                result.reasons,
+            )
+            assert result.state is not None or not recording.facts.level
             count += 1
     return count

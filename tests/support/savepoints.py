@@ -26,13 +26,13 @@ def restore_logs(
     """Return the logs of an operator's new subtasks, by index.
 
     Args:
-        identities: those of all new subtasks, in their order.
-        channels: of each input of the new program all channels.
-        loads: unpickles what is pickled.
+        identities: of all new subtasks, in order.
+        channels: all channels of each input of the new program.
+        loads: unpickles pickled values.
 
     Raises:
-        CheckpointMismatchError: there is no state of the operator; or it is not as it was written; or keys are to
-            change their subtasks, and windows have not come equally far in all.
+        CheckpointMismatchError: the operator has no state; or the state is damaged; or keys would change their
+            subtasks, and windows have different watermarks.
     """
     identities = list(identities)
     table = savepoint.table(uid)

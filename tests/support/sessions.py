@@ -1,4 +1,4 @@
-"""Spark sessions of test runs: apart from what else this machine has of Spark, and with nothing left at their end."""
+"""Spark sessions of test runs, isolated from this machine's other Spark settings and without remains at their end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 _ROOT = Path(__file__).resolve().parents[2]
 
-# Settings of some other Spark on this machine, which would change what the tests see.
+# Settings of another Spark on this machine, which would affect the tests.
 _FOREIGN = (
     "PYSPARK_SUBMIT_ARGS",
     "SPARK_CONF_DIR",
@@ -37,7 +37,7 @@ _FOREIGN = (
 
 @contextmanager
 def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
-    """Make the one session of a test run, and stop it and its queries in the end."""
+    """Yield the only session of a test run, and finally stop it and its queries."""
     import pytest  # not in workers, which import this with a job
 
     with pytest.MonkeyPatch.context() as env:
@@ -45,7 +45,7 @@ def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
             env.delenv(name, raising=False)
         env.setenv("PYSPARK_PYTHON", sys.executable)
         env.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        # Workers import what a test's functions refer to by name.
+        # Workers import the modules of a test's functions.
         env.setenv("PYTHONPATH", str(_ROOT), prepend=os.pathsep)
         env.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # a host name need not resolve
         env.setattr(java_gateway, "is_instance_of", _is_instance_of)
@@ -59,17 +59,17 @@ def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
 
 
 def _is_instance_of(gateway: Any, java_object: Any, name: str) -> bool:
-    """Tell what py4j's function of this name does, for the name of a class.
+    """Replace py4j's function of this name, for class names.
 
-    PySpark asks a dozen times about each exception, also about the one that ends an iteration. For py4j's, Java looks
-    each time for a class ``py4j`` in all of Spark's jars, and for ``py4j.reflection``, before it finds the right one.
+    PySpark asks a dozen times about each exception, also at the end of an iteration. For py4j's, Java searches each
+    time for a class ``py4j`` in all of Spark's jars, and for ``py4j.reflection``, before it finds the right one.
     """
     return bool(getattr(gateway.jvm, "py4j.reflection.TypeUtil").isInstanceOf(name, java_object))
 
 
 @contextmanager
 def tasks_are_tried_once(session: SparkSession) -> Iterator[None]:
-    """Have the tasks of a classic session not tried again meanwhile, where they fail."""
+    """Disable retries of failed tasks in a classic session during the block."""
     # Spark reads `local[2, 4]` once for all; the scheduler hands the number on to each set of tasks.
     scheduler = session.sparkContext._jsc.sc().taskScheduler()
     attempts = scheduler.getClass().getDeclaredField("maxTaskFailures")
@@ -83,13 +83,13 @@ def tasks_are_tried_once(session: SparkSession) -> Iterator[None]:
 
 
 def active_session(session: SparkSession) -> None:
-    """Make a classic session the active one of this thread: Spark asks its settings where it is handed none."""
+    """Make a classic session this thread's active one: Spark reads its settings if no session is passed."""
     jvm(session).SparkSession.setActiveSession(java_session(session))
     SparkSession._activeSession = session
 
 
 def session_with_package(home: Path, name: str, package: str, **settings: str) -> SparkSession:
-    """Return a session with a package of Maven Central's: for the tests of a directory, and for drivers of theirs.
+    """Return a session with a Maven Central package: for the tests of a directory, and for their drivers.
 
     Args:
         home: the folder for its files.
@@ -108,7 +108,7 @@ def session_with_package(home: Path, name: str, package: str, **settings: str) -
 
 
 def environment_without_spark(**more: str) -> dict[str, str]:
-    """Return the environment for a program of its own: this process's, without what it says of Spark, and more."""
+    """Return the environment for a separate program: this process's without Spark's variables, plus others."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     return {**env, **more}
 

@@ -1,4 +1,4 @@
-"""The plugin that compares what tests take with their budgets."""
+"""The plugin that compares tests' times with their budgets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.budgets import FAST, SPARK, UNIT, Budgets
 def budgets(tmp_path: Any, recorded: dict[str, float], *taken: tuple[str, float, bool, bool]) -> Budgets:
     table = tmp_path / "budgets.json"
     table.write_text(json.dumps({"fixed_work": 1.0, "tests": recorded}))
-    found = Budgets(table, scale=1.0)
+    result = Budgets(table, scale=1.0)
     for test, seconds, spark, slow in taken:
         properties = [("taken", (seconds, spark, slow))]
         report: Any = SimpleNamespace(nodeid=test, when="call", passed=True, skipped=False, user_properties=properties)
-        found.pytest_runtest_logreport(report)
-    return found
+        result.pytest_runtest_logreport(report)
+    return result
 
 
 def test_who_keeps_to_the_budget_is_not_mentioned(tmp_path):
@@ -28,8 +28,8 @@ def test_who_keeps_to_the_budget_is_not_mentioned(tmp_path):
 
 
 def test_who_does_not_is_told_unless_there_is_a_mark_or_a_record(tmp_path):
-    taken = ("new", 1.0, False, False), ("marked", 1.0, False, True), ("known", 1.0, False, False)
-    (complaint,) = budgets(tmp_path, {"known": 0.6}, *taken).complaints()
+    times = ("new", 1.0, False, False), ("marked", 1.0, False, True), ("known", 1.0, False, False)
+    (complaint,) = budgets(tmp_path, {"known": 0.6}, *times).complaints()
     assert complaint.startswith("new took 1.00 s of 0.25")
 
 
@@ -39,24 +39,24 @@ def test_who_becomes_twice_as_slow_is_told_also_with_a_mark(tmp_path):
 
 
 def test_tests_that_are_marked_have_a_minute_together(tmp_path):
-    taken = [(str(number), 9.0, False, True) for number in range(7)]
-    (complaint,) = budgets(tmp_path, {}, *taken).complaints()
+    times = [(str(number), 9.0, False, True) for number in range(7)]
+    (complaint,) = budgets(tmp_path, {}, *times).complaints()
     assert complaint == "unit tests that are marked as slow took 63 s of 60 together"
 
 
 def test_the_table_has_what_takes_a_good_part_of_its_budget(tmp_path):
-    found = budgets(tmp_path, {}, ("a", 1.0, False, True), ("b", 0.01, False, False))
-    found.record()
+    result = budgets(tmp_path, {}, ("a", 1.0, False, True), ("b", 0.01, False, False))
+    result.record()
     assert json.loads((tmp_path / "budgets.json").read_text())["tests"] == {"a": 1.0}
-    assert found.complaints() == []
+    assert result.complaints() == []
 
 
 def test_the_table_keeps_what_it_had_of_tests_that_are_skipped(tmp_path):
-    found = budgets(tmp_path, {"skipped": 3.0, "gone": 3.0, "faster": 3.0}, ("faster", 1.0, False, False))
-    found.pytest_runtest_logreport(
+    result = budgets(tmp_path, {"skipped": 3.0, "gone": 3.0, "faster": 3.0}, ("faster", 1.0, False, False))
+    result.pytest_runtest_logreport(
         SimpleNamespace(nodeid="skipped", when="setup", passed=False, skipped=True, user_properties=[])  # type: ignore[arg-type]
     )
-    found.record()
+    result.record()
     assert json.loads((tmp_path / "budgets.json").read_text())["tests"] == {"faster": 1.0, "skipped": 3.0}
 
 
@@ -80,24 +80,24 @@ def test_what_is_long_or_needs_more_without_a_mark_is_for_test_all(monkeypatch):
 
     for long in (False, True):
         monkeypatch.setattr(plugin, "LONG", long)
-        found = [is_skipped(*item) for item in (("new",), ("within",), ("over",), ("new", "long"))]
-        assert found == [False, False, not long, not long]
+        results = [is_skipped(*item) for item in (("new",), ("within",), ("over",), ("new", "long"))]
+        assert results == [False, False, not long, not long]
         assert not any(is_skipped("over", mark) for mark in ("spark", "fault", "slow"))
 
 
 def test_fast_tests_are_unmarked_and_within_their_budget(monkeypatch):
     monkeypatch.setattr(plugin, "recorded_seconds", lambda: {"within": FAST, "over": FAST + 0.01})
     left_out: list[Any] = []
-    told = SimpleNamespace(pytest_deselected=lambda *, items: left_out.extend(items))
+    hooks = SimpleNamespace(pytest_deselected=lambda *, items: left_out.extend(items))
     items: list[Any] = [
         Item("new"),
         Item("within"),
         Item("over"),
         *map(Item, "abcd", ("spark", "fault", "slow", "long")),
     ]
-    for fast, kept in ((False, 7), (True, 2)):
-        config: Any = SimpleNamespace(getoption=lambda name, fast=fast: fast, hook=told)
+    for fast, count in ((False, 7), (True, 2)):
+        config: Any = SimpleNamespace(getoption=lambda name, fast=fast: fast, hook=hooks)
         plugin.pytest_collection_modifyitems(config, items)
-        assert len(items) == kept
-    assert [each.nodeid for each in items] == ["new", "within"]
+        assert len(items) == count
+    assert [item.nodeid for item in items] == ["new", "within"]
     assert [each.nodeid for each in left_out] == ["over", "a", "b", "c", "d"]

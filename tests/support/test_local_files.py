@@ -1,4 +1,4 @@
-"""Spark's local files in tests: what the class in ``LocalFiles.java`` does is what Hadoop's own does."""
+"""Spark's local files in tests: the class in ``LocalFiles.java`` behaves like Hadoop's own."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_it_does_what_hadoops_own_class_does(spark: SparkSession, tmp_path: Path
             each.setPermission(path, hadoop.permission.FsPermission(str(oct(mode)).removeprefix("0o")))
             assert os.stat(tmp_path / "file").st_mode & 0o7777 == mode, each
     for name in ("file", "link", "."):
-        for place in (tmp_path / name).as_uri(), str(tmp_path / name):
-            found, right = (each.getFileLinkStatus(hadoop.Path(place)) for each in (raw, own))
-            assert found.toString() == right.toString()
-    assert found.isDirectory() and raw.getFileLinkStatus(hadoop.Path(str(tmp_path / "link"))).isSymlink()
+        for folder in (tmp_path / name).as_uri(), str(tmp_path / name):
+            result, right = (each.getFileLinkStatus(hadoop.Path(folder)) for each in (raw, own))
+            assert result.toString() == right.toString()
+    assert result.isDirectory() and raw.getFileLinkStatus(hadoop.Path(str(tmp_path / "link"))).isSymlink()
     for each in (own, raw):
         with pytest.raises(Exception, match="FileNotFoundException"):
             each.getFileLinkStatus(hadoop.Path((tmp_path / "none").as_uri()))

@@ -1,4 +1,4 @@
-"""Tasks for tests: operators that note what they are told, and ways to run a task and to look at what it sent."""
+"""Tasks for tests: operators that note their calls, and ways to run a task and to inspect its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Notes = list[tuple[Any, ...]]
 
 
 class Noting(StreamOperator):
-    """Notes all that it is told, in a list that all operators of a test share."""
+    """Notes all its calls, in a list that all operators of a test share."""
 
     def __init__(self, context, notes, **behaviour):
         super().__init__(context)
@@ -70,10 +70,10 @@ class Noting(StreamOperator):
 
 
 def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
-    """A chain in a row, whose end goes to an output and, with a barrier, to one subtask.
+    """Return a chain whose end sends to an output and, with a barrier, to one subtask.
 
     Args:
-        shuffled: whether it stands behind a shuffle.
+        shuffled: whether it is after a shuffle.
     """
     chain = [replace(each, output=Consumers([ChainInput(index + 1)], [])) for index, each in enumerate(nodes)]
     chain[-1].output = Consumers([], [0, 1])
@@ -98,7 +98,7 @@ def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
 
 
 def threaded(node):
-    """The node as one that wakes up by itself, so the task reads its input in a thread of its own."""
+    """Return the node as one that wakes up by itself, so the task reads its input in a separate thread."""
     return replace(node, factory=replace(node.factory, wakes_up=True))
 
 

@@ -1,4 +1,4 @@
-"""Elements as buffers hold them: what goes in comes out."""
+"""Elements in buffers: decoding returns the encoded element."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_imported_goes_by_value():
 
 
 def test_an_unknown_tag():
-    with pytest.raises(ExchangeError, match=r"unknown tag b'Z': do all workers run the same pillarbox"):
+    with pytest.raises(ExchangeError, match=r"unknown tag b'Z': use the same pillarbox version"):
         decode(b"Zzz")
 
 

@@ -1,4 +1,4 @@
-"""The end of bounded data: what an operator still has to do is done before it is finished, and nothing comes after."""
+"""The end of bounded data: an operator completes its work before it is finished, and nothing follows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_to_the_end(task, batches):
 
 
 def test_a_timer_that_has_fired_comes_before_the_maximum_watermark():
-    """Its mail waits when the data ends: what it emits must not come too late downstream."""
+    """Its mail is pending when the data ends: its output must not be late downstream."""
     clock = ManualProcessingTimeService()
     task = shuffled_task(later(), clock=clock)
 
@@ -66,7 +66,7 @@ def test_a_timer_that_has_fired_comes_before_the_maximum_watermark():
 
 @pytest.mark.parametrize("moment", ["end_input", "finish"])
 def test_no_timer_fires_once_its_operator_is_finished(moment):
-    """The time comes while an operator behind it ends: nothing is sent after the end of the data."""
+    """Its time arrives while a later operator ends: nothing is sent after the end of the data."""
     clock = ManualProcessingTimeService()
     notes: Notes = []
 
@@ -86,7 +86,7 @@ def test_no_timer_fires_once_its_operator_is_finished(moment):
 
 @pytest.mark.parametrize("on_barrier", ["carry", "drain"])
 def test_requests_at_the_end_of_data(on_barrier):
-    """The time of the timers comes while the requests are under way: all that was asked for comes out."""
+    """The timers' time arrives while requests are pending: all results are emitted."""
     clock = ManualProcessingTimeService()
     ending, asked = threading.Event(), []
 
@@ -114,7 +114,7 @@ def test_requests_at_the_end_of_data(on_barrier):
 
 
 def test_timeouts_count_until_all_requests_have_left_also_in_the_next_epoch():
-    """A source's task works off one partition after the other, each with an end of its own."""
+    """A source's task processes one partition after the other, each with its own end."""
     clock = ManualProcessingTimeService()
 
     async def never(value):

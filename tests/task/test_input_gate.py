@@ -107,8 +107,8 @@ def test_what_is_missing_or_too_much_is_named(epoch):
 
     assert "buffer 1 of channel" in text(good[:1] + good[2:]) and "missing, 2 later" in text(good[:1] + good[2:])
     assert "no barrier from channel" in text(good[:-1])
-    assert "came twice" in text([good[0], good[0]])
-    assert "came twice" in text([good[0], good[2], good[2]])
+    assert "arrived twice" in text([good[0], good[0]])
+    assert "arrived twice" in text([good[0], good[2], good[2]])
     late = Buffer(5, channel, 4, encode(Records([4])))
     assert "sent more after its barrier" in text([*good, late])
     assert "sent more after its barrier" in text([late, *good])
@@ -148,7 +148,7 @@ class Known:
         self.gate, self.epoch = InputGate("sum", [InputEdge(KNOWN, 3)]), 0
 
     def __call__(self, said):
-        """Run an epoch: pairs of a subtask and what it says, in the order in which that arrives."""
+        """Run an epoch: pairs of a subtask and its element, in arrival order."""
         self.epoch += 1
         self.gate.begin_epoch(self.epoch)
         sink, numbers = Sink(), [0, 0, 0]
@@ -178,11 +178,11 @@ WATERMARKS = st.lists(st.tuples(st.integers(0, 2), st.integers(-5, 5).map(Waterm
 def test_watermarks_of_known_channels_are_the_valves(epochs):
     run = Known()
     valve = StatusWatermarkValve([channel_code(KNOWN, n) for n in range(3)])
-    for said in epochs:
+    for epoch in epochs:
         expected = Sink()
-        for subtask, element in said:
+        for subtask, element in epoch:
             valve.input_watermark(channel_code(KNOWN, subtask), element.timestamp, expected)
-        assert run(said) == expected.got
+        assert run(epoch) == expected.got
         run = run.again()
 
 
@@ -193,12 +193,12 @@ SAID = st.lists(st.integers(-5, 5).map(Watermark) | st.booleans().map(WatermarkS
 def test_event_time_does_not_depend_on_which_channel_comes_first(epochs, data):
     one, other = Known(), Known()
     for channels in epochs:
-        left = [list(said) for said in channels]
+        left = [list(channel) for channel in channels]
         mixed = []
         while any(left):
             subtask = data.draw(st.sampled_from([n for n in range(3) if left[n]]))
             mixed.append((subtask, left[subtask].pop(0)))
-        one([(subtask, element) for subtask, said in enumerate(channels) for element in said])
+        one([(subtask, element) for subtask, elements in enumerate(channels) for element in elements])
         other(mixed)
         assert one.gate.snapshot() == other.gate.snapshot()
         if data.draw(st.booleans()):
@@ -206,7 +206,7 @@ def test_event_time_does_not_depend_on_which_channel_comes_first(epochs, data):
 
 
 def test_a_channel_that_is_active_again_is_not_overtaken_within_an_epoch():
-    """In Flink it is late where another channel's watermark comes first."""
+    """In Flink it is late if another channel's watermark arrives first."""
     run = Known()
     idle, active = WatermarkStatus(True), WatermarkStatus(False)
     assert run([(0, Watermark(10)), (1, Watermark(20)), (2, Watermark(20)), (0, idle)]) == [10, 20]
@@ -256,8 +256,8 @@ def test_the_least_of_an_epochs_partitions_counts():
     assert run(records(30)) == [30]  # as many partitions as Spark likes
     assert run(records(40), records(MIN_TIMESTAMP)) == []
     assert run(records(40), records()) == []
-    assert run(records(50), [], []) == [50]  # those without records do not count
-    assert run(records(60), [*records(55), WatermarkStatus(True)]) == [60]  # nor those that are idle
+    assert run(records(50), [], []) == [50]  # channels without records do not count
+    assert run(records(60), [*records(55), WatermarkStatus(True)]) == [60]  # nor do idle channels
     assert run() == []
     assert run([Watermark(70)]) == [70]
     assert run.gate.current_watermark == 70
@@ -311,7 +311,7 @@ def test_a_source_whose_partitions_all_said_idle_is_idle_at_once():
     run = Sourced()
     idle = WatermarkStatus(True)
     assert run([*records(50), idle], [*records(40), idle], []) == [50, "idle"]
-    assert run([*records(45), idle]) == []  # not above what was let out
+    assert run([*records(45), idle]) == []  # not above the emitted watermark
     assert run([*records(60), idle]) == ["active", 60, "idle"]
     assert run([idle]) == []
     assert run() == []

@@ -47,7 +47,7 @@ FIRST = Keying(lambda value: value[0], "bill")
 
 
 def grouped(sorter: KeySorter) -> list[list[tuple[int, Any, int | None, Any]]]:
-    """What comes out for each key: input, record, time, and what it is said to be the key of."""
+    """Return each key's output: input, record, time, and the given key."""
     groups: list[list[tuple[int, Any, int | None, Any]]] = [[]]
     for run in sorter.runs():
         assert len(run.records) <= key_sorter._RUN_RECORDS
@@ -64,16 +64,16 @@ def grouped(sorter: KeySorter) -> list[list[tuple[int, Any, int | None, Any]]]:
 def check_groups(
     groups: list[list[tuple[int, Any, int | None, Any]]], arrived: list[tuple[Any, int, int | None]]
 ) -> None:
-    """Compare what came out with what arrived: key, input and time of each record, whose last field is its number."""
+    """Compare the output with the input: key, input and time of each record, whose last field is its number."""
     numbers: dict[Any, list[int]] = defaultdict(list)
     for number, (key, _, _) in enumerate(arrived):
         numbers[key].append(number)
     assert len(groups) == len(numbers)
     for group in groups:
-        found = [value[-1] for _, value, _, _ in group]
-        assert sorted(found) == numbers[arrived[found[0]][0]]
-        assert [(key, way_in, time) for way_in, _, time, key in group] == [arrived[number] for number in found]
-        order = [(-9 if time is None else time, way_in, number) for (way_in, _, time, _), number in zip(group, found)]
+        results = [value[-1] for _, value, _, _ in group]
+        assert sorted(results) == numbers[arrived[results[0]][0]]
+        assert [(key, way_in, time) for way_in, _, time, key in group] == [arrived[number] for number in results]
+        order = [(-9 if time is None else time, way_in, number) for (way_in, _, time, _), number in zip(group, results)]
         assert [time for time, _, _ in order] == sorted(time for time, _, _ in order)
         # Of one input and time they stay in their order.
         for _, same in groupby(order, lambda each: each[:2]):
@@ -96,7 +96,7 @@ def check_rows(runs: list[Any], names: tuple[str, ...], size: int = 100) -> None
     sorter = KeySorter("bill")
     # (The inputs may have the same columns, and be keyed by others.)
     columns = [names, names[::-1]]
-    keyings = [Keying(each, "bill") for each in columns]
+    keyings = [Keying(column, "bill") for column in columns]
     arrived: list[tuple[Any, int, int | None]] = []
     for way_in, columnar, timed, rows in runs:
         times = [row[-1] for row in rows] if timed else None
@@ -167,7 +167,7 @@ def test_rows_with_keys_that_share_a_hash(runs, names, bits):
 
 
 def test_columns_stay_columns(monkeypatch):
-    """No row is made of what is written and merged: a record costs 100 bytes less, and no pickling."""
+    """Written and merged data is not converted to rows: a record needs 100 bytes less, and no pickling."""
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 2_000)
     sorter = KeySorter("bill")
     keying = Keying("key", "bill")
@@ -192,8 +192,8 @@ def test_runs_are_whole_where_no_keys_share_a_hash():
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3)), max_size=30))
 def test_order(pairs):
     hashes, times = np.array(pairs, np.int64).reshape(-1, 2).T
-    found = sorted_records._order(hashes.astype(np.uint64) + np.uint64(2**32 - 6), times)
-    assert found.tolist() == np.lexsort((times, hashes)).tolist()
+    result = sorted_records._order(hashes.astype(np.uint64) + np.uint64(2**32 - 6), times)
+    assert result.tolist() == np.lexsort((times, hashes)).tolist()
 
 
 def test_what_is_in_memory_is_bounded(monkeypatch):
@@ -218,8 +218,8 @@ def test_what_is_in_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(key_sorter, "together", watched)
     file = sorter._spool._file
     assert file is not None
-    found = [run.records.values for run in sorter.runs()]
-    assert sorted(value.at for values in found for value in values) == list(range(5_000))
+    results = [run.records.values for run in sorter.runs()]
+    assert sorted(value.at for values in results for value in values) == list(range(5_000))
     assert most <= 64 * 10
     assert file.closed
 

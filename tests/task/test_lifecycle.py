@@ -1,4 +1,4 @@
-"""The life of a task: every event in every state, and whatever ends a task, wherever it comes from (P1)."""
+"""The life cycle of a task: every event in every state, and every cause of its end (P1)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_event_in_every_state(state, event):
 
 
 class Live:
-    """A task that is brought to a state; what is done to it there is done as an operator, a host or a thread would."""
+    """A task in a given state, which an operator, a host or a thread acts on."""
 
     def __init__(self, state, do, far):
         self.notes: Notes = []
@@ -143,7 +143,7 @@ OPERATIONS = {
     "cancel": lambda task: task.cancel(),
     "close": lambda task: task.close(),
 }
-# What each operation comes to: a state, or "-" for an error that changes nothing.
+# The result of each operation: a state, or "-" for an error without a change.
 OUTCOMES = {
     TaskState.CREATED: {"restore": "RESTORED", "run": "-", "cancel": "CANCELED", "close": "FINISHED"},
     TaskState.RESTORING: {"restore": "-", "run": "-", "cancel": "CANCELED", "close": "-"},
@@ -187,7 +187,7 @@ def test_every_operation_on_a_task_in_every_state(state, operation, far):
     task.cancel()
 
 
-# -- errors and cancels that come during a checkpoint, and after it --
+# -- errors and cancellation during and after a checkpoint --
 
 
 @pytest.mark.parametrize("what", ["error", "report", "cancel"])
@@ -258,7 +258,7 @@ class Closes(MapFunction):
 
 @pytest.mark.parametrize("state", ["between epochs", "within an epoch"])
 def test_an_error_in_close_of_a_cancelled_task_is_logged(caplog, state):
-    """Nobody looks at the error that says that a task was cancelled."""
+    """The error of a cancelled task is not reported."""
     task = source_task(node(MapOperator, "op", Closes()))
     task.restore()
     if state == "within an epoch":
@@ -273,8 +273,8 @@ def test_an_error_in_close_of_a_cancelled_task_is_logged(caplog, state):
     assert warning.levelname == "WARNING"
     assert "operator 'op' failed in close(): ConnectionError: the line is dead" in warning.getMessage()
     epoch_number = int(state == "within an epoch")
-    place = f"(operator 'op', subtask 0, epoch {epoch_number})"
-    assert warning.getMessage().startswith(f"the task was cancelled {place}, and closing it failed: ")
+    location = f"(operator 'op', subtask 0, epoch {epoch_number})"
+    assert warning.getMessage().startswith(f"the task was cancelled {location}, and closing it failed: ")
 
 
 def test_the_first_cause_is_kept_and_the_others_are_told():
@@ -310,9 +310,9 @@ def test_no_error_of_closing_is_lost(caplog):
     task.restore()
     with pytest.raises(ValueError, match="a") as raised:
         task.close()
-    told = " ".join([*getattr(raised.value, "__notes__", ()), caplog.text])
+    messages = " ".join([*getattr(raised.value, "__notes__", ()), caplog.text])
     # As a note, or in the log, where Python 3.10 has no notes.
-    assert all(f"ValueError('{name}')" in told or f"ValueError: {name}" in told for name in "bc")
+    assert all(f"ValueError('{name}')" in messages or f"ValueError: {name}" in messages for name in "bc")
     task = source_task(node(Noting, "a", [], close=ValueError("not told to whoever cancels")))
     task.restore()
     task.cancel()
@@ -324,7 +324,7 @@ def test_an_error_between_epochs_ends_the_next_one():
     task = source_task(node(Noting, "a", notes))
     task.restore()
     elsewhere(task.handle_async_exception, OSError("timer thread"))
-    assert task.state is TaskState.RESTORED and closings(notes) == 0  # nobody works in its operators
+    assert task.state is TaskState.RESTORED and closings(notes) == 0  # its operators are idle
     with pytest.raises(OSError):
         run_source(task, [1])
     assert repr(task.failure) == "OSError('timer thread')" and kinds(notes, "record", "close") == [("close", "a")]
@@ -385,7 +385,7 @@ def test_completions_older_than_the_restored_epoch_are_passed_over():
     task.close()
 
 
-# -- what belongs to an epoch --
+# -- per epoch --
 
 
 def test_the_mails_of_a_report_are_the_epochs():
@@ -429,7 +429,7 @@ def test_a_timer_that_meets_a_closed_mailbox_is_no_error():
 
 
 def test_a_thread_waits_for_nobody_to_cancel():
-    """An epoch whose output nobody takes is cancelled at once, by whoever does."""
+    """An epoch without a consumer is cancelled at once, by the consumer."""
     notes: Notes = []
     task = source_task(node(Noting, "a", notes))
     task.restore()

@@ -1,4 +1,4 @@
-"""What a task says when its worker's memory is nearly, or all, used up."""
+"""Messages of a task when its worker's memory is nearly, or completely, used up."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_task_names_its_share_of_a_full_container(caplog):
     task, store = task_with(lambda: memory[0]), MemoryChunkStore()
     run_shuffled(task, store, Records([("a", 1)]))
     assert caplog.messages == []
-    # What others have is theirs to give back: the task does not fail for it.
+    # Other processes have to give back their memory: the task does not fail for it.
     memory[0] = Memory(999 * MIB, 1000 * MIB, 100 * MIB)
     for _ in range(2):
         run_shuffled(task, store, Records([("b", 1)]))
@@ -109,7 +109,7 @@ def test_the_limit_of_this_process():
 
 
 class Machine:
-    """What the kernel says of a process and its control groups, in files of a test."""
+    """The kernel's files about a process and its control groups."""
 
     def __init__(self, folder: Path, resident: int) -> None:
         self.root, self.process = folder / "cgroup", folder / "process"
@@ -124,8 +124,8 @@ class Machine:
         folder = self.root / ("" if version == 2 else "memory") / path
         self.write(folder / ("memory.current" if version == 2 else "memory.usage_in_bytes"), used)
         self.write(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"), limit)
-        told = {"pgfault": 1, **statistics}
-        self.write(folder / "memory.stat", "\n".join(f"{name} {amount}" for name, amount in told.items()))
+        values = {"pgfault": 1, **statistics}
+        self.write(folder / "memory.stat", "\n".join(f"{name} {amount}" for name, amount in values.items()))
 
     def memory(self) -> Memory | None:
         return process_memory(str(self.root), str(self.process))
@@ -155,7 +155,7 @@ def test_files_that_the_kernel_keeps_at_hand_are_no_use_of_memory(machine):
 
 
 def test_a_container_of_the_first_version(machine):
-    # Without a namespace of its own, a container's path is the machine's, and its files are at the root.
+    # Without a namespace, a container's path is the machine's, and its files are at the root.
     machine.write(machine.process / "cgroup", "12:cpu,cpuacct:/docker/1\n4:memory:/docker/1\n0::/system.slice")
     machine.group(1, "", 990 * MIB, 1000 * MIB, total_inactive_file=50 * MIB, inactive_file=1, total_active_file=MIB)
     assert machine.memory() == Memory(939 * MIB, 1000 * MIB, 100 * MIB)
@@ -199,7 +199,7 @@ def test_pages_of_several_processes_do_not_count(machine):
         machine.process / "smaps_rollup", "55-ff ---p\nRss: 102400 kB\nPrivate_Clean: 20480 kB\nPrivate_Dirty: 20480 kB"
     )
     assert memory.bytes() == 40 * MIB
-    # What has grown since is its own, until it is due to be measured again.
+    # Growth since then counts as its own, until the next measurement is due.
     page = os.sysconf("SC_PAGE_SIZE")
     machine.write(machine.process / "statm", f"0 {150 * MIB // page} 1 1 0 1 0")
     machine.write(machine.process / "smaps_rollup", "55-ff ---p\nPrivate_Dirty: 143360 kB")

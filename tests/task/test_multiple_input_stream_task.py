@@ -157,7 +157,7 @@ def test_operators_are_told_of_commits_and_get_their_own_state_back():
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_overdue_processing_time_timers_fire_after_the_records_of_an_epoch(declared):
-    """Also where the program does not say that it uses them: then with the next data."""
+    """Also if the program does not declare them: then with the next data."""
     store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
     operator = node(KeyedProcessOperator, "sum", Sum(), Keying(parity, "key_by"))
     task = MultipleInputStreamTask(vertex_of(operator, shuffled=True, uses_processing_time=declared), 0, clock=clock)
@@ -198,12 +198,12 @@ def test_a_timer_fires_within_an_epoch():
         yield parts[1:]
 
     got = [buffer for part in task.run_epoch(batches(), store) for buffer in part]
-    assert sent(got) == [2, ("P50", 2)]  # a mail, so it comes when the input at hand has been worked off
+    assert sent(got) == [2, ("P50", 2)]  # a mail, so it runs after the current input
     task.close()
 
 
 def test_the_clock_of_a_dead_task_is_quiet():
-    """A clock may be shared: nothing of a dead task may come out of it."""
+    """A clock may be shared: a dead task must not emit at it."""
     store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
     task = sum_task(clock=clock)
     assert task.restore(store)
@@ -241,13 +241,13 @@ def test_keyed_state_outside_of_a_keyed_stream():
             RuntimeContext(self.context).get_state(ValueStateDescriptor("s"))
 
     task = sum_task(node(Greedy, "tail", []))
-    with pytest.raises(ProgramError, match=r"'tail' asks for the keyed state 's', but its stream has no key"):
+    with pytest.raises(ProgramError, match=r"'tail' uses the keyed state 's' on a stream without keys"):
         task.restore(MemoryChunkStore())
     assert task.state is TaskState.FAILED
 
 
 def test_a_task_without_key_has_no_keyed_state():
-    """But a log, for what its operators and its input keep."""
+    """But a log, for the state of its operators and its input."""
     notes: Notes = []
     store = MemoryChunkStore()
 

@@ -49,7 +49,7 @@ def writer_of(*edges, subtask=7):
 
 
 def elements_of(buffers, subtask=7):
-    """By target: what was sent there; sequence numbers are checked."""
+    """Return the sent elements by target; sequence numbers are checked."""
     got: dict[int, list[Any]] = {}
     for buffer in buffers:
         assert buffer.channel == channel_code(edge_id(0), subtask)
@@ -196,7 +196,7 @@ def test_columnar_and_plain_runs_keep_their_order():
     st.lists(st.integers(0, 20).map(lambda n: n) | st.just("wm") | st.just("barrier"), max_size=60), st.integers(1, 5)
 )
 def test_a_watermark_never_overtakes_a_record(steps, buffer_records):
-    """What comes behind watermark w was written behind it, or held back in a buffer; what was before is before."""
+    """Records after watermark w were written after it, or held back in a buffer; earlier records stay before it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_writer, "_BUFFER_RECORDS", buffer_records)
         writer = writer_of(edge_by(lambda value: value[1]))
@@ -217,7 +217,7 @@ def test_a_watermark_never_overtakes_a_record(steps, buffer_records):
                 assert element.timestamp >= before
                 before = element.timestamp
             elif isinstance(element, Records):
-                # A record that was written under an older watermark than one that went out would have been overtaken.
+                # A record that was written before a sent watermark would have been overtaken.
                 assert all(value[0] >= before for value in element.values)
         assert isinstance(elements[-1], Barrier)
         assert before == event_time or (before == MIN_TIMESTAMP and event_time == 0)
@@ -302,7 +302,7 @@ def test_buffers_of_large_records_are_of_a_good_size(monkeypatch, sizes, run):
 
 @pytest.mark.parametrize("texts", [False, True])
 def test_buffers_of_columns_are_of_a_good_size(monkeypatch, texts):
-    """Each of them, also where the rows of one receiver are much larger than those of others."""
+    """Each of them, even if one receiver's rows are much larger than others'."""
     monkeypatch.setattr(record_writer, "_BUFFER_BYTES", 10_000)
     writer = writer_of(edge_by("key"))
     keys = np.arange(600)
@@ -315,7 +315,7 @@ def test_buffers_of_columns_are_of_a_good_size(monkeypatch, texts):
     writer.flush()
     sent = elements_of(writer.take())
     for target, records in sent.items():
-        sizes = [each.batch.nbytes for each in records[:-1]]
+        sizes = [record.batch.nbytes for record in records[:-1]]
         share = records[-1].batch.nbytes / len(records[-1]) * 250 + 2_000
         assert len(sizes) >= 5 and all(10_000 <= size < 10_000 + share for size in sizes), target
 
@@ -368,7 +368,7 @@ def test_keys_are_checked_at_parallelism_one_as_well():
 
 
 def test_a_watermark_need_not_wait_for_the_end_of_the_epoch(monkeypatch):
-    """It goes out, to all subtasks, once a buffer is full: so timers fire while a long epoch runs."""
+    """It is sent to all subtasks once a buffer is full: so timers fire during a long epoch."""
     monkeypatch.setattr(record_writer, "_BUFFER_RECORDS", 3)
     writer = writer_of(edge_by(lambda value: value, [10, 11]))
     writer.edges[0].process_watermark(5)

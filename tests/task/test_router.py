@@ -1,4 +1,4 @@
-"""The subtasks of records in columns are those of the same records as Python objects."""
+"""Columnar records have the same subtasks as the same records as Python objects."""
 
 from __future__ import annotations
 

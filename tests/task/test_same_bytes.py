@@ -1,4 +1,4 @@
-"""A task that is tried again sends the same bytes: Spark compares what a shuffle was fed with."""
+"""A retried task sends the same bytes: Spark compares a shuffle's input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 3000
 
 
 class Last(KeyedProcessFunction):
-    """Gives each record with the one before it of its key."""
+    """Emits each record with its key's previous one."""
 
     def open(self, runtime_context):
         self.last = runtime_context.get_state(ValueStateDescriptor("last"))
@@ -82,10 +82,10 @@ def sent_by_keyed(task: MultipleInputStreamTask, buffers: list[Buffer], store: M
 @pytest.mark.slow("epochs of many attempts")
 @pytest.mark.parametrize("columnar", [True, False])
 def test_an_attempt_sends_what_the_one_before_it_sent(columnar):
-    """Whatever the time is, and whichever epochs its process has seen before."""
+    """At any time, and whichever epochs its process has seen before."""
     compiled = program(columnar)
     source, keyed = (ship(vertex) for vertex in compiled.vertices[:2])
-    (code,) = (code for code, place in compiled.subtasks.items() if place == (1, 0))
+    (code,) = (code for code, subtask in compiled.subtasks.items() if subtask == (1, 0))
 
     def new_source(clock: int) -> SourceStreamTask:
         task = SourceStreamTask(source.load(), 0, clock=ManualProcessingTimeService(clock))
@@ -111,7 +111,7 @@ class Same(KeyedProcessFunction):
 
 
 def streams_that_meet() -> Program:
-    """Parts of a stream, each with watermarks and idleness of its own, are united within the task."""
+    """Parts of a stream, each with its own watermarks and idleness, are united within the task."""
     env = StreamExecutionEnvironment().set_parallelism(2)
     passed = env.from_collection([]).key_by(itemgetter(0)).process(Same()).uid("same")
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(itemgetter(1))
@@ -127,7 +127,7 @@ def streams_that_meet() -> Program:
 def test_a_task_made_anew_says_of_event_time_what_the_one_before_would_have_said():
     compiled = streams_that_meet()
     source, keyed = (ship(vertex) for vertex in compiled.vertices[:2])
-    (code,) = (code for code, place in compiled.subtasks.items() if place == (1, 0))
+    (code,) = (code for code, subtask in compiled.subtasks.items() if subtask == (1, 0))
     reader = SourceStreamTask(source.load(), 0, clock=ManualProcessingTimeService(0))
     reader.restore()
 

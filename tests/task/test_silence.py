@@ -1,4 +1,4 @@
-"""Silent sources: their watermark goes on with the clock, they become idle; an epoch run again does the same."""
+"""Silent sources: their watermark advances with the clock, then they become idle; a repeated epoch does the same."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sources:
         self.epoch = 0
 
     def __call__(self, now, *watermarks):
-        """Run an epoch; of each source the watermark of its records, or None where it has none."""
+        """Run an epoch with each source's watermark, or None without records."""
         self.epoch += 1
         sink = Sink()
         self.gate.begin_epoch(self.epoch)
@@ -99,7 +99,7 @@ def test_each_source_counts_by_itself():
     assert run(1105, None, None, 500) == [15]
     assert run(1200, None, None, None) == [20]  # the other one holds it
     assert run(1307, None, None, None) == [27]
-    assert run(1900, None, None, None) == [500]  # one without goes nowhere
+    assert run(1900, None, None, None) == [500]  # a source without a watermark does not advance
 
 
 def test_the_other_channels_are_as_ever():
@@ -117,7 +117,7 @@ def test_an_idle_source_goes_on_with_the_clock_and_holds_nobody_back():
     run = Sources(source(0, idle=50, progress=100), source(1))
     assert run(1000, 10, 20) == [10]
     assert run(1060, None, None) == [20]  # idle
-    assert run(1200, None, 40) == [40]  # not held back, though the clock says 110
+    assert run(1200, None, 40) == [40]  # not held back, although the clock is at 110
     assert run(1300, None, 50) == [50]
     assert run(1310, 300, 60) == [60]  # back again
 
@@ -126,7 +126,7 @@ def test_where_all_sources_are_idle_the_clock_goes_on():
     run = Sources(source(0, idle=50, progress=100), source(1, idle=150, progress=400))
     assert run(1000, 10, 20) == [10]
     assert run(1060) == [20]
-    assert run(1120) == []  # 30, but the other one is not idle yet, and says 20
+    assert run(1120) == []  # 30, but the other one is not idle yet, and is at 20
     assert run(1150) == ["idle", "active", 60, "idle"]
     assert run(1160) == ["active", 70, "idle"]
     assert run(1170, None, 65) == ["active"]  # and behind: it is waited for

@@ -169,14 +169,14 @@ def test_the_garbage_collector_is_as_before():
 
 
 class Answering(SourceStreamTask):
-    """A task whose input answers what the test says."""
+    """A task whose input gives the test's answers."""
 
     answers: list[DataInputStatus]
 
     def _emit_next(self):
         self.seen = [*getattr(self, "seen", []), threading.get_ident()]
         answer = self.answers.pop(0) if self.answers else DataInputStatus.END_OF_INPUT
-        # That there is no more input comes with the epoch's checkpoint.
+        # The end of input arrives with the epoch's checkpoint.
         return self._end_epoch() if answer is DataInputStatus.END_OF_INPUT else answer
 
 
@@ -216,7 +216,7 @@ def test_p3_a_full_writer_stops_the_input(monkeypatch):
     for part in task.run_epoch(runs(), subtask=0, checkpoint_id=1, bounded=False):
         parts += 1
         got += part
-        assert len(read) <= parts  # never a run ahead of what was taken
+        assert len(read) <= parts  # never a run ahead of the consumer
     assert [value[0] for value in sent(got)] == [f"{n}" for n in range(10)]
     assert parts > 10
     assert task.writer.take() == []
@@ -340,7 +340,7 @@ def test_p4_the_end_is_a_mail():
 
 
 def test_c4_order_of_a_snapshot():
-    """What operators emit in prepare_snapshot_pre_barrier goes before the barrier, and nothing after it."""
+    """Output of prepare_snapshot_pre_barrier precedes the barrier, and nothing follows it."""
     notes: Notes = []
 
     def emit(operator, checkpoint):
@@ -387,7 +387,7 @@ def test_c2_operators_hear_of_each_commit_once_and_in_order():
         task.notify_checkpoint_complete_async(checkpoint)
     run_source(task, [1])
     task.close()
-    # Mails of the highest priority come before the epoch's input.
+    # Mails of the highest priority precede the epoch's input.
     assert kinds(notes, "complete", "record") == [
         *(("complete", name, checkpoint) for checkpoint in (1, 2) for name in "ab"),
         ("record", "a", 1),
@@ -399,7 +399,7 @@ def test_c2_operators_hear_of_each_commit_once_and_in_order():
 
 
 def latencies(interval):
-    """What the reports of three epochs say, in the second of which a probe waits for 250 ms."""
+    """Return the reports of three epochs; in the second, a probe waits for 250 ms."""
     clock = ManualProcessingTimeService(0)
 
     def take_long(operator, value):
@@ -428,7 +428,7 @@ def test_m15_a_task_that_is_not_asked_measures_nothing():
 
 
 def test_operators_are_made_from_the_tail_to_the_head():
-    """Each finds those that it sends to, and is opened only when all are there."""
+    """Each finds its receivers, and is opened only when all exist."""
     made: Notes = []
 
     class Made(Noting):

@@ -79,4 +79,4 @@ def test_methods_of_classes_of_a_script_keep_their_globals(script: Any, is_local
     assert script.seen == ["a", "after", script.Kind.SMALL]
     for kind in (script.Listener, script.Kind, script.Payment, function):
         methods = [each for each in vars(kind).values() if hasattr(each, "__code__") and each.__name__ == "note"]
-        assert all(each.__globals__ is vars(script) for each in methods)
+        assert all(method.__globals__ is vars(script) for method in methods)

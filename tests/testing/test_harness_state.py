@@ -1,4 +1,4 @@
-"""A look at state and timers in a harness, also of windows; and snapshots, which are those of a task."""
+"""State and timers in a harness, also of windows; and snapshots, which equal a task's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harnesses themselves: what they show is what a task does."""
+"""The harnesses behave like a task."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Mean(AggregateFunction):
 
 
 class Count(KeyedProcessFunction):
-    """Counts; "t<ms>" sets an event-time timer, "p<ms>" a processing-time timer, "late" goes to the side."""
+    """Counts; "t<ms>" sets an event-time timer, "p<ms>" a processing-time timer, "late" is emitted to the side."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -155,7 +155,7 @@ def test_end_of_input_fires_all_event_time_timers():
 
 
 def test_no_processing_time_timer_fires_behind_the_end_of_input():
-    """As in a task, where nothing comes behind the maximum watermark."""
+    """As in a task, where nothing follows the maximum watermark."""
     with keyed(processing_time=100) as harness:
         harness.push(("a", "p150"))
         harness.end_input(time_passes=100)
@@ -209,14 +209,14 @@ def test_a_snapshot_of_another_kind_of_harness_is_refused():
         of_operator, of_program = harness.snapshot(), program.snapshot()
     with pytest.raises(ProgramError, match=r"starts from a snapshot\(\) of such a harness, not from ProgramSnapshot"):
         keyed(snapshot=of_program)
-    with pytest.raises(ProgramError, match=r"starts from a snapshot\(\) of another one, not from OperatorSnapshot"):
+    with pytest.raises(ProgramError, match=r"starts from another harness's snapshot\(\), not from OperatorSnapshot"):
         ProgramTestHarness(running_sum, snapshot=of_operator)
 
 
 def test_a_harness_that_is_closed_takes_no_records():
     with keyed() as harness:
         harness.push(("a", "x"))
-    with pytest.raises(ProgramError, match="the harness is closed"):
+    with pytest.raises(ProgramError, match="the harness and its function are closed"):
         harness.push(("a", "x"))
     assert harness.get_output() == [("a", 1)]
 
@@ -274,14 +274,14 @@ def test_harness_for_all_kinds():
     assert run(Odd()) == [1, 3]
     assert run(Halves()) == [0, 1, 1]
     assert run(Sum(), key_by=lambda value: value % 2) == [1, 2, 4]
-    with pytest.raises(ProgramError, match=r"give harness_for.* a key_by"):
+    with pytest.raises(ProgramError, match=r"pass harness_for.* a key_by"):
         harness_for(Sum())
     for wrong in (lambda value: value, 5, Mean()):
-        with pytest.raises(ProgramError, match=r"give it an instance of a function class.* in a ProgramTestHarness"):
+        with pytest.raises(ProgramError, match=r"pass an instance of a function class.* in a ProgramTestHarness"):
             harness_for(wrong)  # type: ignore[call-overload]
-    with pytest.raises(ProgramError, match=r"got the class Double: give it an instance: Double\(\)"):
+    with pytest.raises(ProgramError, match=r"got the class Double: pass an instance: Double\(\)"):
         harness_for(Double)  # type: ignore[call-overload]
-    with pytest.raises(ProgramError, match=r"a list of the broadcast states' descriptors: broadcast=\[RULES\]"):
+    with pytest.raises(ProgramError, match=r"the descriptors of the broadcast states: broadcast=\[RULES\]"):
         harness_for(Halves(), broadcast=MapStateDescriptor("rules"))
 
 
@@ -341,7 +341,7 @@ def test_program_snapshot_restore_and_failure():
         wider.push("numbers", 1)
         with pytest.raises(CheckpointMismatchError, match="written with 2 subtasks, the program runs with 3"):
             wider.run_epoch()
-    with pytest.raises(CheckpointMismatchError, match="which the program does not have"):
+    with pytest.raises(CheckpointMismatchError, match="which the program lacks"):
         ProgramTestHarness(lambda env, s: s.map(str), snapshot=snapshot)
 
 

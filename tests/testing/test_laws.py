@@ -153,7 +153,7 @@ def test_timestamps_and_watermarks():
         harness.push(row(n=5))
     steps = [StreamRecord(row(n=n), None) for n in (1, 4, 3, 9, 8)]
     with pytest.raises(AssertionError, match="law 1"):
-        check_operator(open_harness, steps)  # watermarks come after each run: so they depend on how it is cut
+        check_operator(open_harness, steps)  # watermarks follow each run: so they depend on the cut
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -183,7 +183,7 @@ class Forgetful(KeyedProcessFunction):
 
 
 class Cached(KeyedProcessFunction):
-    """Keeps a copy of its state in a field, which is filled from the state where it has no key yet."""
+    """Keeps a copy of its state in a field, filled from the state for new keys."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -213,7 +213,7 @@ class BackInTime(StreamOperator):
 
 
 class TooLate(StreamOperator):
-    """Emits what belongs before a watermark behind it."""
+    """Emits a record after a watermark that it should precede."""
 
     def process_records(self, records):
         self.output.process_records(records)
@@ -266,7 +266,7 @@ class Unfinished(StreamOperator):
 
 
 class TwiceAtTheEnd(Unfinished):
-    """Emits what it holds with each checkpoint, and once more at the end."""
+    """Emits its records with each checkpoint, and once more at the end."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id):
         self.finish()
@@ -289,7 +289,7 @@ class NotRestored(TwiceAtTheEnd):
 
 
 class TooLateInClose(Unfinished):
-    """Emits what it holds when nobody takes it any more."""
+    """Emits its records when there is no consumer."""
 
     def finish(self):
         pass
@@ -345,7 +345,7 @@ def test_a_late_record_excuses_no_operator_that_overtakes_before_it():
 
 
 class ChangedInPlace(KeyedProcessFunction):
-    """Changes a value of its state, and does not say so."""
+    """Changes a state value in place without an update."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
@@ -358,7 +358,7 @@ class ChangedInPlace(KeyedProcessFunction):
 
 
 def test_a_function_that_changes_state_in_place():
-    """Within one epoch it goes well: the row is written at its end."""
+    """Within one epoch it works: the row is written at its end."""
     with pytest.raises(AssertionError, match=r"law 2: .* or was changed in place without update\(\)"):
         check_operator(lambda **options: harness_for(ChangedInPlace(), key_by="key", **options), SCRIPT)
 
@@ -397,7 +397,7 @@ def test_a_field_counts_on_from_snapshot_to_snapshot():
 
 def test_a_function_that_is_given_to_all_harnesses():
     function = Sessions()
-    with pytest.raises(ValueError, match=r"the same Sessions: make a new one .* harness_for\(Sessions\(\.\.\.\), "):
+    with pytest.raises(ValueError, match=r"the same Sessions: create a new one .* harness_for\(Sessions\(\.\.\.\), "):
         check_operator(lambda **options: harness_for(function, key_by="key", **options), SCRIPT)
 
 

@@ -1,4 +1,4 @@
-"""``simulate()`` finds bugs of users' programs, makes them small, and passes what is right."""
+"""``simulate()`` finds bugs in users' programs, shrinks them, and accepts correct programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Count(KeyedProcessFunction):
 
 
 class CountInField(KeyedProcessFunction):
-    """Counts in a field: what it has counted goes with its worker."""
+    """Counts in a field: the count is lost with its worker."""
 
     def open(self, runtime_context):
         self.counts: Counter[str] = Counter()
@@ -62,7 +62,7 @@ class ForgetsAtRestart(KeyedProcessFunction):
 
 
 class InOrder(KeyedProcessFunction):
-    """Says of each record the one before it."""
+    """Emits each record with its predecessor."""
 
     def open(self, runtime_context):
         self.before = runtime_context.get_state(ValueStateDescriptor("before"))
@@ -73,7 +73,7 @@ class InOrder(KeyedProcessFunction):
 
 
 class Timeout(KeyedProcessFunction):
-    """Says which keys have been silent for a second, by the clock."""
+    """Emits keys that have been silent for a second, by the clock."""
 
     def open(self, runtime_context):
         self.until = runtime_context.get_state(ValueStateDescriptor("until"))
@@ -245,16 +245,16 @@ def test_programs_in_batch_mode_are_simulated():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"faults": ["earthquake"]}, "no fault 'earthquake'; there are move, fail"),
+        ({"faults": ["earthquake"]}, "unknown fault 'earthquake': choose from move, fail"),
         ({"inputs": {"payments": []}}, "sources are cards, but inputs has payments"),
         ({"inputs": {}}, "inputs has none"),
-        ({"key_by": {"payments": "card"}}, "key_by names 'payments', but there are only cards"),
-        ({"ordered_by": {"late": "card"}}, "ordered_by names 'late', but there are only output"),
-        ({"key_by": 7}, "key_by is a column's name or a function, not 7"),
-        ({"parallelism": 0}, "parallelism is from 1 to 16, not 0"),
-        ({"parallelism": []}, "parallelism is from 1 to 16"),
-        ({"parallelism": True}, "parallelism is from 1 to 16, not True"),
-        ({"parallelism": ["2"]}, "parallelism is from 1 to 16"),
+        ({"key_by": {"payments": "card"}}, "key_by has 'payments', but the names are cards"),
+        ({"ordered_by": {"late": "card"}}, "ordered_by has 'late', but the names are output"),
+        ({"key_by": 7}, "key_by must be a column's name or a function, not 7"),
+        ({"parallelism": 0}, "parallelism must be from 1 to 16, not 0"),
+        ({"parallelism": []}, "parallelism must be from 1 to 16"),
+        ({"parallelism": True}, "parallelism must be from 1 to 16, not True"),
+        ({"parallelism": ["2"]}, "parallelism must be from 1 to 16"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, says):

@@ -1,4 +1,4 @@
-"""What a task's clock showed is logged, and shown again."""
+"""The readings of a task's clock are logged and repeated."""
 
 from __future__ import annotations
 

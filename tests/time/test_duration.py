@@ -125,7 +125,7 @@ def test_durations_are_values():
 
 def test_positive_millis():
     assert positive_millis("1 ms", "the period") == 1
-    with pytest.raises(ValueError, match="the period has to be at least one millisecond, not 0"):
+    with pytest.raises(ValueError, match="the period must be at least one millisecond, not 0"):
         positive_millis(0, "the period")
 
 

@@ -1,4 +1,4 @@
-"""The valve of a task: within an epoch it does not matter which channel comes first."""
+"""The valve of a task: within an epoch, the channels' order does not matter."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.time.test_valve import Sink
 
 
 class Valve:
-    """A valve of the channels a and b, with its sink: each epoch gives what came out, meanwhile and at its end."""
+    """A valve of the channels a and b, with its sink: each epoch returns its output, during and at its end."""
 
     def __init__(self):
         self.valve = EpochValve("ab")
         self.sink = Sink()
 
     def epoch(self, *said, fails=False):
-        """Run an epoch in which channels say words, such as ``("a", 5)`` and ``("b", "idle")``."""
+        """Run an epoch with the channels' events, such as ``("a", 5)`` and ``("b", "idle")``."""
         self.valve.begin_epoch()
         for channel, word in said:
             if word == "idle" or word == "active":
@@ -41,7 +41,7 @@ def test_statuses_wait_for_the_end_of_the_epoch_and_so_does_what_the_channel_say
     valve = Valve()
     valve.epoch(("a", 5), ("b", 3))
     assert valve.epoch(("b", "idle"), ("a", 8)) == ([], [8])
-    # An idle channel has no say; one that comes back does.
+    # An idle channel does not count; an active one counts again.
     assert valve.epoch(("b", 100), ("a", 9)) == ([], [9])
     assert valve.epoch(("b", "active"), ("b", 20), ("a", 12)) == ([], [12])
     assert valve.epoch(("a", 30)) == ([20], [])
@@ -55,11 +55,11 @@ def test_what_a_channel_says_before_it_becomes_idle_counts_for_nothing_then():
 
 
 def test_the_greatest_watermark_of_a_channel_that_catches_up_counts():
-    for said in permutations([("b", 4), ("b", 12), ("b", 7), ("a", 15)]):
+    for permutation in permutations([("b", 4), ("b", 12), ("b", 7), ("a", 15)]):
         valve = Valve()
         valve.epoch(("a", 10), ("b", 3))
         valve.epoch(("b", "idle"))
-        assert valve.epoch(("b", "active"), *said) == ([], [12])
+        assert valve.epoch(("b", "active"), *permutation) == ([], [12])
 
 
 def test_what_an_epoch_that_fails_has_said_and_was_not_counted_is_gone():

@@ -27,7 +27,7 @@ NAMESPACES = st.sampled_from(["w1", (0, 10), 2])
 
 
 class Timers:
-    """A service with all that it needs; notes what fires, and may do something meanwhile."""
+    """A service with its dependencies; notes fired timers, and may act at each."""
 
     def __init__(self, namespaced=False, now=0):
         self.backend = KeyedStateBackend("op")
@@ -345,7 +345,7 @@ def test_a_hundred_thousand_timers_of_many_keys(timers):
     assert timers.service.num_event_time_timers() == 50_000
 
 
-# -- what a timer is --
+# -- values of timers --
 
 NOT_TIMES = [
     None,
@@ -390,9 +390,9 @@ def test_a_timer_may_be_numpys_int(timers):
 BAD = ["soon", 2.5, math.nan, datetime.datetime(2026, 1, 1), 2**70, True, np.int64(5), {6, "x"}, {7, None}]
 
 
-@pytest.mark.parametrize("bad", BAD, ids=[f"{type(each).__name__} {place}" for place, each in enumerate(BAD)])
+@pytest.mark.parametrize("bad", BAD, ids=[f"{type(each).__name__} {index}" for index, each in enumerate(BAD)])
 def test_a_timer_of_a_checkpoint_is_an_int_of_64_bits(timers, bad):
-    """As each is that is registered: another one is not what was written."""
+    """Like each registered timer: another value means damage."""
     with pytest.raises(CheckpointMismatchError, match="operator 'op': the checkpoint holds a timer of key 'bad' at"):
         timers.backend.load(["a", "bad", "c"], [[0, "a", 5, None], [1, "bad", bad, None], [2, "c", {7, 8}, None]])
 
@@ -416,9 +416,9 @@ def test_a_start_looks_for_timers_only_where_some_row_has_one():
     timers.call("register_event", "b", 6)
     assert without(log) == ["timers/processing"]
     timers, log = task()
-    looked = [each.name for each in timers.backend.timers if each.queue.size]
+    looked = [timer.name for timer in timers.backend.timers if timer.queue.size]
     assert looked == ["timers/event"]
-    # What was loaded is not put in order for that.
+    # Loaded timers are not sorted for that.
     assert without(log) == ["timers/processing"]
     timers.call("register_processing", "a", 7)
     timers.service.advance_watermark(6)
@@ -517,13 +517,13 @@ def test_a_large_bucket_that_is_overtaken_again_and_again(timers):
 
 
 def test_processing_time_timers_that_would_never_fire_are_refused():
-    """A streaming query of Spark runs epochs without data only where the program says that it needs them."""
+    """A Spark streaming query runs epochs without data only if the program needs them."""
     backend = KeyedStateBackend("op")
     manager = InternalTimeServiceManager(backend, ManualProcessingTimeService(), fires=False)
     service = manager.get_internal_timer_service("timers", Timers())
     backend.seal()
     backend.set_current_key("k")
-    with pytest.raises(ProgramError, match=r"operator 'op', key 'k': .* say process\(\.\.\., processing_time=True\)"):
+    with pytest.raises(ProgramError, match=r"operator 'op', key 'k': .* pass process\(\.\.\., processing_time=True\)"):
         service.register_processing_time_timer(None, 5)
     service.register_event_time_timer(None, 5)
     assert service.num_processing_time_timers() == 0

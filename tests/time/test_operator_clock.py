@@ -11,7 +11,7 @@ from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
 from pillarbox._time.system_clock import SystemProcessingTimeService
 
-PATIENCE = 60.0  # seconds that no test comes near, unless it fails
+PATIENCE = 60.0  # seconds, reached only on failure
 
 
 def never(timestamp):
@@ -37,7 +37,7 @@ class Log:
 
 
 class Mailbox:
-    """Takes callbacks as a mailbox would, and runs them when the test says so."""
+    """Takes callbacks like a mailbox, and runs them on request."""
 
     def __init__(self):
         self.mails = []
@@ -126,7 +126,7 @@ class TestOperatorsView:
         assert self.log.calls == [10, 20]
         assert future.done()
         assert not late.done()
-        assert waiting.cancelled()  # its time came, for nothing
+        assert waiting.cancelled()  # its time passed in vain
         assert self.clock.state is ServiceState.ALIVE
         assert self.other.state is ServiceState.ALIVE
 
@@ -188,7 +188,7 @@ class TestOperatorsView:
         self.clock.advance(10)
         self.clock.quiesce()
         assert waiting.done()
-        assert not fired.done()  # its mail still comes
+        assert not fired.done()  # its mail is still pending
         self.mailbox.run()
         assert fired.done()
         assert not self.service.register_timer(30, never).done()

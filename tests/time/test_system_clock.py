@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox._time.system_clock import SystemProcessingTimeService, processing_time_delay, system_clock_ms
 
-PATIENCE = 60.0  # seconds that no test comes near, unless it fails
+PATIENCE = 60.0  # seconds, reached only on failure
 
 
 def never(timestamp):
@@ -74,13 +74,13 @@ class TestSystem:
             timer = self.service.register_timer(timestamp, fire)
             called_with, at = fired.result(PATIENCE)
             assert called_with == timestamp
-            # The wait is the distance and 1 ms, less than 1 ms of which was over at the start. It
-            # is measured by the monotonic clock, so the test does it too.
+            # The wait is the distance and 1 ms, less than 1 ms of which had passed at the start. It is measured by the
+            # monotonic clock, so the test does it too.
             assert at - start >= max(distance, 0) * 1_000_000
             self.wait_until_done(timer)
 
     def wait_until_done(self, timer):
-        # A callback that was called may not have returned yet: the next one comes after it.
+        # A callback may not have returned yet: the next one follows it.
         passed = threading.Event()
         self.service.register_timer(0, lambda t: passed.set())
         assert passed.wait(PATIENCE)

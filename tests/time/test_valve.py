@@ -1,4 +1,4 @@
-"""The valve: one watermark and one status out of those of many channels."""
+"""The valve: one watermark and one status for many channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pillarbox._time.valve import StatusWatermarkValve
 
 
 class Sink:
-    """Notes what comes out."""
+    """Notes the output."""
 
     def __init__(self):
         self.got = []
@@ -30,7 +30,7 @@ class Sink:
 
 
 class Valve:
-    """A valve with its sink: each call gives what came out."""
+    """A valve with its sink: each call returns the output."""
 
     def __init__(self, channels):
         self.valve = StatusWatermarkValve(channels)
@@ -73,7 +73,7 @@ def test_an_idle_channel_is_left_out_and_its_watermarks_are_ignored():
     assert valve("b", 11) == []
     assert valve("a", 20) == [20]
     assert valve("b", "active") == []
-    assert valve("b", 21) == []  # what it sent while idle did not count
+    assert valve("b", 21) == []  # its watermark while idle did not count
     assert valve("a", 30) == [21]
 
 
@@ -114,7 +114,7 @@ def test_a_channel_that_is_active_again_has_to_catch_up_first():
     assert valve("a", "active") == []
     assert valve("a", 15) == []  # behind: not counted
     assert valve("b", 30) == []
-    assert valve("c", 25) == [25]  # and holds nobody back
+    assert valve("c", 25) == [25]  # and holds no channel back
     assert valve("a", 25) == []  # caught up: equal is enough
     assert valve("c", 30) == []  # now it does
     assert valve("a", 28) == [28]

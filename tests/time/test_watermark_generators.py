@@ -19,7 +19,7 @@ from pillarbox._time.watermark_generators import (
 
 
 class Recorder(WatermarkOutput):
-    """Notes what a generator says."""
+    """Notes a generator's output."""
 
     def __init__(self):
         self.said = []
@@ -234,7 +234,7 @@ class TestMonotoneOutput:
     @pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP - 1, MAX_WATERMARK + 1, True, 1.0, None])
     def test_what_is_no_watermark(self, timestamp):
         sink = Sink()
-        with pytest.raises(ValueError, match=f"{timestamp} .* is no watermark: "):
+        with pytest.raises(ValueError, match=f"{timestamp} .* is not a watermark: "):
             MonotoneWatermarkOutput(sink).emit_watermark(timestamp)
         assert sink.got == []
 
@@ -280,7 +280,7 @@ class TestMonotoneOutput:
         assert watermarks == sorted(set(watermarks))
         assert max(watermarks, default=None) == max((w for w in said if isinstance(w, int)), default=None)
         assert statuses == (["idle", "active"] * len(said))[: len(statuses)]
-        # No watermark goes out while the stream is said to be idle.
+        # No watermark is emitted while the stream is idle.
         idle = False
         for word in sink.got:
             idle = word == "idle" if isinstance(word, str) else idle

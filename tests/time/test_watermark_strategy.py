@@ -131,13 +131,13 @@ class TestStrategy:
     def test_wrong_use(self):
         with pytest.raises(ValueError, match="negative"):
             WatermarkStrategy.for_bounded_out_of_orderness(-1)
-        with pytest.raises(ValueError, match="idle timeout has to be at least"):
+        with pytest.raises(ValueError, match="idle timeout must be at least"):
             WatermarkStrategy.no_watermarks().with_idleness("0 s")
         with pytest.raises(ProgramError, match=r"the class Own, not the instance"):
             WatermarkStrategy.for_generator(Own())  # type: ignore[arg-type]
-        with pytest.raises(ProgramError, match="not a function that makes"):
+        with pytest.raises(ProgramError, match="not a function that creates"):
             WatermarkStrategy.for_generator(5)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="has to make a WatermarkGenerator, not 5"):
+        with pytest.raises(TypeError, match="must create a WatermarkGenerator, not 5"):
             WatermarkStrategy.for_generator(lambda: 5).create_generator()  # type: ignore[arg-type,return-value]
         with pytest.raises(ValueError, match="column is empty"):
             WatermarkStrategy.no_watermarks().with_timestamp_assigner("")
@@ -214,10 +214,10 @@ class TestAssigners:
         [
             (5, "not a timestamp assigner: 5"),
             (None, "not a timestamp assigner: None"),
-            (Second, r"give Second\(\), not Second"),
-            (lambda: 1, "has to take"),
-            (lambda a, b, c: 1, "has to take"),
-            (lambda a, *, b: 1, "has to take"),
+            (Second, r"pass Second\(\), not Second"),
+            (lambda: 1, "must take"),
+            (lambda a, b, c: 1, "must take"),
+            (lambda a, *, b: 1, "must take"),
         ],
     )
     def test_what_is_none(self, assigner, message):

@@ -1,4 +1,4 @@
-"""Values become those of a declared type, or are refused with the field that does not fit."""
+"""Values are converted to a declared type, or refused with the wrong field's name."""
 
 from __future__ import annotations
 

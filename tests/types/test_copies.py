@@ -1,4 +1,4 @@
-"""Copies: what copy.deepcopy makes, by one function for each class; and what needs no copy."""
+"""Copies equal copy.deepcopy's, by one function per class; some values need no copy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
 
 class Own:
-    """An object of the program's."""
+    """An object of the program."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -66,7 +66,7 @@ def nested(inner: Any) -> Any:
 
 
 def shape(value: Any, seen: dict[int, int]) -> Any:
-    """What a value is made of, and what in it is the same object."""
+    """Return a value's structure, with its shared objects."""
     if isinstance(value, (list, dict, tuple, collections.deque, Own)):
         if id(value) in seen:
             return seen[id(value)]
@@ -86,11 +86,11 @@ def test_a_copy_is_that_of_deepcopy(value):
 @given(st.recursive(atoms, nested, max_leaves=20))
 def test_nothing_that_can_change_is_shared(value):
     def mutable(each: Any) -> set[int]:
-        found = {id(each)} if isinstance(each, (list, dict, collections.deque, Own)) else set()
+        results = {id(each)} if isinstance(each, (list, dict, collections.deque, Own)) else set()
         inner = each.values() if isinstance(each, dict) else [each.inner] if isinstance(each, Own) else each
         if isinstance(each, (list, dict, tuple, collections.deque, Own)):
-            found.update(*map(mutable, inner))
-        return found
+            results.update(*map(mutable, inner))
+        return results
 
     assert not mutable(value) & mutable(copied(value))
 
@@ -188,15 +188,15 @@ class ByHand:
 def inner_of(value: Any) -> list[Any]:
     """The lists in a value."""
     if isinstance(value, list):
-        return [value, *(found for each in value for found in inner_of(each))]
+        return [value, *(result for each in value for result in inner_of(each))]
     if isinstance(value, dict):
         return inner_of(list(value.values())) + inner_of(
             list(vars(value).values()) if hasattr(value, "__dict__") else []
         )
     if isinstance(value, (tuple, set, collections.deque)):
-        return [found for each in value for found in inner_of(each)]
+        return [result for each in value for result in inner_of(each)]
     names = [*getattr(value, "__dict__", ()), *getattr(type(value), "__slots__", ())]
-    return [found for name in names if hasattr(value, name) for found in inner_of(getattr(value, name))]
+    return [result for name in names if hasattr(value, name) for result in inner_of(getattr(value, name))]
 
 
 @pytest.mark.parametrize(
@@ -272,11 +272,11 @@ def test_a_new_object_that_nothing_else_refers_to_is_emitted_itself(make):
         return value
 
     results = []
-    for _ in range(200):  # also those whose time is measured
+    for _ in range(200):  # including measured copies
         result = call()
         result = emitted(result)
         results.append(result)
-    assert [id(each) for each in results] == identity
+    assert [id(result) for result in results] == identity
 
 
 @pytest.mark.parametrize("make", [Plain, lambda: [1, "a"], lambda: {"a": 1}, lambda: {1}, lambda: Cart("a")])
@@ -289,7 +289,7 @@ def test_an_object_that_something_else_refers_to_is_copied(make):
         result = emitted(result)
         results.append(result)
     assert results == kept
-    assert not {id(each) for each in kept} & {id(each) for each in results}
+    assert not {id(each) for each in kept} & {id(result) for result in results}
 
 
 def test_an_object_with_a_weak_reference_is_copied():
@@ -344,7 +344,7 @@ def test_immutable_takes_a_class(value):
 
 def test_the_time_of_copies():
     copier = Copier("op")
-    large = [[each] for each in range(1000)]
+    large = [[index] for index in range(1000)]
     for _ in range(200):
         copier.copied(large)
     times = copier.take_milliseconds()

@@ -1,4 +1,4 @@
-"""What type checkers infer: this file is checked, not only run (`make types`)."""
+"""Types inferred by type checkers: this file is checked, not only run (`make types`)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Total(KeyedProcessFunction[str, Event, tuple[str, int]]):
 
 
 class Untyped(KeyedProcessFunction):
-    """A class with none."""
+    """A class without parameters."""
 
     def process_element(self, anything, context):
         yield anything
@@ -188,7 +188,7 @@ def test_parameters_are_forgotten_at_run_time():
     assert Length.__mro__.count(MapFunction) == 1
     assert isinstance(ValueStateDescriptor[int]("count"), ValueStateDescriptor)
 
-    # Some of the parameters, or a subclass with more: nobody counts them.
+    # Some of the parameters, or a subclass with more: their number is not checked.
     class Some(KeyedProcessFunction[str]):
         def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
             yield value

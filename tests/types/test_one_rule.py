@@ -117,7 +117,7 @@ KINDS = [
 
 
 def values_of(declared: TypeInformation[Any]) -> st.SearchStrategy[Any]:
-    """Return values of which most fit a type, or nearly."""
+    """Return values that mostly fit a type, or nearly."""
     anything = st.sampled_from(LEAVES) | st.builds(Indexed)
     if declared.names:
         return st.one_of(st.none(), record_of(declared), record_of(declared), anything)
@@ -181,7 +181,7 @@ def outcome(run: Callable[[], Any]) -> tuple[str, Any]:
 
 
 def places(declared: TypeInformation[Any]) -> dict[str, Callable[[Any], Any]]:
-    """Return what becomes of a value in each place where it may be of a declared type."""
+    """Return a value's conversion in each place of a declared type."""
 
     def column(of: TypeInformation[Any], value: Any) -> Any:
         encoder = RowEncoder(resolve_schema(of), "op", "UTC", bare=not of.names)
@@ -196,13 +196,13 @@ def places(declared: TypeInformation[Any]) -> dict[str, Callable[[Any], Any]]:
         "row": (row, lambda v: (v,), lambda v: v[0]),
         "named": (row, lambda v: {"x": v}, lambda v: v[0]),
     }
-    found: dict[str, Callable[[Any], Any]] = {}
+    results: dict[str, Callable[[Any], Any]] = {}
 
     def add(name: str, of: Any, put: Any, take: Any) -> None:
         convert = value_converter(of, "op")
-        found[name] = lambda v: plain(take(convert(put(v))), declared)
-        found[f"column: {name}"] = lambda v: take(column(of, put(v)))
-        found[f"both: {name}"] = lambda v: take(column(of, convert(put(v))))
+        results[name] = lambda v: plain(take(convert(put(v))), declared)
+        results[f"column: {name}"] = lambda v: take(column(of, put(v)))
+        results[f"both: {name}"] = lambda v: take(column(of, convert(put(v))))
 
     for name, (of, put, take) in typed.items():
         add(name, of, put, take)
@@ -211,19 +211,19 @@ def places(declared: TypeInformation[Any]) -> dict[str, Callable[[Any], Any]]:
         (element,) = StreamExecutionEnvironment().from_collection([value], declared).execute_and_collect()
         return plain(element, declared)
 
-    found["from_collection"] = collected
-    return found
+    results["from_collection"] = collected
+    return results
 
 
 @given(st.data())
 def test_a_type_takes_the_same_values_everywhere(data: st.DataObject) -> None:
     declared = data.draw(types())
     value = data.draw(values_of(declared))
-    found = {name: outcome(partial(at, value)) for name, at in places(declared).items()}
+    results = {name: outcome(partial(at, value)) for name, at in places(declared).items()}
     if value is None and declared.names:  # a record is never None
-        found = {name: each for name, each in found.items() if name not in ("column: map", "both: map")}
-    first = next(iter(found.values()))
-    for name, each in found.items():
+        results = {name: each for name, each in results.items() if name not in ("column: map", "both: map")}
+    first = next(iter(results.values()))
+    for name, each in results.items():
         assert repr(each) == repr(first) or each == first, name
 
 
@@ -264,5 +264,5 @@ PAYMENT = Types.ROW_NAMED(["card", "amount"], [Types.STRING(), Types.LONG()])
 )
 def test_shapes_of_values(declared: TypeInformation[Any], value: Any, expected: Any) -> None:
     for name, at in places(declared).items():
-        found = outcome(partial(at, value))[1]
-        assert found == expected if not isinstance(expected, str) else expected in found, name
+        result = outcome(partial(at, value))[1]
+        assert result == expected if not isinstance(expected, str) else expected in result, name

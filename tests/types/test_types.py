@@ -484,7 +484,7 @@ def columns(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[DataType, li
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equality that tells 1 from 1.0 and a row from a tuple, but not 0.10 from 0.1."""
+    """Equality that distinguishes 1 from 1.0 and a row from a tuple, but not 0.10 from 0.1."""
     if type(left) is not type(right):
         return False
     if isinstance(left, (list, tuple)):
@@ -552,9 +552,9 @@ def test_hours_that_a_clock_change_repeats_or_skips():
     [("UTC", 12), ("Z", 12), ("+01:00", 11), ("-02:30", 14), ("GMT+3", 9), ("UTC-1", 13)],
 )
 def test_time_zones_as_spark_writes_them(name, hour):
-    found = through(TimestampType(), [datetime(2020, 1, 1, 12)], name)[0]
-    assert found.hour == hour
-    assert found.minute == (30 if name == "-02:30" else 0)
+    result = through(TimestampType(), [datetime(2020, 1, 1, 12)], name)[0]
+    assert result.hour == hour
+    assert result.minute == (30 if name == "-02:30" else 0)
 
 
 def test_wall_clock_times_ignore_the_session():
@@ -631,8 +631,8 @@ def test_missing_keys_are_null():
     for batch in (records, records[:1], records[:2], records[2:]):
         expected = [("N1", None), ("N2", 1), ("N3", None)]
         start = records.index(batch[0])
-        found = rows_from_arrow(encoder(FLIGHTS).encode(batch))
-        assert found == expected[start : start + len(batch)]
+        rows = rows_from_arrow(encoder(FLIGHTS).encode(batch))
+        assert rows == expected[start : start + len(batch)]
 
 
 def test_dicts_that_make_missing_values_are_left_alone():
@@ -669,10 +669,10 @@ def test_spark_rows_of_different_columns_in_one_batch():
 )
 def test_one_column_takes_bare_values(data_type, records, expected):
     only = encoder(struct(("value", data_type)))
-    found = [row.value for row in rows_from_arrow(only.encode(records))]
-    assert [value for value in found if value is not None] == [value for value in expected if value is not None]
+    rows = [row.value for row in rows_from_arrow(only.encode(records))]
+    assert [value for value in rows if value is not None] == [value for value in expected if value is not None]
     for record in records:
-        assert rows_from_arrow(only.encode([record]))[0] in [(value,) for value in found]
+        assert rows_from_arrow(only.encode([record]))[0] in [(value,) for value in rows]
 
 
 def test_kinds_of_values_that_stand_for_others():

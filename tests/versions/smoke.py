@@ -1,11 +1,11 @@
-"""README's first program in batch and streaming, by whichever Python and Spark run this.
+"""README's first program in batch and streaming, with the running Python and Spark.
 
 ``smoke.py HOME [everything]``
 
-The first run does the batch program and the first half of the streaming one; a second run, on the same HOME, goes on
-from its checkpoint. With ``everything``, each run also does an epoch of the program that has all that a checkpoint can
-hold. Under ``spark-submit`` the session is the submitted application's, else pillarbox's local one.
-What was found is printed as JSON in the last line.
+The first run does the batch program and the first half of the streaming one; a second run, on the same HOME, continues
+from its checkpoint. With ``everything``, each run also does an epoch of the program with everything that a checkpoint
+can hold. Under ``spark-submit`` the session is the submitted application's, otherwise pillarbox's local one. The last
+line has the results as JSON.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import pillarbox
 FIRST_PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "first_program.py"
 COLUMNS = "order_id STRING, what STRING, at LONG"
 
-# By file, in the order in which they are read; each is an epoch. A timer waits until one minute more has been seen.
+# Files in reading order; each is an epoch. A timer waits for one minute more.
 FIRST = [[("A1", "ordered", 0), ("A2", "ordered", 60_000)], [("A1", "paid", 300_000)]]
 SECOND = [[("A4", "ordered", 700_000)], [("A5", "ordered", 2_000_000)]]
 
-# What each result has besides: values of types that have ways of their own from Python to Spark.
+# Additional values of each result, with types that Python and Spark convert specially.
 TYPES = """
     more STRUCT<price: DECIMAL(10, 2), day: DATE>, by MAP<STRING, ARRAY<TIMESTAMP_NTZ>>, took INTERVAL DAY TO SECOND,
     sent TIMESTAMP, sents ARRAY<TIMESTAMP>, raw BINARY
@@ -63,7 +63,7 @@ def main(home: Path, *more: str) -> None:
 
 
 def run(home: Path) -> dict[str, Any]:
-    """Run both programs in the session that there is, or a local one; return what was found."""
+    """Run both programs in the existing session, or a local one, and return the results."""
     program = runpy.run_path(str(FIRST_PROGRAM), run_name="__main__")
     spark = program["spark"]
     spark.sparkContext.setLogLevel("ERROR")
@@ -84,12 +84,12 @@ def run(home: Path) -> dict[str, Any]:
         .map(lambda order: (*order, *MORE))
         .to_dataframe("order_id STRING, at LONG, " + TYPES)
     )
-    found: list[Any] = []
+    results: list[Any] = []
 
     def take(rows: Any, epoch: int) -> None:
         for row in rows.collect():
             assert tuple(row[2:]) == MORE, row
-            found.append(list(row[:2]))
+            results.append(list(row[:2]))
 
     query = (
         unpaid.writeStream.foreachBatch(take)
@@ -105,7 +105,7 @@ def run(home: Path) -> dict[str, Any]:
     return {
         "spark": sys.modules["pyspark"].__version__,
         "batch": batch,
-        "streaming": sorted(found),
+        "streaming": sorted(results),
         "epochs": epochs,
         "keys": keys,
         "levels": levels,

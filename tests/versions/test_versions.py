@@ -1,9 +1,9 @@
-"""README's first program on other versions of Spark, and where workers have only what Spark itself needs.
+"""README's first program on other versions of Spark, and with workers that have only Spark's own requirements.
 
-A checkpoint that was written by each of the other versions goes on under the installed one.
+A checkpoint written by each of the other versions continues under the installed one.
 
-Environment variable ``SPARK_VERSIONS``: those to try, as in ``4.1 4.2``, besides the installed one. They are in
-``.venvs``, where `make test-versions` puts them; without the variable, those that exist are tried.
+Environment variable ``SPARK_VERSIONS``: the versions to test, such as ``4.1 4.2``, besides the installed one. `make
+test-versions` installs them in ``.venvs``; without the variable, the installed ones are tested.
 """
 
 from __future__ import annotations
@@ -95,5 +95,5 @@ def test_py_files_alone_where_python_has_only_what_spark_needs(tmp_path):
     }
     command = [str(spark_home / "bin" / "spark-submit"), "--master", "local-cluster[1,2,1024]", "--py-files", shipped]
     command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    found = answer([*command, str(SMOKE), str(home)], env, tmp_path)
-    assert found == {"spark": pyspark.__version__, **FIRST}
+    expected = answer([*command, str(SMOKE), str(home)], env, tmp_path)
+    assert expected == {"spark": pyspark.__version__, **FIRST}

@@ -42,9 +42,14 @@ class MadeQuery:
         for _ in range(epochs):
             self.run_epoch()
 
-    def look(self) -> int:
+    def refresh(self) -> int:
         """Return the version of the model."""
-        return self.model.look()
+        model: Any = self.model
+        version: int = model.refresh() if hasattr(model, "refresh") else model.look()
+        return version
+
+    # The method's name in older revisions.
+    look = refresh
 
     def snapshot(self) -> Snapshot:
         """Return what is known."""

@@ -35,6 +35,6 @@ def check_equal(limits: Limits, other: Limits) -> None:
             for values, twin in ((limits, other._asdict()), (other, limits._asdict()))
         ]
         raise ProgramError(
-            f"two budgets have the name {limits.name!r}, one with {values[0]}, one with {values[1]} (rates are per"
-            " second, times in ms): give all operators one Budget, or use another name"
+            f"two budgets have the name {limits.name!r}, with {values[0]} and with {values[1]} (rates per"
+            " second, times in ms): pass one Budget to all operators, or rename one"
         )

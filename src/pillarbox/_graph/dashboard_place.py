@@ -27,7 +27,7 @@ def checked_port(port: object, method: str) -> int:
     """
     if isinstance(port, int) and is_count(port, 0) and port <= _MOST:
         return port
-    raise ProgramError(f"{method}: a port is a whole number from 0 to {_MOST}, not {shorten(port)}")
+    raise ProgramError(f"{method}: a port must be a whole number from 0 to {_MOST}, not {shorten(port)}")
 
 
 def checked_token(token: object, method: str) -> str | None:
@@ -39,10 +39,10 @@ def checked_token(token: object, method: str) -> str | None:
     if token is None:
         return None
     if not isinstance(token, str):
-        raise ConfigurationError(f"{method}: a token is a str, not a value of type {type(token).__name__}")
+        raise ConfigurationError(f"{method}: a token must be a str, not a value of type {type(token).__name__}")
     if not token:
         raise ConfigurationError(
-            f"{method}: the token is empty, so everybody would get in: is the environment variable that should hold it"
-            " not set? Without a token, the dashboard makes a random one, unless it listens on loopback"
+            f"{method}: the token is empty, which would admit everyone: is its environment variable set?"
+            " Without a token, the dashboard generates one, unless it listens on loopback"
         )
     return token

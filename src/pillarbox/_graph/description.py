@@ -127,7 +127,7 @@ def read_description(text: str) -> dict[str, Any] | None:
     written = description["format"]
     if written != FORMAT:
         raise CheckpointMismatchError(
-            f"the program's description in the checkpoint has format {written}, this version of pillarbox"
+            f"the program's description in the checkpoint has format {written}, and this version of pillarbox"
             f" reads format {FORMAT}: {advice_on_version(written, FORMAT)}, or start from a new checkpoint"
         )
     programs = description.get("programs")
@@ -163,7 +163,7 @@ def read_layouts(text: str) -> LayoutsNote | None:
         return None
     if codes != CODES:
         raise CheckpointMismatchError(
-            f"the checkpoint finds its subtasks by scheme {codes} of codes, this version of pillarbox by scheme"
+            f"the checkpoint has subtask codes of scheme {codes}, and this version of pillarbox uses scheme"
             f" {CODES}: {advice_on_version(codes, CODES)}, or start from a new checkpoint"
         )
     number, layouts = note.get("number"), note.get("layouts")
@@ -228,7 +228,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Com
     added = [uid for uid in new if uid not in old]
     if missing:
         hint = f" (the program has {listed(added)} instead: set uid() to the old one)" if added else ""
-        refused.append(f"it holds state of {listed(missing)}, which the program does not have{hint}")
+        refused.append(f"it contains state of {listed(missing)}, which the program lacks{hint}")
     levels, new_levels = ({operator["level"] for operator in operators.values()} for operators in (old, new))
     if len(new_levels) > len(levels):
         what = f" ({listed(added)} added)" if added else ""

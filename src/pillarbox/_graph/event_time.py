@@ -86,12 +86,12 @@ def _check_timestamps(step: OperatorTransformation, before: list[_TimeState]) ->
         sources = " and ".join(map(repr, sorted(state.unstamped)))
         if step.strategy is not None:
             raise ProgramError(
-                f"operator {step.name!r}: the records of {sources} have no timestamps, so there are no watermarks"
-                " either: give the strategy with_timestamp_assigner(...) a column name or a function"
+                f"operator {step.name!r}: the records of {sources} have no timestamps, so there are no watermarks:"
+                " call with_timestamp_assigner(...) on the strategy, with a column name or a function"
             )
         instead = ", or use windows of processing time" if step.kind.startswith("window.") else ""
         raise ProgramError(
-            f"operator {step.name!r} goes by event time, and the records of {sources} have no timestamps: put"
+            f"operator {step.name!r} uses event time, and the records of {sources} have no timestamps: put"
             f" assign_timestamps_and_watermarks(...) before key_by(...) or the window{instead}"
         )
 
@@ -112,9 +112,10 @@ def _warn_if_silent(step: OperatorTransformation, before: list[_TimeState]) -> N
     _warned.add(step)
     names = " and ".join(repr(source.name) for source in sorted(silent, key=lambda source: source.number))
     _log.warning(
-        "operator %r: its event time is the minimum of its streams, and %s has no watermarks: timers and windows of"
-        " event time fire only when all input has ended; assign it a strategy with watermarks, or, if its records have"
-        " no time, WatermarkStrategy.no_watermarks().with_idleness('10 seconds')",
+        "operator %r: its event time is the minimum of its streams, and %s has no watermarks, so"
+        " event-time timers and windows fire only at the end of all input. Assign it a strategy with"
+        " watermarks, or, if its records have no time, WatermarkStrategy.no_watermarks().with_idleness('10"
+        " seconds')",
         step.name,
         names,
     )

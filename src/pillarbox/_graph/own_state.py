@@ -25,9 +25,9 @@ def carries_on(vertex: Vertex) -> bool:
         if node.factory.stateful:
             if vertex.is_source:
                 raise ProgramError(
-                    f"operator {node.name!r} carries unfinished requests from one epoch to the next,"
-                    " which takes state, and there is none before the first shuffle: put key_by(...) or rebalance()"
-                    " before it, or let it drain (on_barrier='drain')"
+                    f"operator {node.name!r} carries unfinished requests from epoch to epoch, which needs state, and"
+                    " before the first shuffle there is no state: call key_by(...) or rebalance() before it, or use"
+                    " on_barrier='drain'"
                 )
             carries = True
     return carries
@@ -44,8 +44,8 @@ def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
             raise ProgramError(no_operator_state(node.name))
         if not (isinstance(make.func, type) and issubclass(make.func, FunctionOperator)):
             raise ProgramError(
-                f"operator {node.name!r} calls its function in another thread: it cannot have state of the operator"
-                " itself (CheckpointedFunction); keep that in a map() or process() before or after it"
+                f"operator {node.name!r} calls its function in another thread, so it cannot have operator state"
+                " (CheckpointedFunction): put the state into a map() or process() before or after it"
             )
 
 

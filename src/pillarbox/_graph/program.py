@@ -204,22 +204,23 @@ class _Compiler:
                 other = seen.setdefault(step.effective_uid, step)
                 if other is not step:
                     raise ProgramError(
-                        f"two operators have the uid {step.effective_uid!r} ({other.name!r} and {step.name!r}):"
-                        " a uid must be unique in the program, its state is stored under it"
+                        f"two operators have the uid {step.effective_uid!r} ({other.name!r} and {step.name!r}): the uid"
+                        " names the operator's state, so it must be unique in the program"
                     )
 
     def _check_parallelism(self) -> None:
         most = self._program.max_parallelism
         if self._program.parallelism > most:
             raise ProgramError(
-                f"parallelism {self._program.parallelism} is above the max parallelism {most}: some subtasks would own"
-                " no key group; raise set_max_parallelism(), or lower set_parallelism()"
+                f"parallelism {self._program.parallelism} is above the max parallelism {most}, so some subtasks"
+                " would have no key group: raise set_max_parallelism(), or lower set_parallelism()"
             )
         for step in self._children:
             if isinstance(step, OperatorTransformation) and (step.parallelism or 1) > most:
                 raise ProgramError(
-                    f"operator {step.name!r} has parallelism {step.parallelism}, above the max parallelism {most}: some"
-                    f" subtasks would own no key group; raise it, with env.set_max_parallelism({step.parallelism}),"
+                    f"operator {step.name!r} has parallelism {step.parallelism}, above the max parallelism {most}, so"
+                    " some subtasks would have no key group: raise it with"
+                    f" env.set_max_parallelism({step.parallelism}),"
                     " or lower the operator's parallelism"
                 )
 
@@ -295,8 +296,8 @@ class _Compiler:
             before = f"parallelism {vertex.parallelism}" if vertex.parallelism else "the partitions of its source"
             raise ProgramError(
                 f"forward() keeps each record in its subtask, but {step.name!r} has {before}, and {consumer.name!r}"
-                f" parallelism {self._program.layout.count(own)}: leave out forward(), or say rebalance(), rescale()"
-                " or global_() instead"
+                f" parallelism {self._program.layout.count(own)}: drop forward(), or call rebalance(), rescale() or"
+                " global_() instead"
             )
         if self._may_chain(step, consumer) and (partitioner is None or len(consumer.inputs) == 1):
             return None
@@ -376,8 +377,8 @@ class _Compiler:
                     vertex.uses_processing_time = True  # it becomes idle without data, too
                 if strategy.progress_timeout is not None and not vertex.is_source:
                     raise ProgramError(
-                        f"operator {step.name!r}: with_wall_clock_progress() is about the silence of a source: assign"
-                        " the strategy before the first key_by(...) or rebalance()"
+                        f"operator {step.name!r}: with_wall_clock_progress() detects silent sources: assign the"
+                        " strategy before the first key_by(...) or rebalance()"
                     )
             for link, way in self._ways(vertex, step):
                 if way is None:

@@ -64,10 +64,11 @@ class SavepointStart:
         new_uids = {} if renamed is None else dict(renamed) if isinstance(renamed, Mapping) else None
         if new_uids is None or not all(isinstance(uid, str) and uid for pair in new_uids.items() for uid in pair):
             raise ProgramError(
-                f"from_savepoint(): renamed is a dict of new uids by those in the savepoint, not {shorten(renamed)}"
+                "from_savepoint(): renamed must be a dict from uids in the savepoint to new uids, not"
+                f" {shorten(renamed)}"
             )
         if len(set(new_uids.values())) < len(new_uids):
-            raise ProgramError(f"from_savepoint(): renamed gives one uid to several operators: {shorten(new_uids)}")
+            raise ProgramError(f"from_savepoint(): renamed maps several operators to one uid: {shorten(new_uids)}")
         where = str(fspath(directory))
         return SavepointStart(where.rstrip("/") or where, allow_non_restored_state, new_uids, _positions(positions))
 
@@ -80,19 +81,18 @@ class SavepointStart:
         """
         if program.batch:
             raise ProgramError(
-                "a program in batch mode starts without state: from_savepoint() takes RuntimeExecutionMode.STREAMING"
+                "a program in batch mode starts without state: from_savepoint() needs RuntimeExecutionMode.STREAMING"
             )
         if all(vertex.is_source for vertex in program.vertices):
             raise ProgramError(
-                "from_savepoint(): the program has no operator that could take state: there is none behind a key_by()"
-                " or another shuffle"
+                "from_savepoint(): the program has no operator with state: call key_by() or another shuffle first"
             )
         uids, sources = _uids(program), sorted({source.name for source in program.sources.values()})
         unknown = [new for new in self.renamed.values() if new not in uids and new not in sources]
         if unknown:
             raise ProgramError(
-                f"from_savepoint(): renamed gives {listed(unknown)} as new uid, and the program has no such operator;"
-                f" it has {listed(sorted(uid for uid in uids if uid))}, and the sources {listed(sources)}"
+                f"from_savepoint(): renamed has the new uid {listed(unknown)}, and the program has no such"
+                f" operator. It has {listed(sorted(uid for uid in uids if uid))}, and the sources {listed(sources)}"
             )
 
     def uid_of(self, uid: str) -> str:
@@ -129,7 +129,7 @@ class SavepointStart:
             sender = senders.get(sender_of_edge(former))
             return None if sender is None else edge_from(former, sender)
 
-        own_states = [self._own_state(state, program) for state in states]
+        own_states = [self._own_state(state, manifest, program) for state in states]
         for state in own_states:
             if state.task.get("gate"):
                 state.task["gate"] = gate_with_edges(state.task["gate"], edge)
@@ -161,7 +161,7 @@ class SavepointStart:
             numbers |= {former[position]: number for position, number in places if position is not None}
         return numbers
 
-    def _own_state(self, state: OwnState, program: Program) -> OwnState:
+    def _own_state(self, state: OwnState, manifest: Manifest, program: Program) -> OwnState:
         """Return a subtask's operator state with the program's uids, without dropped operators."""
         uids = _uids(program)
         task = dict(state.task)
@@ -169,11 +169,11 @@ class SavepointStart:
             contents = {self.uid_of(uid): content for uid, content in task["operators"].items()}
             task["operators"] = {uid: content for uid, content in contents.items() if uid in uids}
         if "event_time" in task:
-            task["event_time"] = self._event_time(task["event_time"])
+            task["event_time"] = self._event_time(task["event_time"], manifest)
         slots = ((self._slot(name, uids), content) for name, content in state.row.items())
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
-    def _event_time(self, event_time: Mapping[str, Any]) -> dict[str, Any]:
+    def _event_time(self, event_time: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
         """Return the event-time state with the program's uids, also inside names of streams and edges."""
 
         def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -195,7 +195,8 @@ class SavepointStart:
         }
         # Operators after these may be new, so idle streams are announced again.
         operators = {
-            self.uid_of(uid): status_said_anew(state) for uid, state in event_time.get("operators", {}).items()
+            self.uid_of(uid): _without_batch(status_said_anew(state), manifest)
+            for uid, state in event_time.get("operators", {}).items()
         }
         return {"operators": operators, "meetings": meetings}
 
@@ -205,6 +206,16 @@ class SavepointStart:
         if lead is None:
             return name
         return f"{lead}{self.uid_of(uid)}/{state}" if self.uid_of(uid) in uids else None
+
+
+def _without_batch(state: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
+    """Return an operator's event-time state for a query whose micro-batches are counted anew.
+
+    If it has the watermark of a micro-batch before the savepoint's, there was no data since, and the watermark of the
+    next micro-batch makes rows late.
+    """
+    batch = state.pop("batch", None)
+    return state if batch in (None, manifest.epoch) else {**state, "watermark": manifest.sources.watermark}
 
 
 def _uids(program: Program) -> set[str]:
@@ -319,7 +330,7 @@ def plan_restore(
         added = [uid for uid in heads if uid not in {vertex.uid for vertex in vertices.values()}]
         instead = f" (it has {listed(added)}, of which the savepoint has none)" if added else ""
         wrong.append(
-            f"it has state of {listed(left)}, which the program does not have{instead}: set uid() to the one in the"
+            f"it contains state of {listed(left)}, which the program lacks{instead}: set uid() to the one in the"
             " savepoint, say renamed={'old uid': 'new uid'}, or leave the state behind: allow_non_restored_state=True"
         )
     wrong += others
@@ -358,9 +369,9 @@ def _positions(positions: Any) -> Positions:
     ):
         return {name: _copied(position) for name, position in positions.items()}
     raise ProgramError(
-        'from_savepoint(): positions is "savepoint", "none", a dict of positions by the names of sources, or a list'
-        " with one for each source of Spark's. A position is a dict or an int as in Spark's offset log, or None; not"
-        f" {shorten(positions)}"
+        'from_savepoint(): positions must be "savepoint", "none", a dict from source names to positions,'
+        " or a list with a position for each Spark source. A position is a dict or an int as in Spark's"
+        f" offset log, or None, not {shorten(positions)}"
     )
 
 

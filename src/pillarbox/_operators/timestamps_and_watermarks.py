@@ -164,8 +164,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         if assigner is None:
             if records.timestamps is None or None in records.timestamps:
                 raise ProgramError(
-                    f"operator {self.name!r}: records have no timestamp: give the strategy"
-                    " with_timestamp_assigner(...) a column name or a function"
+                    f"operator {self.name!r}: records have no timestamps: call with_timestamp_assigner(...) on the"
+                    " strategy, with a column name or a function"
                 )
             return records, max(_or_none_yet(records))
         previous = _or_none_yet(records)

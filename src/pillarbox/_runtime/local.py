@@ -112,7 +112,7 @@ class LocalJob:
         self._clock = clock
         self._epoch_time: int | None = None
         if program.batch and savepoint:
-            raise ProgramError("a program in batch mode starts without state: it takes no savepoint")
+            raise ProgramError("a program in batch mode starts without state, so it cannot start from a savepoint")
         if savepoint is None and program.savepoint is not None:
             from pillarbox._runtime.savepoint_stores import stores_from_savepoint
 
@@ -127,8 +127,9 @@ class LocalJob:
         if unknown:
             uid, subtask = unknown[0]
             raise CheckpointMismatchError(
-                f"the savepoint holds state of operator {uid!r}, subtask {subtask}, which the program does not have:"
-                " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
+                f"the savepoint contains state of operator {uid!r}, subtask {subtask}, which the program lacks: run"
+                " the program that wrote it, with its parallelism, and set uid() of the operators to the"
+                " savepoint's uids"
             )
         # All tasks run in this process, one after another.
         budgets_of(program.vertices)  # for its errors
@@ -150,7 +151,7 @@ class LocalJob:
             the records of each output.
         """
         if self.program.batch and (self.epoch or not bounded):
-            raise ProgramError("a program in batch mode has one epoch, in which all of its input comes: end_input()")
+            raise ProgramError("a program in batch mode has one epoch with all of its input: call end_input()")
         try:
             outcome = self._run_epoch(inputs, bounded)
         except BaseException:
@@ -318,7 +319,7 @@ class LocalJob:
         if task is None:
             task = self._tasks[number, subtask] = self._new_task(number, subtask)
         if not task.restore(store):
-            raise AssertionError("the local runtime's tasks are made again after a failure")
+            raise AssertionError("the local runtime's tasks are recreated after a failure")
         return task
 
 

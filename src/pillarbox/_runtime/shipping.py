@@ -50,8 +50,8 @@ class ShippedVertex:
             vertex: Vertex = load(self.payload)
         except Exception as error:
             raise OperatorError(
-                f"the functions of {self.name!r} cannot be loaded in the worker: {describe(error)}; modules that"
-                " they import must be installed there, or shipped with --py-files or, in a classic session,"
+                f"the functions of {self.name!r} cannot be loaded in the worker: {describe(error)}. Install the"
+                " modules that they import there, or ship them with --py-files or, in a classic session,"
                 " spark.addArtifacts(..., pyfile=True)"
             ) from error
         vertex.budget_scope = BudgetScope(self.ledger, vertex.partitions)
@@ -67,7 +67,7 @@ def ship(vertex: Vertex) -> ShippedVertex:
     try:
         pickled = Pickled(vertex)
     except Exception as error:
-        raise ProgramError(f"{_whose(vertex)} cannot be sent to the workers: {_why(vertex, error)}") from error
+        raise ProgramError(f"{_whose(vertex)} cannot be pickled for the workers: {_why(vertex, error)}") from error
     classes = main_classes()
     digest = hashlib.sha256(pickled.payload + classes.payload).hexdigest()
     broadcasts = BroadcastReferences({**pickled.broadcasts, **classes.broadcasts}.values())

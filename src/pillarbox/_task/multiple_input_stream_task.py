@@ -137,8 +137,8 @@ class MultipleInputStreamTask(StreamTask):
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
         say_anew = not self.chain.has_receivers_of(event_time)
-        if task_state:
-            gate = task_state["gate"]
+        gate = task_state.get("gate")  # missing in a savepoint that ``adopt`` wrote
+        if gate is not None:
             if former is not None:
                 gate = gate_with_edges(gate, lambda edge: edge_in(self.vertex.program, edge, former))
             self.gate.restore(gate, say_anew=say_anew)
@@ -313,8 +313,8 @@ class MultipleInputStreamTask(StreamTask):
                 f" {readable(memory.share)}"
             )
         _log.warning(
-            "%s; the state of %d keys takes about %s when it is written, and several times that in memory: raise %s, or"
-            " keep less for each key %s",
+            "%s; writing the state of %d keys takes about %s, and several times that in memory: raise %s, or"
+            " store less per key %s",
             use,
             self.backend.num_keys,
             readable(self.log.state_bytes),

@@ -306,9 +306,9 @@ class OperatorChain:
         lost = sorted(states.keys() - {operator.uid for operator in self.operators})
         if lost:
             raise CheckpointMismatchError(
-                f"the checkpoint holds what operator {lost[0]!r} had not finished, which the program does not have in"
-                f" {self.head.name!r}: run the program that wrote it, set uid() of the operator to the one in the"
-                " checkpoint, or start from a new one"
+                f"the checkpoint contains unfinished work of operator {lost[0]!r}, which the program lacks in"
+                f" {self.head.name!r}: run the program that wrote it, set uid() of the operator to the checkpoint's"
+                " uid, or start from a new checkpoint"
             )
         for operator in self.operators:
             operator.restore_state(states.get(operator.uid))

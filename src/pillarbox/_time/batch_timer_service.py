@@ -46,8 +46,8 @@ class _UserTimers:
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "key %s: the timer at %s is set by a timer at the end of its key, and is dropped, as are others like"
-                " it: in batch mode no time is left for it %s",
+                "key %s: the timer at %s was set by a timer at the end of its key, and is dropped, like similar"
+                " timers: batch mode has no later time %s",
                 shorten(self._keys.key),
                 timestamp,
                 place_of_task(self._keys.operator),

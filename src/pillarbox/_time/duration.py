@@ -203,7 +203,7 @@ def positive_millis(value: DurationLike, what: str) -> int:
     """
     millis = to_millis(value, what)
     if millis <= 0:
-        raise ProgramError(f"{what} has to be at least one millisecond, not {shorten(value)}")
+        raise ProgramError(f"{what} must be at least one millisecond, not {shorten(value)}")
     return millis
 
 

@@ -144,9 +144,9 @@ class InternalTimerService:
         """
         if not self._fires:
             raise ProgramError(
-                f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: a processing-time timer is set, but"
-                " the program does not say that it has any, so Spark runs no epoch when its time has come: say"
-                " process(..., processing_time=True), or uses_processing_time = True in the class of the function"
+                f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: a processing-time timer was set,"
+                " but the program declares none, so Spark would run no epoch for it: pass process(...,"
+                " processing_time=True), or set uses_processing_time = True in the function's class"
             )
         self.processing_timers.register(timestamp, namespace)
         # Only the earliest timer is scheduled (T4).
@@ -183,10 +183,10 @@ class InternalTimerService:
             left -= max(len(timers) - before, 0)
             if left < 0:
                 raise ProgramError(
-                    f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: the data has ended, and timers"
-                    f" have then set more than {limit} timers, the latest by that at {timestamp}: as all of them"
-                    " fire now, this would never end; set no timer where current_watermark() is 2**63 - 1, or use batch"
-                    " mode, which drops such timers"
+                    f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: after the end of the data,"
+                    f" timers have set more than {limit} timers, the latest at {timestamp}. As each fires at once, this"
+                    " would never end: set no timer if current_watermark() is 2**63 - 1, or use batch mode, which drops"
+                    " such timers"
                 )
 
         return call

@@ -198,7 +198,7 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
         return ColumnTimestampAssigner(assigner)
     if isinstance(assigner, type) and hasattr(assigner, "extract_timestamp"):
         name = assigner.__name__
-        raise ProgramError(f"a timestamp assigner is an instance, not a class: give {name}(), not {name}")
+        raise ProgramError(f"a timestamp assigner must be an instance, not a class: pass {name}(), not {name}")
     if isinstance(assigner, (_FunctionTimestampAssigner, _ValueFunctionTimestampAssigner, ColumnTimestampAssigner)):
         return assigner
     extract = getattr(assigner, "extract_timestamp", None)
@@ -224,7 +224,5 @@ def _takes_record_timestamp(function: Callable[..., Any]) -> bool:
     required = sum(p.default is p.empty for p in positional)
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if required > 2 or keywords or not (positional or takes_any):
-        raise ProgramError(
-            f"the timestamp function {shorten(function)} has to take (value) or (value, record_timestamp)"
-        )
+        raise ProgramError(f"the timestamp function {shorten(function)} must take (value) or (value, record_timestamp)")
     return required == 2 or (len(positional) >= 2 and positional[1].name == "record_timestamp")

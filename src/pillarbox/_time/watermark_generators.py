@@ -73,7 +73,7 @@ class WatermarkGenerator(ABC):
         Raises:
             NotImplementedError: the generator is batchable and does not override it.
         """
-        raise NotImplementedError(f"{type(self).__name__} is batchable, so it has to implement on_batch()")
+        raise NotImplementedError(f"{type(self).__name__} is batchable, so it must implement on_batch()")
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
@@ -264,7 +264,7 @@ class MonotoneWatermarkOutput(WatermarkOutput):
             except (TypeError, ValueError) as error:
                 what = EXPECTED if isinstance(error, TypeError) else error
                 kind = type(timestamp_ms).__name__
-                raise ValueError(f"{shorten(timestamp_ms)} ({kind}) is no watermark: {what}") from None
+                raise ValueError(f"{shorten(timestamp_ms)} ({kind}) is not a watermark: {what}") from None
         if timestamp_ms > self._last:
             self.mark_active()
             self._last = timestamp_ms

@@ -100,11 +100,13 @@ class WatermarkStrategy:
         if isinstance(generator, WatermarkGenerator):
             name = type(generator).__name__
             raise ProgramError(
-                f"for_generator(): each subtask needs a generator of its own: give a function that makes one, "
-                f"for instance the class {name}, not the instance {shorten(factory)}"
+                "for_generator(): each subtask needs its own generator: pass a function that creates one, for"
+                f" example the class {name}, not the instance {shorten(factory)}"
             )
         if not callable(generator):
-            raise ProgramError(f"for_generator(): not a function that makes a watermark generator: {shorten(factory)}")
+            raise ProgramError(
+                f"for_generator(): not a function that creates a watermark generator: {shorten(factory)}"
+            )
         try:
             signature = inspect.signature(generator)
         except ValueError:  # of a builtin
@@ -113,8 +115,8 @@ class WatermarkStrategy:
             signature.bind()
         except TypeError as error:
             raise ProgramError(
-                f"for_generator() got {shorten(factory)}, which is called without arguments: {error}; such as"
-                " for_generator(lambda: MyGenerator(5_000))"
+                f"for_generator() got {shorten(factory)}, which is called without arguments: {error}. Pass, for"
+                " example, for_generator(lambda: MyGenerator(5_000))"
             ) from None
         return WatermarkStrategy(factory)
 
@@ -185,8 +187,8 @@ class WatermarkStrategy:
         def __getattr__(self, name):
             if name == "with_watermark_alignment":
                 raise MissingMethodError(
-                    f"{name}() is a method of Flink's strategies only: sources are read micro-batch by micro-batch, so"
-                    " leave the call out; maxOffsetsPerTrigger, or maxFilesPerTrigger, limits what a source reads"
+                    f"{name}() exists only in Flink: sources are read by micro-batches, so drop the call."
+                    " maxOffsetsPerTrigger, or maxFilesPerTrigger, limits a source"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
@@ -208,7 +210,7 @@ class WatermarkStrategy:
         generator = self.generator_factory()
         if not isinstance(generator, WatermarkGenerator):
             raise TypeError(
-                f"{shorten(self.generator_factory)} has to make a WatermarkGenerator, not {shorten(generator)}"
+                f"{shorten(self.generator_factory)} must create a WatermarkGenerator, not {shorten(generator)}"
             )
         if now_ms is None or self.idle_timeout is None:
             return generator

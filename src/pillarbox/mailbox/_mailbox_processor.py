@@ -295,7 +295,7 @@ class MailboxProcessor:
         if mailbox.state is not MailboxState.OPEN:
             raise MailboxClosedError(f"the mailbox is {mailbox.state.name}: its loop cannot run")
         if not mailbox._enter():
-            raise RuntimeError("the mailbox loop is already being run")
+            raise RuntimeError("another caller runs the mailbox loop")
         self._suspended = False
         self._update_needs_attention()
         return True

@@ -159,7 +159,7 @@ class MailboxMetrics:
 
     def _bind(self, mailbox: TaskMailbox, executor: MailboxExecutor) -> None:
         if self._mailbox is not None:
-            raise RuntimeError("these metrics already belong to another mailbox processor")
+            raise RuntimeError("these metrics belong to another mailbox processor")
         self._mailbox = mailbox
         self._executor = executor
         self.start_pending = self._schedule is not None

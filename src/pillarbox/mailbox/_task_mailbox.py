@@ -348,8 +348,8 @@ class TaskMailbox:
         with self._lock:
             if self._in_use or self._waiting:
                 raise RuntimeError(
-                    f"the mailbox is in use by {self._thread.name!r}: "
-                    "suspend its loop before another thread takes it over"
+                    f"the mailbox is in use by {self._thread.name!r}: suspend its loop before another thread takes it"
+                    " over"
                 )
             self._thread = threading.current_thread()
 
@@ -443,7 +443,9 @@ class TaskMailbox:
         """Make every put from now on wake this thread."""
         with self._lock:
             if self._state is not _OPEN:
-                raise MailboxClosedError(f"the mailbox is {self._state.name} and holds no fitting mail: none can come")
+                raise MailboxClosedError(
+                    f"the mailbox is {self._state.name} and contains no matching mail, and can receive none"
+                )
             self._wakeup.acquire(False)  # already held, unless an earlier wait was cut short
             self._waiting = True
 
@@ -465,7 +467,7 @@ class TaskMailbox:
 
     def _check_not_closed(self) -> None:
         if self._state is _CLOSED:
-            raise MailboxClosedError("the mailbox is CLOSED: there is nothing to take")
+            raise MailboxClosedError("the mailbox is CLOSED and empty")
 
     def _rejected(self, mail: Mail) -> MailboxClosedError:
         return MailboxClosedError(f"the mailbox is {self._state.name} and takes no more mails, so not {str(mail)!r}")

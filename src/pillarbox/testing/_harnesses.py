@@ -185,7 +185,7 @@ def harness_for(
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):
-        raise ProgramError("harness_for() takes a list of the broadcast states' descriptors: broadcast=[RULES]")
+        raise ProgramError("harness_for() needs the descriptors of the broadcast states: broadcast=[RULES]")
     if isinstance(function, (KeyedCoProcessFunction, CoProcessFunction, *_TWO_INPUTS)):
         return _two_inputs(function, name, key_by, on_error, options)
     if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
@@ -193,7 +193,7 @@ def harness_for(
     keying = None if key_by is None else Keying(key_by, name, key_type)
     if isinstance(function, (KeyedProcessFunction, ReduceFunction)):
         if keying is None:
-            raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
+            raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
         if isinstance(function, KeyedProcessFunction):
             node = ChainNode(name, name, keyed_process(function, keying, on_error, _take_keywords(options), _CALLER))
         else:
@@ -212,13 +212,11 @@ def harness_for(
         factory = AsyncWaitOperator.factory(function, AsyncOptions("harness_for"))
         return OneInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
     if isinstance(function, type) and issubclass(function, Function):
-        raise ProgramError(
-            f"harness_for() got the class {function.__name__}: give it an instance: {function.__name__}()"
-        )
+        raise ProgramError(f"harness_for() got the class {function.__name__}: pass an instance: {function.__name__}()")
     raise ProgramError(
-        f"harness_for() got {shorten(function)}: give it an instance of a function class such as MapFunction or"
-        " KeyedProcessFunction. Functions of windows and joins, batches of requests and triggers are tested in"
-        " a ProgramTestHarness, plain functions there, or by calling them"
+        f"harness_for() got {shorten(function)}: pass an instance of a function class such as MapFunction"
+        " or KeyedProcessFunction. Test functions of windows and joins, batches of requests, and triggers"
+        " in a ProgramTestHarness, and plain functions there or by calling them"
     )
 
 
@@ -237,7 +235,7 @@ def _two_inputs(
 ) -> TwoInputStreamOperatorTestHarness:
     pair = isinstance(key_by, tuple) and len(key_by) == 2
     if not pair and (key_by is not None or isinstance(function, KeyedCoProcessFunction)):
-        raise ProgramError(f"{name} runs on two streams: give harness_for(...) key_by=(first_key, second_key)")
+        raise ProgramError(f"{name} runs on two streams: pass harness_for(...) key_by=(first_key, second_key)")
     if isinstance(function, CoProcessFunction):
         factory = OperatorFactory(partial(CoProcessOperator, function=function))
         return TwoInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
@@ -264,7 +262,7 @@ def _with_broadcast(
         make = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
         node = _node(name, OperatorFactory(make, keyed=True), on_error)
     elif key_by is None:
-        raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
+        raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
     else:
         keywords = _take_keywords(options)
         factory = keyed_broadcast_process(function, Keying(key_by, name), descriptors, on_error, keywords, _CALLER)

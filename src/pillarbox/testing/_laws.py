@@ -88,8 +88,8 @@ def _check_functions(open_harness: Open) -> None:
         function = getattr(first.operator, "function", None)
         if isinstance(function, Function) and function is getattr(second.operator, "function", None):
             raise ValueError(
-                f"open_harness has given two harnesses the same {type(function).__name__}: make a new one at each call,"
-                f" as in lambda **options: harness_for({type(function).__name__}(...), **options)"
+                f"open_harness returned two harnesses with the same {type(function).__name__}: create a new one at"
+                f" each call, as in lambda **options: harness_for({type(function).__name__}(...), **options)"
             )
 
 

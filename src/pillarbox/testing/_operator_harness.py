@@ -238,7 +238,7 @@ class OneInputStreamOperatorTestHarness:
 
     def _process(self, records: Records, index: int = 0) -> None:
         if self._closed:
-            raise ProgramError("the harness is closed, and so is its function: push records within the with statement")
+            raise ProgramError("the harness and its function are closed: push records within the with statement")
         self._backend.now = self.get_processing_time()
         self.operator.inputs[index].process_records(records)
         self._settle()
@@ -312,7 +312,7 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
         while self.operator.is_unfinished:
             if time.monotonic() >= end:
-                raise TimeoutError(f"operator {self.operator.name!r} has requests under way after {seconds} s")
+                raise TimeoutError(f"operator {self.operator.name!r} has unfinished requests after {seconds} s")
             if waits_for_time(self.operator):
                 raise TimeoutError(
                     f"operator {self.operator.name!r} waits for a later time, and the harness's clock stands still at"
@@ -480,8 +480,8 @@ def keying_of(way_in: RecordInput) -> Keying | None:
 def _chunks_of(snapshot: Any) -> dict[int, bytes]:
     if not isinstance(snapshot, OperatorSnapshot):
         raise ProgramError(
-            f"a harness of one operator starts from a snapshot() of such a harness, not from {shorten(snapshot)}; a"
-            " snapshot of a program is for another ProgramTestHarness"
+            "a harness of one operator starts from a snapshot() of such a harness, not from"
+            f" {shorten(snapshot)}. Pass a program's snapshot to another ProgramTestHarness"
         )
     return snapshot.chunks
 

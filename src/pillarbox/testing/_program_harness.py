@@ -103,8 +103,8 @@ class ProgramTestHarness:
     def _start(self, snapshot: ProgramSnapshot | None) -> LocalJob:
         if snapshot is not None and not isinstance(snapshot, ProgramSnapshot):
             raise ProgramError(
-                f"a ProgramTestHarness starts from a snapshot() of another one, not from {shorten(snapshot)}; from a"
-                " savepoint by env.from_savepoint(directory)"
+                f"a ProgramTestHarness starts from another harness's snapshot(), not from {shorten(snapshot)}. To"
+                " start from a savepoint, call env.from_savepoint(directory)"
             )
         job = PatientJob(
             self._patience,
@@ -140,7 +140,7 @@ class ProgramTestHarness:
         if source not in self._pending:
             raise ProgramError(f"there is no source {source!r}; the sources are {', '.join(self._pending)}")
         if self._vertices[source] is None:
-            raise ProgramError(f"no output depends on the source {source!r}: elements pushed there would be lost")
+            raise ProgramError(f"no output depends on the source {source!r}, so its elements would be lost")
         self._pending[source].setdefault(partition, []).extend(map(copied, elements))
 
     def set_processing_time(self, timestamp: int) -> None:
@@ -258,7 +258,7 @@ class ProgramTestHarness:
             ProgramError: no epoch has run.
         """
         if not self.epoch:
-            raise ProgramError("write_savepoint(): there is no state yet: run an epoch before")
+            raise ProgramError("write_savepoint(): there is no state yet: run an epoch first")
         programs = describe_programs([self._program])["programs"]
         write_savepoint(fspath(directory), self._job.savepoint(), epoch=self.epoch - 1, programs=programs)
 
@@ -297,7 +297,7 @@ def program_of(
         time_zone: the time zone of naive datetimes.
     """
     if not callable(build) or isinstance(build, type):
-        raise ProgramError(f"a program is built by a function build(env, payments), not by {shorten(build)}")
+        raise ProgramError(f"a program needs a function build(env, payments), not {shorten(build)}")
     parameters = list(inspect.signature(build).parameters.values())[1:]
     names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     if not names:
@@ -319,8 +319,8 @@ def program_of(
     for name, stream in outputs.items():
         if not isinstance(stream, DataStream):
             raise ProgramError(
-                f"{shorten(build)} returned {shorten(stream)} for the output {name!r}: it has to return a stream,"
-                " or a dict of streams by name"
+                f"{shorten(build)} returned {shorten(stream)} for the output {name!r}: return a stream, or a dict"
+                " of streams by name"
             )
     program = env._compile("test", [stream._sink(name, "output") for name, stream in outputs.items()])
     numbers: dict[SourceTransformation, int] = {step: n for n, step in program.sources.items()}

@@ -239,8 +239,8 @@ class TwsTester:
         """Set a map state of a key."""
         state = self._operator.state(stateName, "map", key)
         state.clear()
-        for user_key, each in value.items():
-            state.updateValue(user_key, each)
+        for user_key, item in value.items():
+            state.updateValue(user_key, item)
 
     def peekMapState(self, stateName: str, key: Any) -> dict[Any, Any]:
         """Return a map state of a key."""

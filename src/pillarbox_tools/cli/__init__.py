@@ -1,4 +1,4 @@
-"""The command line, ``pillarbox``: a look at checkpoints, and what is done to them while their query is stopped."""
+"""The command line ``pillarbox``: shows queries and checkpoints, and changes checkpoints of stopped queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> None:
         if extra is None:
             raise
         sys.exit(f"pillarbox: the command line needs {package}: pip install 'pillarbox[{extra}]'")
-    from pillarbox_tools.cli.apart import replay_apart
+    from pillarbox_tools.cli.replay_process import replay_in_new_process
 
-    # In another program, such as a test, a command has no process to replace.
-    commands(prog_name="pillarbox", obj=replay_apart)
+    # In another program, such as a test, a command must not replace the process.
+    commands(prog_name="pillarbox", obj=replay_in_new_process)

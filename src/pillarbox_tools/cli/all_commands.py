@@ -1,9 +1,10 @@
-"""The command line with all of its commands."""
+"""The command line with all its commands."""
 
 from __future__ import annotations
 
 import click
 
+from pillarbox_tools.cli.adopting import adopt
 from pillarbox_tools.cli.commands import pillarbox
 from pillarbox_tools.cli.keys import key
 from pillarbox_tools.cli.recordings import record
@@ -11,5 +12,5 @@ from pillarbox_tools.cli.replaying import replay
 from pillarbox_tools.cli.watching import bundle, dashboard, doctor, memory
 
 commands: click.Group = pillarbox
-for _command in (dashboard, doctor, memory, bundle, key, record, replay):
+for _command in (dashboard, doctor, memory, bundle, key, record, replay, adopt):
     commands.add_command(_command)

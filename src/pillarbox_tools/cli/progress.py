@@ -1,4 +1,4 @@
-"""The progress of a command: how many of Spark's tasks are done."""
+"""The progress of a command: completed Spark tasks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SECONDS = 0.3
 
 
 def tasks_of(context: SparkContext) -> tuple[int, int]:
-    """Return how many tasks of the running jobs are done, and how many there are."""
+    """Return the completed tasks and all tasks of the running jobs."""
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(number) for number in tracker.getActiveJobsIds()]
     stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]
-    known = [each for each in stages if each is not None]
-    return sum(each.numCompletedTasks for each in known), sum(each.numTasks for each in known)
+    available = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in available), sum(stage.numTasks for stage in available)
 
 
 @contextmanager
 def progress(spark: SparkSession, status: Status, what: str) -> Iterator[None]:
-    """Show how far Spark is while the block runs. A thread of its own looks at Spark."""
+    """Show Spark's progress during the block, from a separate thread."""
     if not status.console.is_terminal:
         yield
         return

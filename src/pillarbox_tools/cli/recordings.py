@@ -1,4 +1,4 @@
-"""The command ``record``, which brings a task of an epoch home, and the scripts of queries."""
+"""The command ``record``, and running a query's script up to its start."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from pillarbox._errors import PillarboxError
-from pillarbox_tools.cli.commands import JSON, place, say, timeout_option, with_spark
+from pillarbox_tools.cli.commands import JSON, location, print_sentence, timeout_option, with_spark
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
 
 
-class _CaughtError(BaseException):
-    """The script has called start(). It is no ``Exception``, which a script that restarts its query catches."""
+class _StartCalledError(BaseException):
+    """The script has called start(). Not an ``Exception``, which a script that restarts its query catches."""
 
 
 def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start], object]) -> None:
-    """Run the script of a query up to ``pillarbox.start(...)``, and call something with what that was to start."""
+    """Run a query's script up to ``pillarbox.start(...)``, and pass its arguments to ``call``."""
     from pillarbox._runtime.spark.running.query import instead_of_starting
 
     def caught(start: Start) -> NoReturn:
         try:
             call(start)
         except Exception as error:
-            raise _CaughtError(error) from None
-        raise _CaughtError(None)
+            raise _StartCalledError(error) from None
+        raise _StartCalledError(None)
 
     before = sys.argv, list(sys.path)
     sys.argv = [str(program), *arguments]
@@ -39,7 +39,7 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
     try:
         with instead_of_starting(caught):
             runpy.run_path(str(program), run_name="__main__")
-    except _CaughtError as caught_error:
+    except _StartCalledError as caught_error:
         (raised,) = caught_error.args
         if isinstance(raised, PillarboxError):
             raise click.ClickException(str(raised)) from None
@@ -50,30 +50,30 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
         raise click.ClickException(str(error)) from None
     finally:
         sys.argv, sys.path[:] = before
-    raise click.ClickException(f"{program} has ended without pillarbox.start(...)")
+    raise click.ClickException(f"{program} has not called pillarbox.start(...)")
 
 
 @click.command()
-@click.argument("checkpoint", callback=place)
-@click.argument("directory", callback=place)
+@click.argument("checkpoint", callback=location)
+@click.argument("directory", callback=location)
 @click.option(
     "--program",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The script of a query that has ended: it runs up to pillarbox.start(...), which records instead of starting.",
+    help="The script of an ended query. It runs up to pillarbox.start(...), which records instead of starting.",
 )
-@click.option("--epoch", type=click.IntRange(0), help="The micro-batch; by default, the one that failed.")
-@click.option("--uid", help="The operator whose task to record; by default, the operator that failed.")
-@click.option("--subtask", type=click.IntRange(0), help="Which of its subtasks; of a source, the partition.")
-@click.option("--key", help="Instead of --subtask: the subtask that has this key.")
-@click.option("--allow-calls", is_flag=True, help="Make the calls of services of earlier levels again.")
+@click.option("--epoch", type=click.IntRange(0), help="The micro-batch. Default: the one that failed.")
+@click.option("--uid", help="The operator whose task to record. Default: the operator that failed.")
+@click.option("--subtask", type=click.IntRange(0), help="Its subtask; of a source, the partition.")
+@click.option("--key", help="Instead of --subtask: record the subtask of this key.")
+@click.option("--allow-calls", is_flag=True, help="Repeat the service calls of earlier levels.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
     default=1 << 30,
     show_default=True,
-    help="How large the input of the task may be, and the state files of the query (bytes each).",
+    help="Maximum size of the task's input, and of the query's state files (bytes each).",
 )
-@timeout_option("How long the epoch may take to run again, and a running query's driver to take the request (seconds).")
+@timeout_option("Time limit for the repeated epoch, and for the answer of a running query's driver (seconds).")
 @JSON
 @click.argument("arguments", nargs=-1)
 @with_spark
@@ -89,12 +89,13 @@ def record(
 ) -> None:
     """Record one task of an epoch of the query of CHECKPOINT into DIRECTORY, which must not exist.
 
-    If the query runs, its driver is asked to make the recording, on its machine; it must have been started with
-    pillarbox.start(...). If it has ended, --program gives its script, with ARGUMENTS: it makes its own Spark session.
+    If the query is running, its driver makes the recording, on its machine; the query must have been started with
+    pillarbox.start(...). If the query has ended, pass its script as --program, with ARGUMENTS: it makes its own Spark
+    session.
 
-    By default, the task is recorded that made the query fail. The sources are read again between the offsets of the
-    epoch, and earlier levels run again from their state, on a copy of the checkpoint: nothing is written to the sink or
-    to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the task again.
+    By default, the recorded task is the one that made the query fail. The sources are read again between the offsets of
+    the epoch, and earlier levels run again from their state, on a copy of the checkpoint: nothing is written to the
+    sink or to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the task again.
     """
     if program is None:
         from pillarbox._runtime.spark.running.asking import request_record
@@ -104,18 +105,17 @@ def record(
             request_record(spark, checkpoint, directory, timeout=timeout, notify=notify, **task)
     else:
         _record_by(program, arguments, checkpoint, directory, {**task, "timeout": timeout})
-    found = {"recording": directory}
-    say(found, f"{directory}: a recording; run it with 'pillarbox replay {directory}'", as_json=as_json)
+    result = {"recording": directory}
+    print_sentence(result, f"{directory}: a recording; run it with 'pillarbox replay {directory}'", as_json=as_json)
 
 
 def _record_by(program: Path, arguments: Sequence[str], checkpoint: str, directory: str, task: dict[str, Any]) -> None:
-    """Record a task of a query that has ended, by its script."""
     from pillarbox_tools.recording.record import record as make
 
     def make_recording(start: Start) -> None:
         if start.checkpoint is None or start.checkpoint.rstrip("/") != checkpoint:
             raise click.ClickException(
-                f"{program} starts a query on the checkpoint {start.checkpoint}, and not on {checkpoint}"
+                f"{program} starts a query on checkpoint {start.checkpoint}, not on {checkpoint}"
             )
         make(start.writer, directory, checkpointLocation=start.checkpoint, **task)
 

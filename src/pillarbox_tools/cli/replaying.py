@@ -15,9 +15,9 @@ import click
 
 from pillarbox._errors import PillarboxError
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.apart import Order
-from pillarbox_tools.cli.commands import JSON, show_found
+from pillarbox_tools.cli.commands import JSON, print_result
 from pillarbox_tools.cli.recordings import run_to_start
+from pillarbox_tools.cli.replay_process import ReplayRequest
 
 if TYPE_CHECKING:
     from pillarbox._runtime.shipping import ShippedVertex
@@ -25,46 +25,47 @@ if TYPE_CHECKING:
     from pillarbox_tools.recording.recording import Recording
 
 
-class _Moment(click.ParamType[int]):
-    """A point in time: epoch milliseconds, or as ISO 8601 writes it."""
+class _Timestamp(click.ParamType[int]):
+    """A point in time: epoch milliseconds or ISO 8601."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return epoch milliseconds."""
         try:
             return int(value)
         except ValueError:
             pass
         try:
-            found = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
+            parsed = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
         except ValueError:
-            self.fail(f"{value!r} is no point in time: give epoch milliseconds, or such as 2026-01-31T12:00:00Z")
-        return round((found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)).timestamp() * 1000)
+            self.fail(f"{value!r} is not a point in time: pass epoch milliseconds, or 2026-01-31T12:00:00Z")
+        return round((parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.timezone.utc)).timestamp() * 1000)
 
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--at", type=click.IntRange(1), help="Stop before this record of the task's input in the epoch.")
-@click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or where it failed.")
+@click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or at the failure.")
 @click.option(
-    "--diff", is_flag=True, help="Compare the state with that of the checkpoint, or the failure with the noted one."
+    "--diff", is_flag=True, help="Compare the state with the checkpoint's, or the failure with the recorded one."
 )
-@click.option("--allow-calls", is_flag=True, help="Make calls of services, and run programs, as the functions ask.")
-@click.option("--seed", type=int, help="Let random numbers of your code be the same each time.")
+@click.option("--allow-calls", is_flag=True, help="Allow calls of services, and running programs.")
+@click.option("--seed", type=int, help="Seed of random numbers in your code.")
 @click.option(
-    "--clock", type=_Moment(), help="What the clock shows all the time: epoch milliseconds, or as ISO 8601 writes it."
+    "--clock",
+    type=_Timestamp(),
+    help="Fixed time of the clock: epoch milliseconds, or ISO 8601.",
 )
 @click.option(
     "--program",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The script of another version of the query: run both on the input, and show the first difference.",
+    help="The script of another version of the query: run both versions, and show the first difference.",
 )
 @JSON
 @click.argument("arguments", nargs=-1)
 @click.pass_obj
 def replay(
-    replay_apart: Callable[[Order, str | None], NoReturn] | None,
+    replay_in_new_process: Callable[[ReplayRequest, str | None], NoReturn] | None,
     /,
     directory: Path,
     at: int | None,
@@ -77,38 +78,38 @@ def replay(
 ) -> None:
     """Run a recorded task again, without Spark and Java. It runs code from DIRECTORY.
 
-    It runs up to the record that failed, or to the end of the epoch. With --diff, the exit code is 1 if it does
-    something else than what was recorded. It stops at the first call of a service, unless you pass --allow-calls.
+    It runs up to the record that failed, or to the end of the epoch. With --diff, the exit code is 1 if the result
+    differs from the recorded one. It stops at the first call of a service, unless you pass --allow-calls.
 
     With --program, the script runs up to pillarbox.start(...), with ARGUMENTS, and with the Spark session that it
     makes; then both versions of the task run on the same input and state. The exit code is 1 if they differ.
     """
-    from pillarbox_tools.recording.recording import read_facts
+    from pillarbox_tools.recording.recording import read_metadata
 
     if program is not None and (at is not None or debug or diff):
-        raise click.UsageError("--program compares two programs: --at, --pdb and --diff are for one")
+        raise click.UsageError("--at, --pdb and --diff do not work with --program, which compares two programs")
     if program is None:
         how |= {"at": at, "debug": debug, "diff": diff}
     try:
-        facts = read_facts(directory)
+        facts = read_metadata(directory)
         paths = list(sys.path)
         other = None if program is None else _vertex_of(program, arguments, facts.uid, paths)
     except PillarboxError as error:
         raise click.ClickException(str(error)) from None
-    order = Order(directory=str(directory), other=pickle.dumps(other), how=how, as_json=as_json, paths=paths)
-    if replay_apart is None:
-        _replay(order)
+    request = ReplayRequest(directory=str(directory), other=pickle.dumps(other), how=how, as_json=as_json, paths=paths)
+    if replay_in_new_process is None:
+        _replay(request)
     else:
-        replay_apart(order, facts.hash_seed)
+        replay_in_new_process(request, facts.hash_seed)
 
 
 def _vertex_of(
     program: Path, arguments: Sequence[str], uid: str, paths: list[str]
 ) -> tuple[ShippedVertex, dict[int, bytes]]:
-    """Return the vertex of an operator in another program, by its script, and its broadcast variables.
+    """Return an operator's vertex in another program, by its script, and its broadcast variables.
 
     Args:
-        paths: is replaced by the script's paths of modules.
+        paths: is replaced by the script's module path.
     """
     from pillarbox._runtime.spark.homes.broadcasts import values_of
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
@@ -117,58 +118,58 @@ def _vertex_of(
 
     def take(start: Start) -> None:
         other, vertex = vertex_with(programs_of(start.writer), uid)
-        found = shipped(other, vertex)
-        others.append((found, values_of(found.broadcasts.broadcasts)))
+        shipped_vertex = shipped(other, vertex)
+        others.append((shipped_vertex, values_of(shipped_vertex.broadcasts.broadcasts)))
         paths[:] = sys.path
 
     run_to_start(program, arguments, take)
     return others[0]
 
 
-def run_alone(order: Order) -> NoReturn:
-    """Replay in a process that does nothing else, and exit."""
-    click.Command("replay", callback=functools.partial(_replay, order)).main([], prog_name="pillarbox")
+def run_replay(request: ReplayRequest) -> NoReturn:
+    """Replay in a process of its own, and exit."""
+    click.Command("replay", callback=functools.partial(_replay, request)).main([], prog_name="pillarbox")
     raise AssertionError("a command exits")
 
 
-def _replay(order: Order) -> None:
+def _replay(request: ReplayRequest) -> None:
     from pillarbox_tools.recording.recording import read_recording
 
-    other = pickle.loads(order["other"])
+    other = pickle.loads(request["other"])
     try:
-        recording = read_recording(Path(order["directory"]))
-        found, table, is_same = (
-            _run(recording, **order["how"]) if other is None else _compare(recording, *other, **order["how"])
+        recording = read_recording(Path(request["directory"]))
+        report, table, is_same = (
+            _run(recording, **request["how"]) if other is None else _compare(recording, *other, **request["how"])
         )
     except PillarboxError as error:
         raise click.ClickException(str(error)) from None
     facts = recording.facts
-    task = {"recording": order["directory"], "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
-    show_found({**task, **found}, table, as_json=order["as_json"])
+    task = {"recording": request["directory"], "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
+    print_result({**task, **report}, table, as_json=request["as_json"])
     if not is_same:
         sys.exit(1)
 
 
 # The object to print, its tables, and whether both sides of a comparison are the same.
-_Found = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
+_Result = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
 
 
-def _run(recording: Recording, **how: Any) -> _Found:
+def _run(recording: Recording, **how: Any) -> _Result:
     from pillarbox_tools.replay.replay import replay as run
 
-    found = run(recording, **how)
-    error = None if found.error is None else str(found.error)
-    told = asdict(replace(found, error=None))
-    del told["error"]
-    return told, functools.partial(show.replayed, error=error), found.is_same
+    result = run(recording, **how)
+    error = None if result.error is None else str(result.error)
+    fields = asdict(replace(result, error=None))
+    del fields["error"]
+    return fields, functools.partial(show.replayed, error=error), result.is_same
 
 
 def _compare(
     recording: Recording, other: ShippedVertex, broadcasts: dict[int, bytes], *, seed: int | None, **how: Any
-) -> _Found:
-    from pillarbox_tools.replay.outside import settled
-    from pillarbox_tools.replay.trial import compare_programs
+) -> _Result:
+    from pillarbox_tools.replay.comparison import compare_programs
+    from pillarbox_tools.replay.nondeterminism import fixed_inputs
 
-    with settled(seed, how["clock"]):
-        found = compare_programs(recording, other, broadcasts=broadcasts, **how)
-    return asdict(found), show.compared, found.is_same
+    with fixed_inputs(seed, how["clock"]):
+        trial = compare_programs(recording, other, broadcasts=broadcasts, **how)
+    return asdict(trial), show.compared, trial.is_same

@@ -1,4 +1,4 @@
-"""The Spark session of a command: local unless it is told otherwise, and quiet."""
+"""The quiet Spark session of a command, local by default."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 @contextmanager
 def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator[SparkSession]:
-    """Make a session for a command, and end it after that.
+    """Open a session for a command, and stop it after the block.
 
     Args:
-        settings: Spark settings, which come before those that a command has.
+        settings: Spark settings, which override the command's own.
         verbose: whether to show Spark's own log.
 
     Raises:
-        ConfigurationError: Java or a Python package is missing or of a wrong version.
+        ConfigurationError: Java or a Python package is missing or has a wrong version.
     """
-    # It is a classic session of its own, whatever programs of this shell connect to.
+    # A classic session of its own, even in a shell that is configured for Spark Connect.
     for name in _CONNECT:
         os.environ.pop(name, None)
     with _standard_error(shown=verbose):
@@ -40,7 +40,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
     if not verbose:
         from pyspark.logger import PySparkLogger
 
-        # PySpark raises errors of SQL, and also writes them to standard error by itself.
+        # PySpark raises SQL errors, and also writes them to standard error.
         for logger in _LOGGERS:
             PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     try:
@@ -51,23 +51,23 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
 @contextmanager
 def _standard_error(*, shown: bool) -> Iterator[None]:
-    """Let processes that are started meanwhile write their standard error to nowhere: Java's, which has Spark's log.
+    """Discard the standard error of processes started in the block, such as Java's with Spark's log.
 
-    If there is none, because Java did not come up, what it said is shown.
+    If the block fails, because Java did not start, show it.
     """
     if shown:
         yield
         return
     sys.stderr.flush()
     ours = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         except BaseException:
             os.dup2(ours, 2)
-            said.seek(0)
-            sys.stderr.write(said.read().decode(errors="replace"))
+            captured.seek(0)
+            sys.stderr.write(captured.read().decode(errors="replace"))
             raise
         finally:
             os.dup2(ours, 2)

@@ -1,8 +1,8 @@
-"""Tables of what the commands found.
+"""Tables of the commands' results.
 
-One that is wider than the console is shown row by row, a line for each column, so no word is cut. Output without width,
-such as a pipe or a file, is as wide as it takes; but rows of state are shown one by one where their table would be too
-wide to be read.
+A table wider than the console is shown row by row, with a line for each column, so that no word is cut. Output without
+a width, such as a pipe or a file, has no limit; but rows of state are shown one by one if their table would be too wide
+to read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -24,9 +25,9 @@ from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Finding
 
-# Values are cut short in tables, not in JSON.
+# Maximum length of values in tables; JSON has them in full.
 _CELL = 200
-# The width of what is no terminal, and that of the widest table of state there.
+# Width of outputs that are not terminals, and of the widest table of state there.
 _ENDLESS = 1_000_000
 _WIDEST = 200
 _RULE = 80
@@ -38,11 +39,11 @@ def output() -> Console:
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_ENDLESS)
 
 
-def checkpoint(console: Console, found: dict[str, Any]) -> None:
-    """Print what ``inspect_checkpoint`` found."""
-    console.print(_text(found["checkpoint"], "bold"))
-    console.print(f"epoch {found['epoch']} of {_epochs(found)}; parallelism {found['parallelism']}")
-    interrupted, unfinished = found["interrupted_rescale_to"], found["unfinished_epoch"]
+def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
+    """Print the result of ``inspect_checkpoint``."""
+    console.print(_text(inspection["checkpoint"], "bold"))
+    console.print(f"epoch {inspection['epoch']} of {_epochs(inspection)}; parallelism {inspection['parallelism']}")
+    interrupted, unfinished = inspection["interrupted_rescale_to"], inspection["unfinished_epoch"]
     if interrupted is not None:
         console.print(
             f"a change to parallelism {interrupted} was interrupted: run 'pillarbox rescale' to {interrupted} again",
@@ -50,7 +51,7 @@ def checkpoint(console: Console, found: dict[str, Any]) -> None:
         )
     elif unfinished is not None:
         console.print(f"epoch {unfinished} was begun, and is not committed: the query runs, or will run it again")
-    for program in found["programs"] or ():
+    for program in inspection["programs"] or ():
         times = "event and processing time" if program.get("processing_time") else "event time"
         # Older checkpoints have more key groups than subtasks.
         subtasks, key_groups = program["parallelism"], program["max_parallelism"]
@@ -59,24 +60,26 @@ def checkpoint(console: Console, found: dict[str, Any]) -> None:
         for source in program["sources"]:
             columns = ", ".join(source["columns"] or ())
             console.print(_text(f"source {source['name']!r}" + (f": {columns}" if columns else "")))
-    if found["programs"] is None:
+    if inspection["programs"] is None:
         console.print("no program is recorded: the query was started without pillarbox.start(...)")
-    if found["operators"]:
-        _operators(console, found["operators"])
-        _largest(console, found["operators"])
+    if inspection["operators"]:
+        _operators(console, inspection["operators"])
+        _largest(console, inspection["operators"])
     else:
         console.print("no operator has state")
-    if "changes" in found:
-        _changes(console, found["changes"])
+    if "changes" in inspection:
+        _changes(console, inspection["changes"])
 
 
-def savepoint(console: Console, found: dict[str, Any]) -> None:
-    """Print what ``inspect_savepoint`` found."""
-    console.print(_text(found["savepoint"], "bold"))
-    of = f" of {found['checkpoint']}" if found["checkpoint"] else ""
-    drained = "; drained" if found["drained"] else ""
-    console.print(_text(f"savepoint of epoch {found['epoch']}{of}, by pillarbox {found['pillarbox']}{drained}"))
-    sources = found["sources"]
+def savepoint(console: Console, inspection: dict[str, Any]) -> None:
+    """Print the result of ``inspect_savepoint``."""
+    console.print(_text(inspection["savepoint"], "bold"))
+    of = f" of {inspection['checkpoint']}" if inspection["checkpoint"] else ""
+    drained = "; drained" if inspection["drained"] else ""
+    console.print(
+        _text(f"savepoint of epoch {inspection['epoch']}{of}, by pillarbox {inspection['pillarbox']}{drained}")
+    )
+    sources = inspection["sources"]
     console.print(f"positions of {counted(sources, 'source')}" if sources else "no positions of sources")
     rows = [
         {
@@ -90,14 +93,14 @@ def savepoint(console: Console, found: dict[str, Any]) -> None:
             "size": Bytes(operator["bytes"]),
             "states": "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items()),
         }
-        for operator in found["operators"]
+        for operator in inspection["operators"]
     ]
     _print(console, rows)
 
 
-def _epochs(found: dict[str, Any]) -> str:
-    oldest = found["oldest_epoch"]
-    return f"{found['last_epoch']}" if oldest is None else f"{oldest} to {found['last_epoch']}"
+def _epochs(inspection: dict[str, Any]) -> str:
+    oldest = inspection["oldest_epoch"]
+    return f"{inspection['last_epoch']}" if oldest is None else f"{oldest} to {inspection['last_epoch']}"
 
 
 def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
@@ -134,7 +137,7 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
 
 
 def _keys(operator: dict[str, Any]) -> Any:
-    """Return the number of an operator's keys; one by columns has them in Arrow streams, where nobody counts them."""
+    """Return the number of an operator's keys. In columnar state, keys are in Arrow streams and are not counted."""
     return Right("in columns") if operator["by_columns"] else operator["keys"]
 
 
@@ -160,10 +163,10 @@ class Bytes(int):
 def _print(
     console: Console, rows: Sequence[dict[str, Any]], columns: Sequence[str] = (), *, widest: int = _ENDLESS
 ) -> None:
-    """Print a table; where it is too wide for the terminal, or for others, a line for each column of each row.
+    """Print a table, or a line per column of each row if it is too wide for the terminal or for ``widest``.
 
     Args:
-        columns: of a table that may have no rows.
+        columns: column names of a table that may be empty.
     """
     table = Table()
     columns = columns or list(rows[0])
@@ -191,7 +194,6 @@ def _shown(cell: Any) -> str:
 
 
 def _width(console: Console, table: Table) -> int:
-    """Return how wide a table would be without a bound."""
     return Measurement.get(console, console.options.update(width=_ENDLESS), table).maximum
 
 
@@ -204,7 +206,7 @@ def _are(count: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return a text with its control characters written out: a value is not to command the terminal."""
+    """Escape a text's control characters, so that a value cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -213,7 +215,7 @@ def _visible(text: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things, such as ``1 source`` or ``2 sources``."""
+    """Format a count, such as ``1 source`` or ``2 sources``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
@@ -229,7 +231,7 @@ def _changes(console: Console, changes: dict[str, list[str]]) -> None:
 
 
 def time(timestamp: int | None) -> str:
-    """Return a timestamp (epoch ms) for people: in UTC, or as a number where it is no date."""
+    """Format a timestamp (epoch ms) in UTC, or as a number outside the calendar."""
     if timestamp is None:
         return ""
     if timestamp >= MAX_WATERMARK:
@@ -244,10 +246,10 @@ def time(timestamp: int | None) -> str:
 
 
 class Rows:
-    """Rows of state: a table, or a JSON object a line as they come.
+    """Rows of state: a table, or JSON lines as they arrive.
 
     Args:
-        limit: how many to show, of which there may be more; 0: all.
+        limit: maximum number of shown rows; 0 for all.
     """
 
     def __init__(self, console: Console, columns: list[str], *, as_json: bool, limit: int) -> None:
@@ -259,7 +261,6 @@ class Rows:
         self._rows: list[dict[str, str]] = []
 
     def add(self, line: str) -> None:
-        """Add a row, as JSON."""
         self._count += 1
         if self._limit and self._count > self._limit:
             return
@@ -270,7 +271,6 @@ class Rows:
         self._rows.append({name: _cell(row.get(name)) for name in self._columns})
 
     def end(self) -> None:
-        """Print what is left."""
         if self._as_json:
             return
         _print(self._console, self._rows, self._columns, widest=_WIDEST)
@@ -285,137 +285,128 @@ def _cell(value: Any) -> str:
     return text if len(text) <= _CELL else f"{text[:_CELL]}..."
 
 
-def key(console: Console, found: dict[str, Any]) -> None:
+def key(console: Console, history: dict[str, Any]) -> None:
     """Print the state and timers of a key."""
-    where = "" if found["subtask"] is None else f", subtask {found['subtask']}"
-    console.print(_text(f"{found['key']}{where}, epoch {found['epoch']}", "bold"))
-    for message in found["messages"]:
-        console.print(_text(message), soft_wrap=True)
-    if found["state"]:
-        epochs = [str(epoch) for epoch in found["epochs"][:-1]]
-        _print(
-            console,
-            [
-                {
-                    "state": each["name"],
-                    "value": each["value"],
-                    "changed in": Right(_cell(each["changed"])),
-                }
-                for each in found["state"]
-            ],
-        )
-        if epochs:
-            console.print(_text(f"compared with epochs {', '.join(epochs)}"))
-    if found["timers"]:
-        timers = found["timers"]
-        _print(
-            console, [{"timer": each["domain"], "at": time(each["at"]), "waits for": each["waits"]} for each in timers]
-        )
-    if found["calls"]:
-        calls = [(each["uid"], each["record"], time(each["asked"])) for each in found["calls"]]
-        _print(console, [dict(zip(("pending call of", "record", "asked"), each)) for each in calls])
+    where = "" if history["subtask"] is None else f", subtask {history['subtask']}"
+    console.print(_text(f"{history['key']}{where}, epoch {history['epoch']}", "bold"))
+    _lines(console, history["messages"])
+    if history["state"]:
+        columns = ("state", "value", "changed in")
+        cells = ((state["name"], state["value"], Right(_cell(state["changed"]))) for state in history["state"])
+        _print(console, [dict(zip(columns, row)) for row in cells])
+        if epochs := history["epochs"][:-1]:
+            console.print(_text(f"compared with epochs {', '.join(map(str, epochs))}"))
+    if history["timers"]:
+        timers = ((timer["domain"], time(timer["at"]), timer["waits"]) for timer in history["timers"])
+        _print(console, [dict(zip(("timer", "at", "waits for"), row)) for row in timers])
+    if history["calls"]:
+        calls = ((call["uid"], call["record"], time(call["asked"])) for call in history["calls"])
+        _print(console, [dict(zip(("pending call of", "record", "requested"), row)) for row in calls])
 
 
-def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None:
-    """Print what the doctor found: what is wrong, and how many rules found nothing or lack facts."""
-    for each in found:
-        if each.status == "wrong":
-            console.print(_text(f"{each.rule}: {each.message}", "red"), soft_wrap=True)
+def findings(console: Console, results: Sequence[Finding], *, every: bool) -> None:
+    """Print the doctor's findings, and the number of rules by status."""
+    for finding in results:
+        if finding.status == "wrong":
+            _lines(console, [f"{finding.rule}: {finding.message}"], "red")
         elif every:
-            said = f"{each.rule}: not known: {each.message}" if each.status == "unknown" else f"{each.rule}: fine"
-            console.print(_text(said), soft_wrap=True)
-    counts = {status: sum(each.status == status for each in found) for status in ("wrong", "fine", "unknown")}
-    wrong, fine, unknown = counts.values()
-    console.print(f"{counted(len(found), 'rule')}: {wrong} wrong, {fine} fine, {unknown} without facts")
-
-
-def executor_memory(console: Console, found: dict[str, Any]) -> None:
-    """Print the memory of executors: the formula with its terms, and the sum of all executors."""
-    executors = found["executors"]
-    console.print(_text(f"{found['checkpoint']}, as of {time(found['at'])}", "bold"))
-    for each in executors:
-        process = "" if each["executor"] is None else f", process {each['executor']}"
-        console.print(_text(f"executor on {each['host']}{process}"))
-        limit = "no limit is known" if each["limit"] is None else f"of {readable(each['limit'])} for the container"
-        rows = [
-            *((term["name"], term["bytes"], term["formula"]) for term in each["terms"]),
-            ("by the formula", each["computed"], "besides the heap"),
-            ("homes, measured", each["home_bytes"], "instead of homes and state by the formula"),
-            ("workers, measured", each["worker_bytes"], "those in which tasks run"),
-            ("needed", each["needed"], f"and {readable(each['heap'])} of heap"),
-            ("needed with heap", each["needed"] + each["heap"], limit),
-        ]
-        known = [row for row in rows if row[1] is not None]
-        _print(console, [{"": name, "memory": Bytes(size), " ": note} for name, size, note in known])
-    total = sum(each["needed"] + each["heap"] for each in executors)
-    console.print(f"{counted(len(executors), 'executor')}: {readable(total)} with their heaps")
-    for name, value in found["settings"].items():
-        console.print(_text(f"{name}={value}"))
-
-
-def replayed(console: Console, found: dict[str, Any], error: str | None) -> None:
-    """Print what a replay did."""
-    _task_of_recording(console, found)
-    number = None if found["failure"] is None else found["failure"]["number"]
-    how = "stopped where it was asked to" if found["stopped"] else "ended"
-    how = how if found["unanswered"] is None else "stopped at a call"
-    how = how if error is None else "failed" if number is None else f"failed at record {number:,}"
-    console.print(f"{counted(found['records'], 'record')} in, {counted(found['sent'], 'record')} out; it {how}")
-    for told in filter(None, (error, found["unanswered"])):
-        console.print(_text(told, "red"), soft_wrap=True)
-    for each in found["differs"]:
-        console.print(_text(each, "red"), soft_wrap=True)
-    if found["state"] is not None:
-        console.print(f"{counted(len(found['state']), 'entry').replace('entrys', 'entries')} of state differ")
-        for each in found["state"]:
-            line = f"  {each['owner']}, {each['state']}: {each['then']} in the checkpoint, {each['now']} in the replay"
-            line += f"; {each['part']}" if each["part"] else ""
-            console.print(_text(line, "red"), soft_wrap=True)
-    if found["reasons"]:
-        console.print("Possible reasons:")
-        for each in found["reasons"]:
-            console.print(_text(f"  {each}"), soft_wrap=True)
-
-
-def compared(console: Console, found: dict[str, Any]) -> None:
-    """Print how two programs compare on a recording."""
-    _task_of_recording(console, found)
-    then, now = (counted(sent, "record") for sent in found["sent"])
+            unknown_fact = f": {finding.message}" if finding.status == "unknown" else ""
+            _lines(console, [f"{finding.rule}: {finding.status}{unknown_fact}"])
+    counts = Counter(finding.status for finding in results)
     console.print(
-        f"{counted(found['records'], 'record')} in; {then} out of the recorded program, {now} out of the other"
+        f"{counted(len(results), 'rule')}: {counts['wrong']} wrong, {counts['fine']} fine, {counts['unknown']} without"
+        " facts"
     )
-    first = found["first"]
-    if found["unanswered"] is not None:
-        console.print(_text(found["unanswered"], "red"), soft_wrap=True)
+
+
+def executor_memory(console: Console, report: dict[str, Any]) -> None:
+    """Print the memory of executors: the formula with its terms, and the total."""
+    executors = report["executors"]
+    console.print(_text(f"{report['checkpoint']}, as of {time(report['at'])}", "bold"))
+    for executor in executors:
+        process = "" if executor["executor"] is None else f", process {executor['executor']}"
+        console.print(_text(f"executor on {executor['host']}{process}"))
+        limit = executor["limit"]
+        rows = [
+            *((term["name"], term["bytes"], term["formula"]) for term in executor["terms"]),
+            ("sum of the formula", executor["computed"], "beyond the heap"),
+            ("homes, measured", executor["home_bytes"], "replaces homes and state of the formula"),
+            ("workers, measured", executor["worker_bytes"], "workers that run tasks"),
+            ("needed", executor["needed"], f"plus {readable(executor['heap'])} of heap"),
+            (
+                *("needed with heap", executor["needed"] + executor["heap"]),
+                "no known limit" if limit is None else f"of {readable(limit)} for the container",
+            ),
+        ]
+        measured = [row for row in rows if row[1] is not None]
+        _print(console, [{"": name, "memory": Bytes(size), " ": note} for name, size, note in measured])
+    total = sum(executor["needed"] + executor["heap"] for executor in executors)
+    console.print(f"{counted(len(executors), 'executor')}: {readable(total)} with their heaps")
+    _lines(console, [f"{name}={value}" for name, value in report["settings"].items()])
+
+
+def replayed(console: Console, report: dict[str, Any], error: str | None) -> None:
+    """Print the result of a replay."""
+    _task_of_recording(console, report)
+    if error is not None:
+        number = None if report["failure"] is None else report["failure"]["number"]
+        end = "failed" if number is None else f"failed at record {number:,}"
+    elif report["unanswered"] is not None:
+        end = "stopped at a call"
+    else:
+        end = "stopped as requested" if report["stopped"] else "ended"
+    console.print(f"{counted(report['records'], 'record')} in, {counted(report['sent'], 'record')} out; it {end}")
+    _lines(console, [message for message in (error, report["unanswered"]) if message], "red")
+    _lines(console, report["differs"], "red")
+    if report["state"] is not None:
+        count = len(report["state"])
+        console.print(f"{count:,} state {'entry differs' if count == 1 else 'entries differ'}")
+        for entry in report["state"]:
+            values = f"{entry['then']} in the checkpoint, {entry['now']} in the replay"
+            part = f"; {entry['part']}" if entry["part"] else ""
+            _lines(console, [f"  {entry['owner']}, {entry['state']}: {values}{part}"], "red")
+    if report["reasons"]:
+        _lines(console, ["Possible reasons:", *(f"  {reason}" for reason in report["reasons"])])
+
+
+def compared(console: Console, report: dict[str, Any]) -> None:
+    """Print the comparison of two programs on a recording."""
+    _task_of_recording(console, report)
+    then, now = (counted(sent, "record") for sent in report["sent"])
+    console.print(
+        f"{counted(report['records'], 'record')} in; {then} out of the recorded program, {now} out of the other"
+    )
+    first, call = report["first"], report["unanswered"]
+    if call is not None:
+        _lines(console, [call], "red")
     if first is None:
-        for each in found["only_end"]:
-            console.print(_text(each, "red"), soft_wrap=True)
-        same = "both did the same" if found["unanswered"] is None else "both did the same up to the call"
-        console.print("no record shows a difference" if found["only_end"] else same)
+        _lines(console, report["only_end"], "red")
+        same = "both programs agree" if call is None else "both programs agree up to the call"
+        console.print("all records agree" if report["only_end"] else same)
         return
-    if found["keys"]:
-        console.print(f"{counted(found['keys'], 'key')} {'has' if found['keys'] == 1 else 'have'} another state")
+    if report["keys"]:
+        console.print(f"{counted(report['keys'], 'key')} {'differs' if report['keys'] == 1 else 'differ'} in state")
     where = "before the first record" if first["record"] is None else f"at record {first['number']:,}"
     console.print(_text(f"The first difference is {where}", "bold"))
-    for name in ("key", "record"):
-        if first[name] is not None:
-            console.print(_text(f"{name}: {first[name]}"), soft_wrap=True)
-    _print_state(console, "state before", first["before"], "")
-    for program, step in (("recorded program", first["then"]), ("other program", first["now"])):
-        style = "" if program == "recorded program" else "red"
-        _print_state(console, f"state after, {program}", step["state"], style)
-        for each in step["output"]:
-            console.print(_text(f"output, {program}: {each}", style), soft_wrap=True)
-        if step["error"] is not None:
-            console.print(_text(f"error, {program}: {step['error']}", style), soft_wrap=True)
-    for each in first["parts"]:
-        console.print(_text(each, "red"), soft_wrap=True)
+    _lines(console, [f"{name}: {first[name]}" for name in ("key", "record") if first[name] is not None])
+    _lines(console, [f"state before: {_state(first['before'])}"])
+    for program, step, style in (("recorded program", first["then"], ""), ("other program", first["now"], "red")):
+        lines = [f"state after, {program}: {_state(step['state'])}"]
+        lines += [f"output, {program}: {record}" for record in step["output"]]
+        lines += [] if step["error"] is None else [f"error, {program}: {step['error']}"]
+        _lines(console, lines, style)
+    _lines(console, first["parts"], "red")
 
 
-def _print_state(console: Console, title: str, state: dict[str, str], style: str) -> None:
-    shown = ", ".join(f"{name} = {value}" for name, value in state.items()) or "none"
-    console.print(_text(f"{title}: {shown}", style), soft_wrap=True)
+def _lines(console: Console, lines: Iterable[str], style: str = "") -> None:
+    """Print lines of text, which the terminal wraps."""
+    for line in lines:
+        console.print(_text(line, style), soft_wrap=True)
 
 
-def _task_of_recording(console: Console, found: dict[str, Any]) -> None:
-    console.print(_text(f"{found['uid'] or 'source'}, subtask {found['subtask']}, epoch {found['epoch']}", "bold"))
+def _state(state: dict[str, str]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in state.items()) or "none"
+
+
+def _task_of_recording(console: Console, report: dict[str, Any]) -> None:
+    console.print(_text(f"{report['uid'] or 'source'}, subtask {report['subtask']}, epoch {report['epoch']}", "bold"))

@@ -1,4 +1,4 @@
-"""The commands that show a query: the dashboard, the doctor, its memory, and a bundle of all that is known."""
+"""The commands that show a query: dashboard, doctor, memory and bundle."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ import click
 from pillarbox._errors import ConfigurationError, PillarboxError, describe
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import CHECKPOINT, JSON, place, say, show_found, with_spark
+from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_result, print_sentence, with_spark
 
-# How often the command looks whether it is to end (seconds).
+# Seconds between checks for the end of the command.
 _LOOK_EVERY = 0.5
 
 
 @click.command()
-@click.argument("what", metavar="CHECKPOINT|FILE", callback=place)
+@click.argument("what", metavar="CHECKPOINT|FILE", callback=location)
 @click.option(
-    "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
+    "--port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port; 0 for any free one.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--token", help="What a browser must know; by default a random text, unless only this machine can ask.")
+@click.option("--token", help="The browser's token. Default: random, or no token if only this machine can connect.")
 @with_spark
 def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
-    """Show the query of CHECKPOINT in a browser: one that runs elsewhere, or has stopped; or a bundle FILE.
+    """Show the query of CHECKPOINT, or of the bundle FILE, in a browser.
 
-    It shows what the driver of the query has written into the checkpoint, at most once a minute, and says how old
-    that is. In the driver itself, pillarbox.dashboard(query) shows it as it happens. For a bundle, no Spark is started.
-    Ctrl-C ends the command.
+    The query may be running elsewhere, or stopped. The page shows the data that the query's driver writes into the
+    checkpoint, at most once a minute, and its age. In the driver itself, pillarbox.dashboard(query) shows live data. A
+    bundle needs no Spark. Ctrl-C ends the command.
     """
     from pillarbox_tools.dashboard.server import open_dashboard
     from pillarbox_tools.model.bundle import read_bundle
@@ -60,17 +64,17 @@ def _serve(opened: Any) -> None:
 
 @click.command()
 @click.argument("checkpoint", required=False)
-@click.option("--all", "every", is_flag=True, help="Show also the rules that found nothing, and those that lack facts.")
+@click.option("--all", "every", is_flag=True, help="Also show rules without a finding, and rules that lack facts.")
 @JSON
 @with_spark
 def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
-    """Say what is wrong with this machine, or with the query of CHECKPOINT, and what to do.
+    """Diagnose this machine, or the query of CHECKPOINT, and print each problem with its remedy.
 
-    Without CHECKPOINT it looks at Java, Python, the packages and the settings here and in a worker of --master. With
-    it, at what the driver of the query has written into the checkpoint: the same of its machines, and memory, keys,
-    event time, epochs, timers, state, calls.
+    Without CHECKPOINT it checks Java, Python, the packages and the settings here and in a worker of --master. With
+    CHECKPOINT it reads the data of the query's driver from the checkpoint, and checks the same for its machines, and
+    memory, keys, event time, epochs, timers, state and calls.
 
-    The exit code is 1 if something is wrong.
+    The exit code is 1 if there is a problem.
     """
     from dataclasses import asdict
 
@@ -82,15 +86,15 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 
     with open_session("Asking a worker" if checkpoint is None else f"Reading {checkpoint}") as spark:
         if checkpoint is None:
-            found = examine(facts_of_session(spark), MACHINE_RULES)
+            findings = examine(facts_of_session(spark), MACHINE_RULES)
         else:
             snapshot = stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint)
-            found = examine(Facts.of(snapshot), RULES)
-    wrong = [each for each in found if each.status == "wrong"]
+            findings = examine(Facts.of(snapshot), RULES)
+    wrong = [finding for finding in findings if finding.status == "wrong"]
     if as_json:
-        click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(each) for each in found]}, indent=2))
+        click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        show.findings(show.output(), found, every=every)
+        show.findings(show.output(), findings, every=every)
     if wrong:
         sys.exit(1)
 
@@ -102,9 +106,9 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
     """Show the memory that each executor of the query of CHECKPOINT needs, and the setting for it.
 
-    It prints the formula of docs/operations.md with the numbers of the query, as the driver has written them into the
-    checkpoint, at most a minute ago if the query runs. Below the formula is the memory of the homes as measured. The
-    last line is the setting to write: what an executor needs besides its heap, and a third.
+    It prints the formula of docs/operations.md with the query's numbers from the checkpoint, at most a minute old if
+    the query is running. Below the formula is the measured memory of the homes. The last line is the setting: an
+    executor's memory beyond its heap, plus a third.
     """
     from dataclasses import asdict
 
@@ -116,30 +120,30 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
     executors = executor_memory_of(snapshot)
     if not executors:
         raise ConfigurationError(
-            f"{checkpoint}: no task has reported its memory; the query must have been started with"
-            " pillarbox.start(...), and an epoch must have ended"
+            f"{checkpoint}: no task has reported its memory. Start the query with pillarbox.start(...), and wait for"
+            " the end of an epoch"
         )
-    overhead = max(each.overhead for each in executors)
-    found = {
+    overhead = max(executor.overhead for executor in executors)
+    result = {
         "checkpoint": checkpoint,
         "at": snapshot.at,
-        "executors": [asdict(each) for each in executors],
+        "executors": [asdict(executor) for executor in executors],
         "settings": {"spark.executor.memoryOverhead": f"{overhead >> 20}m"},
     }
-    show_found(found, show.executor_memory, as_json=as_json)
+    print_result(result, show.executor_memory, as_json=as_json)
 
 
 @click.command()
 @CHECKPOINT
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--with-records", is_flag=True, help="Put in keys, records and error messages, too.")
+@click.option("--with-records", is_flag=True, help="Include keys, records and error messages.")
 @JSON
 @with_spark
 def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_session: Any) -> None:
-    """Pack what is known of the query of CHECKPOINT into FILE, to be sent to somebody who can help.
+    """Pack all data about the query of CHECKPOINT into FILE, to send to someone who can help.
 
-    It has the plan, the history with metrics and failures, versions, settings with secrets masked, and the figures of
-    the state. It has no keys, no records and no error messages, unless --with-records is given. The query may be
+    It contains the plan, the history with metrics and failures, versions, settings with secrets masked, and the sizes
+    of the state. It contains no keys, no records and no error messages, unless --with-records is set. The query may be
     running. 'pillarbox dashboard FILE' opens it.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
@@ -154,11 +158,11 @@ def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_
         try:
             state = inspect_checkpoint(spark, checkpoint)
         except PillarboxError as error:
-            click.echo(f"the state is not in the bundle: {error}", err=True)
+            click.echo(f"the bundle lacks the state: {error}", err=True)
         except Exception as error:
-            click.echo(f"the state is not in the bundle: {describe(error)}", err=True)
+            click.echo(f"the bundle lacks the state: {describe(error)}", err=True)
     write_bundle(file, snapshot, notes, state, with_records=with_records)
     size = file.stat().st_size
-    found = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}
-    said = f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}"
-    say(found, said, as_json=as_json)
+    result = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}
+    sentence = f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}"
+    print_sentence(result, sentence, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The routes of the dashboard: pages, and the JSON that they draw."""
+"""The routes of the dashboard: pages and their JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from importlib.resources import files
 from typing import Any
 
 from pillarbox._errors import PillarboxError, describe
-from pillarbox_tools.dashboard.changes import Changes
 from pillarbox_tools.dashboard.guard import Guard, cookie_of, quoted
+from pillarbox_tools.dashboard.versioned_view import VersionedView
 
-# A page may load nothing but what the dashboard itself serves, and nobody may frame it.
+# Pages may load only from the dashboard itself, and may not be framed.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -19,11 +19,11 @@ _POLICY = (
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def make_app(queries: Callable[[], Mapping[str, Changes]], port: int, token: str | None) -> Any:
+def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, token: str | None) -> Any:
     """Return the ASGI application.
 
     Args:
-        queries: returns the queries that are shown, by their ids.
+        queries: returns the queries by id.
         port: the port that the dashboard listens on.
         token: see :class:`Guard`.
     """
@@ -40,10 +40,10 @@ def make_app(queries: Callable[[], Mapping[str, Changes]], port: int, token: str
         "Cache-Control": "no-store",
     }
 
-    def query_of(request: Request) -> Changes:
+    def query_of(request: Request) -> VersionedView:
         query = queries().get(request.path_params["query"])
         if query is None:
-            raise HTTPException(404, "This driver does not know the query. It forgets queries that ended long ago.")
+            raise HTTPException(404, "This driver has no such query. Queries that ended long ago are removed.")
         return query
 
     async def page(request: Request) -> Response:
@@ -53,7 +53,7 @@ def make_app(queries: Callable[[], Mapping[str, Changes]], port: int, token: str
             _read("index.html").replace(b"{root}", root.encode()), media_type="text/html", headers=headers
         )
         if token is not None:
-            # A link of another site opens the page, so the cookie is not "strict".
+            # A link on another site may open the page, so the cookie is not "strict".
             cookie = cookie_of(port, request.headers.get("host", ""))
             response.set_cookie(cookie, quoted(token), httponly=True, samesite="lax")
         return response
@@ -65,7 +65,7 @@ def make_app(queries: Callable[[], Mapping[str, Changes]], port: int, token: str
         return Response(_read(name), media_type=_KINDS[name[name.rindex(".") :]], headers=headers)
 
     async def overview(request: Request) -> Response:
-        entries = [await asyncio.to_thread(each.entry) for each in queries().values()]
+        entries = [await asyncio.to_thread(query.entry) for query in queries().values()]
         return Response(f"[{','.join(entries)}]", media_type="application/json", headers=headers)
 
     async def view(request: Request) -> Response:
@@ -76,12 +76,12 @@ def make_app(queries: Callable[[], Mapping[str, Changes]], port: int, token: str
         query = query_of(request).query
         uid, text = request.query_params.get("uid", ""), request.query_params.get("key", "")
         try:
-            found = await asyncio.to_thread(query.key_life, uid, text)
+            life = await asyncio.to_thread(query.key_life, uid, text)
         except PillarboxError as error:
             return JSONResponse({"error": str(error)}, 409, headers=headers)
-        except Exception as error:  # Spark's
+        except Exception as error:  # Spark's errors
             return JSONResponse({"error": describe(error)}, 500, headers=headers)
-        return JSONResponse(found, headers=headers)
+        return JSONResponse(life, headers=headers)
 
     app = Starlette(
         routes=[
@@ -93,13 +93,13 @@ def make_app(queries: Callable[[], Mapping[str, Changes]], port: int, token: str
             Route("/api/queries/{query}/key", key),
         ]
     )
-    # A redirect names the host and the path as they are here, which a proxy may have changed.
+    # A redirect would have the host and path of this server, which a proxy may have changed.
     app.router.redirect_slashes = False
     return Guard(app, port, token)
 
 
 def _static() -> set[str]:
-    return {each.name for each in files("pillarbox_tools.dashboard").joinpath("static").iterdir()}
+    return {file.name for file in files("pillarbox_tools.dashboard").joinpath("static").iterdir()}
 
 
 def _read(name: str) -> bytes:

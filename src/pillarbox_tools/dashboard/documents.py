@@ -1,12 +1,12 @@
-"""The JSON of the pages, as classes: an object for each, whose fields have the names of the attributes.
+"""The JSON of the pages, as classes: fields are named like the attributes.
 
-Points in time are epoch milliseconds, durations milliseconds. Most parts are classes of the model; of these, fields
-that have their default are left out.
+Points in time are epoch milliseconds, durations milliseconds. Most parts are classes of the model, whose fields are
+omitted if they have their default.
 
 ``/api/queries`` is a list of :class:`Entry`. ``/api/queries/ID`` is a :class:`View` with three more fields: ``stages``,
-the running stages (a list of the core's ``Stage``); ``is_bundle``, whether the query
-was read from a bundle, so that nothing changes; and ``change``, the name of the newest change.
-``/api/queries/ID?since=CHANGE`` has ``change`` and the fields that have changed since that change.
+the running stages (a list of the core's ``Stage``); ``is_bundle``, whether the query was read from a bundle, so that
+nothing changes; and ``change``, the name of the newest change. ``/api/queries/ID?since=CHANGE`` has ``change`` and the
+fields that have changed since.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pillarbox_tools.model.snapshot import EpochRun, Run
 
 @dataclass(frozen=True)
 class Entry:
-    """A query as the list of queries shows it.
+    """An entry of the list of queries.
 
     Attributes:
-        epoch: the newest one, and ``duration`` and ``rows``: of it; None: none has ended.
-        rows_per_second: of the last epochs together; 0 if none has come lately.
-        lag: how far event time is behind now; None: it is not known.
-        conditions: what is wrong with the query as a whole, the worst first.
-        failure: what the last failure of this run said; None: there was none.
+        epoch: the newest epoch, with its ``duration`` and ``rows``; None before the first.
+        rows_per_second: current input rate; 0 after a while without input.
+        lag: current event-time lag, or None if unknown.
+        conditions: the query's conditions, worst first.
+        failure: message of this run's last failure, or None.
     """
 
     id: str
@@ -54,21 +54,21 @@ class Entry:
 
 @dataclass(frozen=True)
 class View(Entry):
-    """All that the page of a query draws.
+    """The data of a query's page.
 
     Attributes:
-        at: when the driver was last heard of.
-        run: the running run or the last one; its moments are the points of lines over time: a minute each, or more in a
-            long run. Rows and the like are sums. Other values are the largest of the point's minutes, so that peaks
+        at: time of the driver's last report.
+        run: the current or last run. Its moments are the points of the time series: one per minute, fewer in a long
+            run. Points have sums of rows and other counts, and otherwise the maximum of their minutes, so that peaks
             stay visible.
-        earlier: the previous runs, the newest first, each with one moment for all of its epochs.
-        keyed: the uids of operators that have keys.
-        strip: the newest epochs, without tasks, and ``shown``: the one whose parts and tasks are drawn; None: none has
-            ended. Of its tasks, it has those that took longest.
-        calls: what each asynchronous operator did in its newest epoch, by the name of the counter, with its ``uid``.
-        counters: all others, added up over the epochs that are known.
+        earlier: the earlier runs, newest first, each with one moment for all its epochs.
+        keyed: uids of the keyed operators.
+        strip: the newest epochs without tasks, and ``shown``: the epoch whose parts and longest tasks are drawn, or
+            None.
+        calls: counters of each asynchronous operator in its newest epoch, by name, with its ``uid``.
+        counters: all other counters, added up over the known epochs.
         state_sizes: as in a :class:`Snapshot`.
-        missing: what is not known, as messages for people.
+        missing: messages about missing data.
     """
 
     at: int
@@ -95,7 +95,7 @@ class View(Entry):
 
 @dataclass(frozen=True)
 class PlanView:
-    """The plan of the programs, with what happened in the epoch that is shown."""
+    """The plan of the programs, with the metrics of the shown epoch."""
 
     vertices: list[VertexView]
     edges: list[PlanEdge]
@@ -106,8 +106,8 @@ class VertexView(PlanVertex):
     """A vertex of the plan.
 
     Attributes:
-        level_share: the share of the epoch in which tasks of this level ran.
-        run: the metrics of its tasks, or None if none ran.
+        level_share: share of the epoch in which tasks of this level ran.
+        run: metrics of its tasks, or None if none ran.
     """
 
     level_share: float

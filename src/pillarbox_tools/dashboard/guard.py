@@ -1,10 +1,10 @@
-"""Decides who may ask the dashboard: its owner, and neither other sites nor requests without the token.
+"""Access control of the dashboard: rejects requests of other sites, and requests without the token.
 
 A page of another site can make a browser send requests here, in two ways:
 
 - Under a name of its own that resolves to this machine. The browser then takes the answers for the page's own, and
-  ``Host`` is that name. Without a token, the guard accepts the names of loopback alone. With a token, it accepts every
-  name, as the browser has the cookie under another one; so proxies and services can give the dashboard names.
+  ``Host`` is that name. Without a token, the guard accepts only loopback names. With a token, it accepts every name,
+  because the browser stores the cookie under another one; so proxies and services can give the dashboard names.
 - From its own origin. The guard refuses all requests of other origins except navigations to pages: the owner follows a
   link in a chat or a notebook, and the page with the link cannot read the answer.
 """
@@ -23,7 +23,7 @@ _Refusal = tuple[int, str]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself, by its name or address."""
+    """Return whether a host name or address is this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -35,8 +35,8 @@ def is_loopback(host: str) -> bool:
 def cookie_of(port: int, host: str) -> str:
     """Return the name of the cookie that holds the token.
 
-    Browsers send a cookie to all ports of a host, so the name tells the dashboards of one browser apart: by the port
-    that a dashboard listens on, and by the port in ``Host``, which differs if the port is forwarded.
+    Browsers send a cookie to all ports of a host. So the name has the port that the dashboard listens on, and the port
+    in ``Host`` if it differs, as with a forwarded port.
 
     Args:
         port: the port that the dashboard listens on.
@@ -48,12 +48,12 @@ def cookie_of(port: int, host: str) -> str:
 
 
 class Guard:
-    """Passes requests to an application, or answers them with 403 or 401.
+    """Middleware that passes requests to an application, or answers 403 or 401.
 
     Args:
         app: the application.
         port: the port that the dashboard listens on.
-        token: what requests need, as ``Authorization: Bearer``, as ``?token=`` or as a cookie; None: no token.
+        token: the required token, as ``Authorization: Bearer``, ``?token=`` or cookie, or None.
     """
 
     def __init__(self, app: _App, port: int, token: str | None) -> None:
@@ -62,7 +62,6 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Handle a request, by the rules of ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -100,18 +99,18 @@ class Guard:
 
     def _has_token(self, token: str, headers: Mapping[str, str], scope: Scope) -> bool:
         scheme, _, credential = headers.get("authorization", "").partition(" ")
-        # Headers were decoded as Latin-1; the credential is compared as the bytes that were sent.
+        # Headers are decoded as Latin-1; compare the credential's original bytes.
         tokens = [credential.encode("latin-1")] if scheme.lower() == "bearer" else []
         query = scope.get("query_string", b"").decode("latin-1")
         tokens += [value.encode() for name, value in parse_qsl(query, errors="replace") if name == "token"]
         cookie = cookie_of(self._port, headers.get("host", ""))
         pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
         tokens += [unquote(value).encode() for name, _, value in pairs if name == cookie]
-        return any(hmac.compare_digest(each, token.encode()) for each in tokens)
+        return any(hmac.compare_digest(candidate, token.encode()) for candidate in tokens)
 
 
 def quoted(token: str) -> str:
-    """Return a token as it is written in addresses and cookies."""
+    """Quote a token for addresses and cookies."""
     return quote(token, safe="")
 
 
@@ -122,7 +121,7 @@ def _is_navigation(headers: Mapping[str, str], scope: Scope) -> bool:
 
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:
-    """Return whether a page of another origin has made the browser send a request."""
+    """Return whether a page of another origin caused the request."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
@@ -134,10 +133,10 @@ def _is_foreign(headers: Mapping[str, str]) -> bool:
 
 
 def _split(host: str) -> SplitResult | None:
-    """Return a ``Host`` header as a URL, or None if it is not valid."""
+    """Parse a ``Host`` header as a URL, or return None if it is invalid."""
     try:
         split = urlsplit(f"//{host}")
-        _ = split.port  # raises if it is no port
+        _ = split.port  # raises for an invalid port
     except ValueError:
         return None
     return split

@@ -1,4 +1,4 @@
-"""What the pages draw: a snapshot, and what follows from it."""
+"""The pages' data: a snapshot and conclusions from it."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from pillarbox._reports.plan import PlanVertex
 from pillarbox_tools.dashboard.documents import Entry, PlanView, VertexView, View
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
-from pillarbox_tools.model.condition import conditions_of, heard_at, lag_now, rate_now
+from pillarbox_tools.model.condition import conditions_of, lag_now, last_report_at, rate_now
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
 
-# Spark's parts of an epoch, in the order in which they come.
+# Spark's phases of an epoch, in order.
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
 # Counters of asynchronous operators.
 _CALLS = (
     *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
     *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
 )
-# Of an epoch, the bars of so many tasks are drawn: those that took longest.
+# Maximum number of drawn tasks: the longest.
 _BARS = 200
-# So many points of a line are drawn. Each has these sums of its moments.
+# Maximum number of drawn points, and the fields that a point adds up.
 _POINTS = 240
 _SUMS = ("epochs", "rows", "duration", "repeated", "home_restarts", "fallbacks")
-# A failure in the list of runs has so many characters.
+# Maximum length of a failure in the list of runs.
 _FAILURE = 120
-_LOST = "its driver has written no end: it was killed, or its machine is gone"
+_LOST = "its driver has not recorded the end: it was killed, or its machine is gone"
 
 
 def entry_of(snapshot: Snapshot) -> Entry:
-    """Return a query as the list of queries shows it."""
+    """Return the query's entry in the list of queries."""
     newest = snapshot.newest
     failures = snapshot.run.failures
     return Entry(
@@ -57,20 +57,20 @@ def entry_of(snapshot: Snapshot) -> Entry:
 
 
 def view_of(snapshot: Snapshot) -> View:
-    """Return all that the page of a query draws, which is to be read alone: parts of it are the snapshot's own."""
+    """Return the data of a query's page. Read-only: it shares parts with the snapshot."""
     epoch = _shown_epoch(snapshot)
     calls, counters = _counts(snapshot.epochs)
     return View(
         **vars(entry_of(snapshot)),
-        at=heard_at(snapshot),
+        at=last_report_at(snapshot),
         run=_drawn_run(snapshot.run, _POINTS),
-        earlier=[_earlier(each) for each in snapshot.earlier],
+        earlier=[_earlier(run) for run in snapshot.earlier],
         settings=snapshot.run.settings,
         versions=snapshot.run.versions,
         failures=snapshot.run.failures,
         plan=_plan(snapshot, epoch),
-        keyed=[] if snapshot.plan is None else _keyed(snapshot.plan.vertices),
-        strip=[EpochRun(each.number, each.began, each.duration, {}, each.rows) for each in snapshot.epochs],
+        keyed=list(dict.fromkeys(vertex.uid for vertex in snapshot.vertices if vertex.is_keyed)),
+        strip=[EpochRun(epoch.number, epoch.began, epoch.duration, {}, epoch.rows) for epoch in snapshot.epochs],
         shown=None if epoch is None else _drawn(epoch),
         watermarks=held_watermarks(snapshot),
         skew=[] if epoch is None else skew_of(epoch),
@@ -85,28 +85,23 @@ def view_of(snapshot: Snapshot) -> View:
     )
 
 
-def _keyed(vertices: Sequence[PlanVertex]) -> list[str]:
-    return list(dict.fromkeys(each.uid for each in vertices if each.is_keyed))
-
-
 def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
-    """Return the newest epoch with tasks that did something; else the newest one."""
-    with_tasks = [each for each in snapshot.epochs if each.tasks]
+    """Return the newest epoch with tasks and rows, or else the newest one."""
+    with_tasks = [epoch for epoch in snapshot.epochs if epoch.tasks]
     newest = with_tasks[-1] if with_tasks else snapshot.newest
-    return next((each for each in reversed(with_tasks) if each.rows), newest)
+    return next((epoch for epoch in reversed(with_tasks) if epoch.rows), newest)
 
 
 def _drawn_run(run: Run, points: int) -> Run:
-    """Return a run with at most so many points, and with what the list of runs shows."""
+    """Return a run with at most ``points`` points, and the fields of the list of runs."""
     size = max(1, -(-len(run.moments) // points))
     moments = [_point(run.moments[start : start + size]) for start in range(0, len(run.moments), size)]
     versions = {name: version for name, version in run.versions.items() if name in ("spark", "pillarbox")}
-    failures = [_summary(each) for each in run.failures[-1:]]
+    failures = [_summary(failure) for failure in run.failures[-1:]]
     return Run(run.id, run.began, run.ended, run.status, versions=versions, moments=moments, failures=failures)
 
 
 def _earlier(run: Run) -> Run:
-    """Return a run that a later one has followed."""
     drawn = _drawn_run(run, 1)
     if run.status in ("lost", "running"):
         return replace(drawn, status="lost", failures=drawn.failures or [Failure(message=_LOST)])
@@ -119,65 +114,67 @@ def _summary(failure: Failure) -> Failure:
 
 
 def _point(moments: Sequence[Moment]) -> Moment:
-    last, largest = moments[-1], max(moments, key=lambda each: sum(each.state_bytes.values()))
+    last, largest = moments[-1], max(moments, key=lambda moment: sum(moment.state_bytes.values()))
     return Moment(
         at=last.at,
         first=moments[0].first,
         last=last.last,
-        longest=max(each.longest for each in moments),
+        longest=max(moment.longest for moment in moments),
         state_bytes=largest.state_bytes,
-        lag=max((each.lag for each in moments if each.lag is not None), default=None),
-        process_bytes=max((each.process_bytes for each in moments if each.process_bytes is not None), default=None),
-        **{name: sum(getattr(each, name) for each in moments) for name in _SUMS},
+        lag=max((moment.lag for moment in moments if moment.lag is not None), default=None),
+        process_bytes=max(
+            (moment.process_bytes for moment in moments if moment.process_bytes is not None), default=None
+        ),
+        **{name: sum(getattr(moment, name) for moment in moments) for name in _SUMS},
     )
 
 
 def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
     if snapshot.plan is None:
         return None
-    runs = {} if epoch is None else {(each.program, each.number): each for each in epoch.vertices}
+    runs = {} if epoch is None else {vertex_id(vertex): vertex for vertex in epoch.vertices}
     shares = {} if epoch is None else _level_shares(snapshot.plan.vertices, runs, epoch.duration)
     vertices = [
         VertexView(
-            **vars(each),
-            level_share=shares.get((each.program, each.level), 0.0),
-            run=runs.get((each.program, each.number)),
+            **vars(vertex),
+            level_share=shares.get((vertex.program, vertex.level), 0.0),
+            run=runs.get(vertex_id(vertex)),
         )
-        for each in snapshot.plan.vertices
+        for vertex in snapshot.plan.vertices
     ]
     return PlanView(vertices, snapshot.plan.edges)
 
 
 def _level_shares(
-    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], OperatorReport], duration: int
+    vertices: Sequence[PlanVertex], runs: dict[VertexId, OperatorReport], duration: int
 ) -> dict[tuple[str, int], float]:
     """Return the share of an epoch in which tasks of a level ran, by program and level."""
     spans: dict[tuple[str, int], tuple[int, int]] = {}
     for vertex in vertices:
-        run = runs.get((vertex.program, vertex.number))
+        run = runs.get(vertex_id(vertex))
         if run is not None and run.began:
-            place = vertex.program, vertex.level
-            began, ended = spans.get(place, (run.began, run.ended))
-            spans[place] = min(began, run.began), max(ended, run.ended)
-    return {place: min(1.0, (ended - began) / max(1, duration)) for place, (began, ended) in spans.items()}
+            level = vertex.program, vertex.level
+            began, ended = spans.get(level, (run.began, run.ended))
+            spans[level] = min(began, run.began), max(ended, run.ended)
+    return {level: min(1.0, (ended - began) / max(1, duration)) for level, (began, ended) in spans.items()}
 
 
 def _drawn(epoch: EpochRun) -> EpochRun:
-    """Return an epoch with Spark's parts in their order, and with the tasks that are drawn, without their samples."""
-    names = [*(each for each in _PARTS if each in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))]
+    """Return an epoch with Spark's phases in order, and its longest tasks without samples."""
+    names = [*(part for part in _PARTS if part in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))]
     longest = sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]
     return replace(
         epoch,
         parts={name: epoch.parts[name] for name in names},
         vertices=[],
-        tasks=[replace(each, key_sample=None, versions=None, counters={}, gauges={}) for each in longest],
+        tasks=[replace(task, key_sample=None, versions=None, counters={}, gauges={}) for task in longest],
     )
 
 
 def _counts(epochs: Sequence[EpochRun]) -> tuple[list[dict[str, str | int]], dict[str, int]]:
-    """Return what asynchronous operators did in their newest epoch, and the sums of all other counters.
+    """Return the counters of asynchronous operators in their newest epoch, and the sums of all others.
 
-    Operators that call services count what is completed.
+    Operators that call services have a counter ``completed``.
     """
     every = [
         (epoch.number, name, count)

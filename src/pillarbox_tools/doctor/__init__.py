@@ -1,6 +1,5 @@
-"""The doctor: rules that look at a machine and at a query, and say in one message what is wrong and what to do.
+"""The doctor: rules that examine a machine and a query. A finding is one message with the problem and its remedy.
 
-Start with `rules.py`, which lists them: each is a function of facts, and says so where it does not know them.
-`facts.py` holds what the rules ask for. It imports `model` alone, and knows no Spark: `watching` finds the facts.
-Weak spot: a limit in a rule is a number that experience has to correct.
+Start with `rules.py`, which lists the rules; each is a function of the facts in `facts.py`. It imports `model` alone
+and no Spark; `watching` collects the facts. Weak spot: the rules' limits are estimates that experience has to correct.
 """

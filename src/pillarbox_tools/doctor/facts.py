@@ -1,25 +1,44 @@
-"""What the rules of the doctor ask for."""
+"""The facts that the doctor's rules examine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pillarbox_tools.model.snapshot import Snapshot
 
-# Spark keeps so many epochs unless it is told otherwise.
+# Spark's default.
 _RETAINED = 100
+
+
+T = TypeVar("T")
+
+
+class MissingFactError(Exception):
+    """A rule lacks a fact, which the message names."""
+
+
+def require(fact: T | None, name: str) -> T:
+    """Return a fact.
+
+    Raises:
+        MissingFactError: it is None.
+    """
+    if fact is None:
+        raise MissingFactError(name)
+    return fact
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a machine, and of a query. What is None or missing is not known.
+    """Facts about a machine and a query. None or a missing entry means unknown.
 
     Attributes:
-        versions: of ``java``, ``python``, ``spark`` and of packages in the driver, by name.
-        worker_versions: the same of workers, without ``java`` and ``spark``: each combination; None: none has told.
-        settings: of Spark, of the query and of its trigger.
-        snapshot: of the query; None: there is none.
+        versions: versions of ``java``, ``python``, ``spark`` and packages in the driver, by name.
+        worker_versions: combinations of versions in workers, without ``java`` and ``spark``, or None without reports.
+        settings: settings of Spark, of the query and of its trigger.
+        snapshot: the query's snapshot, or None.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -29,31 +48,31 @@ class Facts:
 
     @staticmethod
     def of(snapshot: Snapshot) -> Facts:
-        """Return the facts that a snapshot has of a query, of the machine of its driver, and of its workers."""
+        """Return the facts in a snapshot: its query, the driver's machine, the workers."""
         run = snapshot.run
         return Facts(run.versions, run.worker_versions or None, run.settings, snapshot)
 
     @property
     def cores(self) -> int | None:
-        """How many tasks Spark runs at a time."""
-        said = self.settings.get("cores", "")
-        return int(said) if said.isdigit() else None
+        """Tasks that Spark runs at a time, or None."""
+        setting = self.settings.get("cores", "")
+        return int(setting) if setting.isdigit() else None
 
     @property
     def retained(self) -> int:
-        """How many epochs Spark keeps in the checkpoint."""
-        said = self.settings.get("spark.sql.streaming.minBatchesToRetain", "")
-        return int(said) if said.isdigit() else _RETAINED
+        """Epochs that Spark keeps in the checkpoint."""
+        setting = self.settings.get("spark.sql.streaming.minBatchesToRetain", "")
+        return int(setting) if setting.isdigit() else _RETAINED
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found.
+    """The result of a rule.
 
     Attributes:
-        rule: the name of the rule.
+        rule: the rule's name.
         status: ``"wrong"``, ``"fine"`` or ``"unknown"``.
-        message: of what is wrong: what is wrong, with a number, and what to do. Of what is unknown: what is not known.
+        message: the problem with a number and the remedy, or the missing fact.
     """
 
     rule: str

@@ -9,37 +9,36 @@ from pillarbox._runtime.spark.session.requirements import (
     push_based_shuffle_problem,
     speculation_problem,
 )
-from pillarbox_tools.doctor.facts import Facts
-from pillarbox_tools.doctor.unknown import UnknownFactsError, known
+from pillarbox_tools.doctor.facts import Facts, MissingFactError, require
 
-# The oldest versions that pillarbox is tested with.
+# The oldest tested versions.
 _OLDEST = {"pyarrow": (18,), "pandas": (2, 2), "numpy": (1, 23, 2), "pyspark": (4, 1)}
-# Versions that driver and workers share: state and buffers go from one to the other.
+# Packages that must match in driver and workers, which exchange state and buffers.
 _SHARED = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy")
 
 
 def java(facts: Facts) -> str | None:
     """Check that Java is new enough for Spark 4."""
     version = facts.versions.get("java")
-    known(numbers_of(version), "the version of Java")
+    require(numbers_of(version), "the version of Java")
     return java_problem(version or "")
 
 
 def pandas(facts: Facts) -> str | None:
-    """Check that pandas is older than 3, which Spark's stateful Python API does not work with."""
+    """Check that pandas is older than 3, which Spark's stateful Python API does not support."""
     version = facts.versions.get("pandas")
-    known(numbers_of(version), "the version of pandas")
+    require(numbers_of(version), "the version of pandas")
     return pandas_problem(version or "")
 
 
 def packages(facts: Facts) -> str | None:
-    """Check that packages are at least as new as pillarbox needs them."""
-    told = {name: facts.versions[name] for name in _OLDEST if name in facts.versions}
-    if not told:
-        raise UnknownFactsError("the versions of packages")
-    for name, version in told.items():
-        found, oldest = numbers_of(version), _OLDEST[name]
-        if found is not None and found < oldest:
+    """Check that packages are new enough."""
+    versions = {name: facts.versions[name] for name in _OLDEST if name in facts.versions}
+    if not versions:
+        raise MissingFactError("the versions of packages")
+    for name, version in versions.items():
+        installed, oldest = numbers_of(version), _OLDEST[name]
+        if installed is not None and installed < oldest:
             least = ".".join(map(str, oldest))
             return (
                 f"{name} {version} is too old: pillarbox needs {least} or newer, so run pip install '{name}>={least}'"
@@ -48,10 +47,10 @@ def packages(facts: Facts) -> str | None:
 
 
 def workers_python(facts: Facts) -> str | None:
-    """Check that workers run the driver's Python."""
-    workers = known(facts.worker_versions, "the Python of the workers: none has told")
-    driver = known(facts.versions.get("python"), "the Python of the driver")
-    for worker in (each["python"] for each in workers if "python" in each):
+    """Check that workers run the driver's Python version."""
+    workers = require(facts.worker_versions, "the workers' Python: no task has reported it")
+    driver = require(facts.versions.get("python"), "the Python of the driver")
+    for worker in (report["python"] for report in workers if "python" in report):
         if (numbers_of(worker) or ())[:2] != (numbers_of(driver) or ())[:2]:
             return (
                 f"workers run Python {worker}, and the driver runs Python {driver}: functions are pickled by one and"
@@ -61,8 +60,8 @@ def workers_python(facts: Facts) -> str | None:
 
 
 def version_skew(facts: Facts) -> str | None:
-    """Check that driver and workers have the same versions of what they share."""
-    for worker in known(facts.worker_versions, "the packages of the workers: none has told"):
+    """Check that driver and workers have the same package versions."""
+    for worker in require(facts.worker_versions, "the workers' packages: no task has reported them"):
         differing = [
             f"{name} {worker.get(name, 'is missing')} (driver: {facts.versions[name]})"
             for name in _SHARED
@@ -77,8 +76,8 @@ def version_skew(facts: Facts) -> str | None:
 
 
 def spark_skew(facts: Facts) -> str | None:
-    """Check that PySpark is of the version of Spark."""
-    spark, pyspark = (known(facts.versions.get(name), f"the version of {name}") for name in ("spark", "pyspark"))
+    """Check that PySpark and Spark have the same minor version."""
+    spark, pyspark = (require(facts.versions.get(name), f"the version of {name}") for name in ("spark", "pyspark"))
     if (numbers_of(spark) or ())[:2] == (numbers_of(pyspark) or ())[:2]:
         return None
     minor = ".".join(map(str, (numbers_of(spark) or ())[:2]))
@@ -86,28 +85,28 @@ def spark_skew(facts: Facts) -> str | None:
 
 
 def speculation(facts: Facts) -> str | None:
-    """Check that speculation is off: two attempts of a task would work on the same state."""
+    """Check that speculation is off: two attempts of a task would change the same state."""
     return speculation_problem(facts.settings)
 
 
 def push_based_shuffle(facts: Facts) -> str | None:
-    """Check that no shuffle is pushed: Spark then does not compare what a task sends that runs again."""
+    """Check that push-based shuffle is off: with it, Spark does not compare the output of a repeated task."""
     return push_based_shuffle_problem(facts.settings)
 
 
 def worker_reuse(facts: Facts) -> str | None:
-    """Check that Python workers are used again."""
+    """Check that Spark reuses Python workers."""
     name = "spark.python.worker.reuse"
     if facts.settings.get(name, "true").strip().lower() == "true":
         return None
     return (
-        f"{name} is false: each task of Spark's gets a new Python process, which takes 1 second or more to import"
+        f"{name} is false: each Spark task starts a new Python process, which needs 1 second or more to import"
         " pandas and to open the functions again, so leave it true"
     )
 
 
 def retention(facts: Facts) -> str | None:
-    """Check that Spark keeps enough epochs to go back to, and not too many files."""
+    """Check that Spark keeps enough epochs for a return to an older one, and not too many files."""
     retained = facts.retained
     if retained < 10:
         return (

@@ -1,4 +1,4 @@
-"""Rules about a query: what its newest epochs and its history tell."""
+"""Rules about a query, from its newest epochs and its history."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pillarbox._copies import COPY_MS
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.doctor.facts import Facts
-from pillarbox_tools.doctor.unknown import UnknownFactsError, known
+from pillarbox_tools.doctor.facts import Facts, MissingFactError, require
 from pillarbox_tools.model.condition import (
     BEHIND,
     CONDITIONS,
@@ -27,7 +26,7 @@ from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexId, vertex_id
 from pillarbox_tools.model.windows import (
     DAY,
     HOUR,
@@ -37,59 +36,57 @@ from pillarbox_tools.model.windows import (
     recent_epochs,
 )
 
-# Fewer epochs with rows tell nothing.
+# Fewer epochs with rows are not enough for a finding.
 _FEW = 10
-# A fault in so many moments is no accident.
+# A fault in this many moments is not an accident.
 _SOME = 3
-_NO_EPOCHS = "the epochs of the query: none with rows has ended yet"
+_NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
 
 
 def query_of(facts: Facts) -> Snapshot:
-    """Return the query; without one, nothing about it is known."""
-    return known(facts.snapshot, "the query: give a checkpoint")
+    """Require the query's snapshot."""
+    return require(facts.snapshot, "the query: pass a checkpoint")
 
 
 def _epochs(facts: Facts) -> list[EpochRun]:
-    """Return the newest epochs with rows."""
-    return known([each for each in query_of(facts).epochs if each.rows] or None, _NO_EPOCHS)
+    return require([epoch for epoch in query_of(facts).epochs if epoch.rows] or None, _NO_EPOCHS)
 
 
 def _recent(facts: Facts) -> list[EpochRun]:
-    """Return the epochs with rows of the last five minutes, and at least the newest ones."""
-    return known(recent_epochs(query_of(facts), _SOME) or None, _NO_EPOCHS)
+    return require(recent_epochs(query_of(facts), _SOME) or None, _NO_EPOCHS)
 
 
 def moments_of(facts: Facts) -> list[Moment]:
-    """Return the history of the query; before the first epoch has ended, nothing is known."""
-    return known(query_of(facts).run.moments or None, "the history of the query: no epoch has ended yet")
+    """Require the query's history."""
+    return require(query_of(facts).run.moments or None, "the query's history: no epoch has ended yet")
 
 
 def executor_memory(facts: Facts) -> str | None:
-    """Check that the fullest worker process has a fifth of its memory left."""
+    """Check that the largest worker process has a fifth of its memory left."""
     memory = memory_of(query_of(facts))
-    limit = known(memory.limit, "the memory that workers may use: spark.executor.pyspark.memory is not set")
-    used = known(memory.bytes, "the memory of the workers")
+    limit = require(memory.limit, "the memory that workers may use: spark.executor.pyspark.memory is not set")
+    used = require(memory.bytes, "the workers' memory")
     if used < 0.8 * limit:
         return None
     return (
-        f"a worker process uses {used / limit:.0%} of its {limit >> 20} MiB: raise spark.executor.pyspark.memory, keep"
-        " less for each key, or raise the parallelism with pillarbox rescale"
+        f"a worker process uses {used / limit:.0%} of its {limit >> 20} MiB: raise spark.executor.pyspark.memory, store"
+        " less per key, or raise the parallelism with pillarbox rescale"
     )
 
 
 def container_memory(facts: Facts) -> str | None:
     """Check that each executor needs at most nine tenths of its container."""
     executors = executor_memory_of(query_of(facts))
-    limited = [(each, each.limit) for each in executors if each.limit] or None
-    unknown = "the memory of the containers: no task has read a limit, and no setting has one"
-    fullest, limit = max(known(limited, unknown), key=lambda pair: (pair[0].heap + pair[0].needed) / pair[1])
+    limited = [(executor, executor.limit) for executor in executors if executor.limit] or None
+    unknown = "the containers' memory: neither a task nor a setting has reported a limit"
+    fullest, limit = max(require(limited, unknown), key=lambda pair: (pair[0].heap + pair[0].needed) / pair[1])
     if fullest.heap + fullest.needed <= 0.9 * limit:
         return None
-    measured = "" if fullest.home_bytes is None else f", of which its homes have taken {readable(fullest.home_bytes)}"
+    measured = "" if fullest.home_bytes is None else f", of which its homes use {readable(fullest.home_bytes)}"
     return (
         f"the executor on {fullest.name} needs {readable(fullest.heap + fullest.needed)} of the"
         f" {readable(limit)} of its container: heap {readable(fullest.heap)},"
-        f" {', '.join(f'{each.name} {readable(each.bytes)}' for each in fullest.terms)}{measured}; set"
+        f" {', '.join(f'{term.name} {readable(term.bytes)}' for term in fullest.terms)}{measured}; set"
         f" spark.executor.memoryOverhead to {fullest.overhead >> 20}m (see pillarbox memory), or use more executors"
     )
 
@@ -100,7 +97,7 @@ def memory_runs_out(facts: Facts) -> str | None:
     if memory.full_at is None:
         if memory.limit is not None and memory.per_day is not None:
             return None
-        raise UnknownFactsError(f"when memory runs out: {memory.message}")
+        raise MissingFactError(f"when memory runs out: {memory.message}")
     days = (memory.full_at - query_of(facts).at) / DAY
     if days > 7:
         return None
@@ -111,125 +108,122 @@ def memory_runs_out(facts: Facts) -> str | None:
 
 
 def heavy_keys(facts: Facts) -> str | None:
-    """Check that no key has so many records that its task is what the epoch waits for."""
+    """Check that no heavy key makes its task the slowest of the epoch."""
     for skew in skew_of(_with_tasks(facts)):
         for key in skew.heavy:
             if key.share - key.error > 0.25 and skew.tasks > 2 and skew.factor > 2 and skew.busiest_ms > 500:
                 return (
                     f"key {key.key} has {key.share:.0%} (plus or minus {key.error:.0%}) of the records of"
-                    f" {name_of(query_of(facts), skew.program, skew.vertex)}, and its subtask is busy {skew.factor:.1f}"
-                    " times as long as the mean: aggregate before key_by(...), or make the key finer"
+                    f" {name_of(query_of(facts), (skew.program, skew.vertex))}, and its subtask is busy"
+                    f" {skew.factor:.1f} times as long as the mean: aggregate before key_by(...), or use a finer key"
                 )
     return None
 
 
 def skewed_tasks(facts: Facts) -> str | None:
-    """Check that no task has most of the work while the others of its operator wait. Window: five minutes."""
+    """Check that no task works while the others of its operator wait. Window: five minutes."""
     snapshot = query_of(facts)
     epochs = _recent(facts)
-    # The task holds the epochs up, and not the sink or Spark.
-    long = max(1000.0, 0.2 * sum(each.duration for each in epochs))
-    for (program, number), every in _runs(epochs).items():
-        runs = [each for each in every if each.tasks > 1]
-        busiest = sum(each.busiest_ms for each in runs)
-        others = sum((each.busy_ms - each.busiest_ms) / (each.tasks - 1) for each in runs)
+    # The task limits the epochs, not the sink or Spark.
+    long = max(1000.0, 0.2 * sum(epoch.duration for epoch in epochs))
+    for vertex, every in _runs(epochs).items():
+        runs = [run for run in every if run.tasks > 1]
+        busiest = sum(run.busiest_ms for run in runs)
+        others = sum((run.busy_ms - run.busiest_ms) / (run.tasks - 1) for run in runs)
         if busiest > long and busiest > 4 * others:
             return (
-                f"subtask {max(runs, key=lambda each: each.busiest_ms).busiest} of {name_of(snapshot, program, number)}"
-                f" is busy for {busiest / 1000:.1f} s of {len(runs)} epochs, and the others of its tasks for"
-                f" {others / 1000:.1f} s on average: look at its heavy keys, or at the partitions of the source"
+                f"subtask {max(runs, key=lambda run: run.busiest_ms).busiest} of {name_of(snapshot, vertex)}"
+                f" was busy for {busiest / 1000:.1f} s in {len(runs)} epochs, the other subtasks for"
+                f" {others / 1000:.1f} s on average: check its heavy keys, or the partitions of its source"
             )
     return None
 
 
 def _with_tasks(facts: Facts) -> EpochRun:
-    return known([each for each in _epochs(facts) if each.tasks] or None, "the tasks of an epoch with rows")[-1]
+    return require([epoch for epoch in _epochs(facts) if epoch.tasks] or None, "the tasks of an epoch with rows")[-1]
 
 
 def stuck_watermark(facts: Facts) -> str | None:
-    """Check that event time goes forward while newer records come."""
+    """Check that event time advances while newer records arrive."""
     epochs, snapshot = _epochs(facts), query_of(facts)
     if len(epochs) < _FEW:
-        raise UnknownFactsError(f"whether event time goes forward: fewer than {_FEW} epochs with rows have ended")
-    if not _newer_records_come(epochs):
-        return None  # the program has no event time, or its records are of one time: of a day, perhaps
-    for place, runs in _runs(epochs).items():
-        watermark, count = runs[-1].watermark, _standing([each.watermark for each in runs])
+        raise MissingFactError(f"whether event time advances: fewer than {_FEW} epochs with rows have ended")
+    if not _records_advance(epochs):
+        return None  # without event time, or all records have the same time, such as a day
+    for vertex, runs in _runs(epochs).items():
+        watermark, count = runs[-1].watermark, _unchanged([run.watermark for run in runs])
         if count < _FEW or watermark in (None, MAX_WATERMARK):
             continue
         if watermark == MIN_TIMESTAMP and not runs[-1].timers:
             continue  # nothing waits for it
         if watermark is not None and watermark > as_of(snapshot) + HOUR:
-            continue  # it is in the future, which is another rule's
-        why = next((held.message for held in held_watermarks(snapshot) if (held.program, held.vertex) == place), "")
-        said = "has not begun" if watermark == MIN_TIMESTAMP else "has stood still"
+            continue  # a watermark in the future has its own rule
+        why = next((held.message for held in held_watermarks(snapshot) if (held.program, held.vertex) == vertex), "")
+        progress = "has not begun" if watermark == MIN_TIMESTAMP else "has not advanced"
         return (
-            f"event time of {name_of(snapshot, *place)} {said} in {count} epochs with rows:"
-            f" {why or 'its input holds it'}; see with_idleness(...) for sources that may be silent"
+            f"event time of {name_of(snapshot, vertex)} {progress} in {count} epochs with rows:"
+            f" {why or 'its input holds it back'}; see with_idleness(...) for sources that may be silent"
         )
     return None
 
 
-def _standing(watermarks: list[int | None]) -> int:
-    """Return how many of the last watermarks are the same."""
-    return len(list(takewhile(lambda each: each == watermarks[-1], reversed(watermarks))))
+def _unchanged(watermarks: list[int | None]) -> int:
+    return len(list(takewhile(lambda watermark: watermark == watermarks[-1], reversed(watermarks))))
 
 
-def _newer_records_come(epochs: list[EpochRun]) -> bool:
-    """Return whether the newest records are newer than they were some epochs ago, as far as tasks are known."""
+def _records_advance(epochs: list[EpochRun]) -> bool:
+    """Return whether the newest records are newer than some epochs ago, by the known tasks."""
     newest = [
-        max(times) for epoch in epochs if (times := [each.event_times[1] for each in epoch.tasks if each.event_times])
+        max(times) for epoch in epochs if (times := [task.event_times[1] for task in epoch.tasks if task.event_times])
     ]
     return len(newest) > 1 and newest[-1] > newest[0]
 
 
-def _runs(epochs: list[EpochRun]) -> dict[tuple[str, int], list[OperatorReport]]:
-    """Return the runs of each vertex, the oldest first."""
-    found: dict[tuple[str, int], list[OperatorReport]] = {}
+def _runs(epochs: list[EpochRun]) -> dict[VertexId, list[OperatorReport]]:
+    runs: dict[VertexId, list[OperatorReport]] = {}
     for epoch in epochs:
         for run in epoch.vertices:
-            found.setdefault((run.program, run.number), []).append(run)
-    return found
+            runs.setdefault(vertex_id(run), []).append(run)
+    return runs
 
 
 def condition(name: str) -> Callable[[Facts], str | None]:
-    """Return the rule that checks for one of the conditions of a query as a whole."""
+    """Return the rule for a condition of the query as a whole."""
 
     def check(facts: Facts) -> str | None:
         snapshot = query_of(facts)
-        found = next((each for each in conditions_of(snapshot) if each.name == name), None)
-        return None if found is None else f"{found.line}: {_NEXT_STEP[name]}"
+        condition = next((condition for condition in conditions_of(snapshot) if condition.name == name), None)
+        return None if condition is None else f"{condition.line}: {_NEXT_STEP[name]}"
 
     check.__name__ = name.replace(" ", "_")
     return check
 
 
 _NEXT_STEP = {
-    GONE: "look at its machine and its log, and start it again; its checkpoint is whole",
-    CRASH_LOOP: "look at the newest failure, and let the supervisor wait longer between two starts",
+    GONE: "check its machine and its log, and start it again; its checkpoint is intact",
+    CRASH_LOOP: "check the newest failure, and make the supervisor wait longer between starts",
     HUNG: (
-        "look at the running stages on the page and in Spark's UI; likely causes are a function or a sink that waits"
-        " for a service without a time-out"
+        "check the running stages on the page and in Spark's UI; the likely cause is a function or sink that waits for"
+        " a service without a timeout"
     ),
     FUTURE: (
-        "drop or mend records with such times before event time is assigned; the watermark never goes back, so restart"
-        " from an earlier savepoint, or from an earlier copy of the checkpoint"
+        "drop or correct such records before event time is assigned; the watermark never goes back, so restart from an"
+        " earlier savepoint, or from an earlier copy of the checkpoint"
     ),
-    BEHIND: "raise the parallelism with pillarbox rescale, or see which operator takes longest on the page",
-    SILENT: "look at the source and at what fills it; if that is how it is meant, nothing is wrong with the query",
+    BEHIND: "raise the parallelism with pillarbox rescale, or find the slowest operator on the page",
+    SILENT: "check the source and its producers; if no input is expected, nothing is wrong with the query",
 }
 
 
 def piling_timers(facts: Facts) -> str | None:
-    """Check that keys have a few timers each. Windows have one for each of their panes, by design."""
-    plan = query_of(facts).plan
-    kinds = {} if plan is None else {(each.program, each.number): each.kind for each in plan.vertices}
+    """Check that keys have few timers. Windows have one per pane, by design."""
+    kinds = {vertex_id(vertex): vertex.kind for vertex in query_of(facts).vertices}
     for vertex in (runs[-1] for runs in _runs(_epochs(facts)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0
-        is_window = "window" in kinds.get((vertex.program, vertex.number), "")
+        is_window = "window" in kinds.get(vertex_id(vertex), "")
         if not is_window and keys and timers > 100 * keys and timers > 10_000:
             return (
-                f"the keys of {name_of(query_of(facts), vertex.program, vertex.number)} have"
+                f"the keys of {name_of(query_of(facts), vertex_id(vertex))} have"
                 f" {timers / keys:,.0f} timers each, {timers:,} in all: register one timer and move it, as in"
                 " ctx.timer_service().delete_event_time_timer(...)"
             )
@@ -237,20 +231,20 @@ def piling_timers(facts: Facts) -> str | None:
 
 
 def endless_state(facts: Facts) -> str | None:
-    """Check that state does not grow for ever. Window: a day, and an hour at least.
+    """Check that state does not grow without bound. Window: a day, at least an hour.
 
-    Keys that come and go make a curve with steps down; the keys of state without an end only grow.
+    The number of keys that expire goes down in steps; unbounded state only grows.
     """
     moments, snapshot = moments_of(facts), query_of(facts)
     now = as_of(snapshot)
     if moments[-1].at - moments[0].at < HOUR:
-        raise UnknownFactsError("whether state grows for ever: the history is shorter than an hour")
+        raise MissingFactError("whether state grows without bound: the history is shorter than an hour")
     for uid, keys in moments[-1].keys.items():
-        of_day = [each for each in moments if uid in each.keys and each.at >= now - DAY]
+        of_day = [moment for moment in moments if uid in moment.keys and moment.at >= now - DAY]
         if len(of_day) < _FEW or keys <= 100_000:
             continue
         steps = [later.keys[uid] - earlier.keys[uid] for earlier, later in pairwise(of_day)]
-        came, went = sum(each for each in steps if each > 0), -sum(each for each in steps if each < 0)
+        came, went = sum(step for step in steps if step > 0), -sum(step for step in steps if step < 0)
         hour = keys - moment_at(of_day, now - HOUR).keys[uid]
         lately = keys - moment_at(of_day[:-1], now - NOW).keys[uid]
         span = of_day[-1].at - of_day[0].at
@@ -258,70 +252,69 @@ def endless_state(facts: Facts) -> str | None:
         if came - went > 0.01 * keys and went <= 0.1 * came and steady and hour > 0 and lately > 0:
             return (
                 f"the keys of {uid!r} have grown from {of_day[0].keys[uid]:,} to {keys:,} in {span / HOUR:.1f} hours,"
-                " and hardly any went: give its states a time-to-live (StateTtlConfig), or clear them in a timer"
+                " and few were removed: give its states a time-to-live (StateTtlConfig), or clear them in a timer"
             )
     return None
 
 
 def partitions_and_cores(facts: Facts) -> str | None:
     """Check that there are not many more state partitions than cores."""
-    cores = known(facts.cores, "the cores of the cluster")
-    said = facts.settings.get("parallelism", "")
-    if not said.isdigit():
-        raise UnknownFactsError("the parallelism of the query")
-    partitions = int(said)
+    cores = require(facts.cores, "the cores of the cluster")
+    setting = facts.settings.get("parallelism", "")
+    if not setting.isdigit():
+        raise MissingFactError("the parallelism of the query")
+    partitions = int(setting)
     if partitions > 8 * cores and partitions > 32:
         return (
-            f"the query has {partitions} state partitions and {cores} cores: each partition costs an epoch some"
-            f" milliseconds, so rescale it to {2 * cores}, with pillarbox rescale"
+            f"the query has {partitions} state partitions and {cores} cores: each partition adds"
+            f" milliseconds to every epoch, so rescale it to {2 * cores} with pillarbox rescale"
         )
     return None
 
 
 def back_pressure(facts: Facts) -> str | None:
-    """Check that the JVM takes what tasks emit."""
+    """Check that the JVM keeps up with the tasks' output."""
     for vertex in _epochs(facts)[-1].vertices:
         if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(facts, vertex):
             return (
-                f"tasks of {name_of(query_of(facts), vertex.program, vertex.number)} waited"
-                f" {vertex.back_pressured_ms / 1000:.1f} s for their output to be taken, and were busy for"
-                f" {vertex.busy_ms / 1000:.1f} s: the sink is slower than the program, so look at it first"
+                f"tasks of {name_of(query_of(facts), vertex_id(vertex))} waited"
+                f" {vertex.back_pressured_ms / 1000:.1f} s to send their output, and were busy for"
+                f" {vertex.busy_ms / 1000:.1f} s: the sink is slower than the program, so check it first"
             )
     return None
 
 
 def _is_usual(facts: Facts, vertex: OperatorReport) -> bool:
-    """Return whether a vertex was back-pressured in most of the last epochs."""
-    runs = _runs(_epochs(facts)[-_FEW:])[vertex.program, vertex.number]
-    return sum(each.back_pressured_ms > 3 * each.busy_ms for each in runs) > len(runs) / 2
+    runs = _runs(_epochs(facts)[-_FEW:])[vertex_id(vertex)]
+    return sum(run.back_pressured_ms > 3 * run.busy_ms for run in runs) > len(runs) / 2
 
 
 def tasks_in_workers(facts: Facts) -> str | None:
     """Check that tasks that should have homes have them."""
-    newest = known(query_of(facts).epochs[-_FEW:] or None, "where tasks run: no epoch has ended yet")
-    for runs in _runs(newest).values():
-        without = sum(sum(each.fallbacks.values()) for each in runs)
+    newest = require(query_of(facts).epochs[-_FEW:] or None, "the processes of the tasks: no epoch has ended yet")
+    for vertex, runs in _runs(newest).items():
+        without = sum(sum(run.fallbacks.values()) for run in runs)
         if without:
-            why = next(reason for each in reversed(runs) for reason in each.fallbacks)
+            why = next(reason for run in reversed(runs) for reason in run.fallbacks)
             return (
-                f"{without:,} of {sum(each.tasks for each in runs):,} tasks of"
-                f" {name_of(query_of(facts), runs[-1].program, runs[-1].number)} in the last {len(newest)} epochs ran"
-                f" in Python workers, as no home could be had: {why}. There, an epoch may read the whole log of its"
-                ' task, and on_barrier="carry" waits for requests as "drain" does: look in the log of the executors, or'
-                " set spark.pillarbox.homes to off if this platform starts no processes"
+                f"{without:,} of {sum(run.tasks for run in runs):,} tasks of"
+                f" {name_of(query_of(facts), vertex)} in the last {len(newest)} epochs ran"
+                f" in Python workers, because no home was available: {why}. There, an epoch may read its task's"
+                ' whole log, and on_barrier="carry" waits for requests like "drain": check the log of the executors, or'
+                " set spark.pillarbox.homes to off if this platform cannot start processes"
             )
     return None
 
 
 def slow_copies(facts: Facts) -> str | None:
-    """Check that copies of emitted values take little of the tasks' time."""
+    """Check that copying emitted values takes little of the tasks' time."""
     newest = _epochs(facts)[-1]
     for vertex in newest.vertices:
         for name, took in vertex.counters.items():
             uid, is_copies, kind = name.rpartition(f".{COPY_MS}")
             if is_copies and took > 1000 and took > 0.2 * vertex.busy_ms:
                 return (
-                    f"{took / 1000:.1f} s of epoch {newest.number} went into copies of {kind}, which {uid!r} emits"
+                    f"{took / 1000:.1f} s of epoch {newest.number} were spent on copies of {kind}, which {uid!r} emits"
                     f" ({took / max(took, vertex.busy_ms):.0%} of its tasks' busy time): emit tuples or rows, declare"
                     f" pillarbox.immutable({kind}) if its instances never change, or call env.enable_object_reuse()"
                 )

@@ -1,4 +1,4 @@
-"""Rules about what goes wrong again and again: records, calls, tasks and homes. Each judges the present."""
+"""Rules about repeated faults of records, calls, tasks and homes. Each reports present faults only."""
 
 from __future__ import annotations
 
@@ -11,71 +11,67 @@ from pillarbox_tools.model.condition import clock
 from pillarbox_tools.model.snapshot import Moment
 from pillarbox_tools.model.windows import HOUR, MINUTE, QUARTER, Fault, fault_in, within
 
-# A fault in so many moments is no accident.
+# A fault in this many moments is not an accident.
 _SOME = 3
 
 
 def repeated_tasks(facts: Facts) -> str | None:
-    """Check that Spark seldom has to repeat a task. Window: an hour."""
+    """Check that Spark seldom repeats tasks. Window: an hour."""
     moments_of(facts)
-    found = fault_in(
-        query_of(facts), lambda each: each.repeated, lambda each: each.epochs, least=2, share=0.05, window=HOUR
+    fault = fault_in(
+        query_of(facts), lambda moment: moment.repeated, lambda moment: moment.epochs, least=2, share=0.05, window=HOUR
     )
-    if found is None:
+    if fault is None:
         return None
     return (
-        f"Spark has repeated {found.count} tasks in {found.of} epochs of the last {_span(found)}, since"
-        f" {clock(found.since)}: look in the log of the executors for what ended the first attempts, such as a lack of"
-        " memory"
+        f"Spark has repeated {fault.count} tasks in {fault.of} epochs of the last {_span(fault)}, since"
+        f" {clock(fault.since)}: check the log of the executors for the cause, such as a lack of memory"
     )
 
 
 def restarting_homes(facts: Facts) -> str | None:
-    """Check that homes do not end again and again. That all of an executor's end at once is one fault.
-
-    Window: an hour.
-    """
+    """Check that homes do not end repeatedly. The loss of all homes of an executor counts once. Window: an hour."""
     moments_of(facts)
     snapshot = query_of(facts)
-    recent = [each for each in within(snapshot, HOUR) if each.home_restarts]
-    if len(recent) < _SOME or not any(each.home_restarts for each in within(snapshot, QUARTER)):
+    recent = [moment for moment in within(snapshot, HOUR) if moment.home_restarts]
+    if len(recent) < _SOME or not any(moment.home_restarts for moment in within(snapshot, QUARTER)):
         return None
-    count = sum(each.home_restarts for each in recent)
+    count = sum(moment.home_restarts for moment in recent)
     return (
-        f"{count:,} homes were started again in {len(recent)} of the last 60 minutes, each with all of its state to"
-        " read. Likely causes: the system ended them for memory (see pillarbox memory), a function crashes or calls"
-        " os._exit(), or a function does not return within five seconds when its epoch is cancelled. The log of the"
-        " executors tells how each one ended"
+        f"{count:,} homes were restarted in {len(recent)} of the last 60 minutes, and each read all of its state again."
+        " Likely causes: the system killed them for memory (see pillarbox memory), a function crashes or calls"
+        " os._exit(), or a function does not return within five seconds when its epoch is cancelled. The executors'"
+        " log has the exit of each home"
     )
 
 
 def lost_records(facts: Facts) -> str | None:
-    """Check that few of an operator's records come too late. Window: fifteen minutes."""
+    """Check that few records of an operator are late. Window: fifteen minutes."""
     return _share_of_input(
         facts,
         "late_records_dropped",
-        "came too late and went nowhere: raise the bound of the watermark strategy, or send them to a side output"
+        "were late and dropped: raise the bound of the watermark strategy, or send them to a side output"
         " (side_output_late_data)",
     )
 
 
 def dead_letters(facts: Facts) -> str | None:
-    """Check that few of an operator's records make it fail. Window: fifteen minutes."""
+    """Check that few records of an operator fail. Window: fifteen minutes."""
     return _share_of_input(
-        facts, "dead_letters", "became dead letters: read the side output of on_error to see which, and why"
+        facts, "dead_letters", "became dead letters: read the side output of on_error for the records and errors"
     )
 
 
 def _share_of_input(facts: Facts, counter: str, what: str) -> str | None:
     snapshot = query_of(facts)
-    names = {name for each in moments_of(facts) for name in each.counters if name.endswith(f".{counter}")}
+    names = {name for moment in moments_of(facts) for name in moment.counters if name.endswith(f".{counter}")}
     for uid in sorted(name.rpartition(".")[0] for name in names):
         bad = partial(_counted, names=[f"{uid}.{counter}"])
-        found = fault_in(snapshot, bad, partial(_input, uid=uid), least=10, share=0.01)
-        if found is not None:
+        fault = fault_in(snapshot, bad, partial(_input, uid=uid), least=10, share=0.01)
+        if fault is not None:
             return (
-                f"{found.count:,} of {found.of:,} records of {uid!r} ({found.share:.1%}) in the last {_span(found)},"
-                f" since {clock(found.since)}, {what}"
+                f"{fault.count:,} of {fault.of:,} records of {uid!r} ({fault.share:.1%}) in the last {_span(fault)},"
+                f" since {clock(fault.since)}, {what}"
             )
     return None
 
@@ -84,20 +80,20 @@ _CALLS = ("completed", "failed", "timed_out")
 
 
 def failing_calls(facts: Facts) -> str | None:
-    """Check that few calls of services fail. Window: fifteen minutes."""
+    """Check that few service calls fail. Window: fifteen minutes."""
     moments, snapshot = moments_of(facts), query_of(facts)
-    calls = {uid for each in (() if snapshot.plan is None else snapshot.plan.vertices) for uid in each.calls}
-    counters = {name for each in moments for name in each.counters}
-    # An operator that calls a service has all three counters; a function may have one of its own by such a name.
+    calls = {uid for vertex in snapshot.vertices for uid in vertex.calls}
+    counters = {name for moment in moments for name in moment.counters}
+    # An operator with service calls has all three counters; a function may have one with the same name.
     calls |= {name.rpartition(".")[0] for name in counters if _has_calls(name.rpartition(".")[0], counters)}
     for uid in sorted(calls):
         bad, every = ([f"{uid}.{name}" for name in names] for names in (_CALLS[1:], _CALLS))
-        found = fault_in(snapshot, partial(_counted, names=bad), partial(_counted, names=every), least=10, share=0.05)
-        if found is not None:
+        fault = fault_in(snapshot, partial(_counted, names=bad), partial(_counted, names=every), least=10, share=0.05)
+        if fault is not None:
             return (
-                f"{found.count:,} of {found.of:,} records of {uid!r} ({found.share:.0%}) in the last {_span(found)}"
-                f" failed or timed out, since {clock(found.since)}: look at the service, and at timeout, retry_strategy"
-                " and rate_limit of the operator"
+                f"{fault.count:,} of {fault.of:,} records of {uid!r} ({fault.share:.0%}) in the last {_span(fault)}"
+                f" failed or timed out, since {clock(fault.since)}: check the service, and timeout, retry_strategy and"
+                " rate_limit of the operator"
             )
     return None
 

@@ -1,4 +1,4 @@
-"""Findings of the doctor at a start, and in the first epoch: each is one warning in the log."""
+"""The doctor's findings at a query's start and in its first epoch, logged as warnings."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from pillarbox_tools.doctor.rules import Rule, wrong
 
 _log = logging.getLogger("pillarbox")
 
-_telling = threading.Lock()
-# The findings that this process has logged: rules and messages.
-_told: set[tuple[str, str]] = set()
+_logging = threading.Lock()
+# Findings that this process has logged: (rule, message).
+_logged: set[tuple[str, str]] = set()
 
 
 def warn_of_findings(facts: Facts, rules: Sequence[Rule]) -> None:
-    """Log what rules find, each finding once in this process. It raises nothing: the query can do without. Any thread.
+    """Log the rules' findings, each once per process. Any thread may call it. Never raises: the query does not need it.
 
     Args:
-        facts: those that are known without a job and without a request to a store.
+        facts: the facts known without a Spark job and without a request to a store.
     """
     try:
-        found = wrong(facts, rules)
-    except Exception as error:  # such as a version that has no numbers
-        _log.debug("the doctor could not look at a query: %s", describe(error))
+        findings = wrong(facts, rules)
+    except Exception as error:  # such as a version without numbers
+        _log.debug("the doctor could not examine a query: %s", describe(error))
         return
-    for finding in found:
-        with _telling:
-            is_new = (finding.rule, finding.message) not in _told
-            _told.add((finding.rule, finding.message))
+    for finding in findings:
+        with _logging:
+            is_new = (finding.rule, finding.message) not in _logged
+            _logged.add((finding.rule, finding.message))
         if is_new:
             _log.warning("%s (a finding of pillarbox doctor: %s)", finding.message, finding.rule)

@@ -1,7 +1,7 @@
-"""Exporters: the metrics of queries for Prometheus and for OpenTelemetry.
+"""Exporters of query metrics: Prometheus and OpenTelemetry.
 
-Start with `metric.py`, which lists all metrics; `readings.py` takes them from an epoch, `ledger.py` adds them up in the
-thread that feeds the model of a query, and `prometheus.py` and `otel.py` hand them on. It imports `model` and what all
-layers share, and knows no Spark. The libraries of the extras `metrics` and `otel` are imported when they are needed.
-Weak spot: an epoch whose progress Spark has let go before it was read is in no sum.
+Start with `metric.py`, the list of all metrics. `readings.py` extracts them from an epoch, `query_metrics.py` adds them
+up in the thread that feeds the model, and `prometheus.py` and `otel.py` export them. It imports `model` and the layers
+shared by all, and no Spark. The libraries of the extras `metrics` and `otel` are imported on use. Weak spot: an epoch
+whose progress report Spark discards before it is read is in no sum.
 """

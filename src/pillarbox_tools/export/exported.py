@@ -1,104 +1,102 @@
-"""The queries that one exporter tells of, each under a name of its own."""
+"""The queries of one exporter, each with a unique label."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
 
-from pillarbox_tools.export.ledger import Ledger, Standing, Values
 from pillarbox_tools.export.metric import FAILURES, STARTS, Metric
+from pillarbox_tools.export.query_metrics import MetricValues, QueryMetrics, Values
 
-# Queries that have ended are told of until there are more than so many.
+# Ended queries that stay exported.
 _MOST_ENDED = 20
-# Counters of runs that have ended are kept, also of labels that the newest run does not have, until there are more.
+# Maximum number of stored counters of ended runs, including labels that the newest run does not have.
 _MOST_SUMS = 2_000
 
-#: The values of each metric by the values of its labels, the query's first; divided, so in the metric's unit.
+#: Values by metric and label values, in the metric's unit. The first label is the query's.
 Samples = Mapping[Metric, Mapping[tuple[str, ...], float]]
 
 
-class _Told:
-    """What is told under one name: a query, and the runs of it before, whose counters continue."""
+class _ExportedQuery:
+    """The runs of a query under one label: counters continue over its runs."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self._earlier: list[Ledger] = []
-        # Of this process: the history of the checkpoint may not reach as far back, or there is none.
+    def __init__(self, metrics: QueryMetrics) -> None:
+        self.metrics = metrics
+        self._earlier: list[QueryMetrics] = []
+        # In this process: the checkpoint's history may be shorter, or missing.
         self._starts, self._failures = 1, 0
         self._sums: Values = {}
 
-    def follow_with(self, ledger: Ledger) -> None:
-        """Tell of another run from now on."""
-        self._earlier.append(self.ledger)
+    def follow_with(self, metrics: QueryMetrics) -> None:
+        self._earlier.append(self.metrics)
         self._starts += 1
-        self.ledger = ledger
+        self.metrics = metrics
 
-    def standing(self) -> Standing:
-        """Return how the newest run stands, with the counters of all of them."""
-        for earlier in [each for each in self._earlier if each.has_ended]:
-            _add(self._sums, earlier.standing().counters)
+    def values(self) -> MetricValues:
+        """Return the newest run's gauges, and the counters of all runs."""
+        for earlier in [metrics for metrics in self._earlier if metrics.has_ended]:
+            _add(self._sums, earlier.values().counters)
             self._earlier.remove(earlier)
             self._failures += earlier.has_failed
-        found = self.ledger.standing()
+        values = self.metrics.values()
         if len(self._sums) > _MOST_SUMS:
-            # Each run has had other operators, sources or names of metrics.
-            self._sums = {place: sum_ for place, sum_ in self._sums.items() if place in found.counters}
-        for each in (self._sums, *(earlier.standing().counters for earlier in self._earlier)):
-            _add(found.counters, each)
-        failures = self._failures + self.ledger.has_failed
-        for place, count in ((STARTS, self._starts), (FAILURES, failures)):
-            found.counters[place, ()] = max(found.counters[place, ()], count)
-        return found
+            # Each run had other operators, sources or metric names.
+            self._sums = {series: sum_ for series, sum_ in self._sums.items() if series in values.counters}
+        for counters in (self._sums, *(earlier.values().counters for earlier in self._earlier)):
+            _add(values.counters, counters)
+        failures = self._failures + self.metrics.has_failed
+        for metric, count in ((STARTS, self._starts), (FAILURES, failures)):
+            values.counters[metric, ()] = max(values.counters[metric, ()], count)
+        return values
 
 
-# These count all runs of a query, by its history.
+# Counters that cover all runs already, by the query's history.
 _OF_ALL_RUNS = {(STARTS, ()), (FAILURES, ())}
 
 
 def _add(sums: Values, more: Values) -> None:
-    for place, value in more.items():
-        if place not in _OF_ALL_RUNS:
-            sums[place] = sums.get(place, 0) + value
+    for series, value in more.items():
+        if series not in _OF_ALL_RUNS:
+            sums[series] = sums.get(series, 0) + value
 
 
-class Exported:
+class ExportedQueries:
     """The queries of an exporter. Any thread may call its methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: dict[str, _Told] = {}
+        self._queries: dict[str, _ExportedQuery] = {}
 
-    def add(self, ledger: Ledger) -> None:
-        """Tell of a query, if it is not told of. Another run of a query continues the counters of the run before.
+    def add(self, metrics: QueryMetrics) -> None:
+        """Export a query. A new run of the same query continues its counters.
 
-        Its label is its name, or its id if it has none; where another query that runs has that name, both.
+        Its label is its name, or its id if it has no name; both, if another running query has the name.
         """
         with self._lock:
-            label = self._label(ledger)
-            present = self._told.get(label)
+            label = self._label(metrics)
+            present = self._queries.get(label)
             if present is None:
-                self._told[label] = _Told(ledger)
-            elif present.ledger is not ledger:
-                present.follow_with(ledger)
-            ended = [label for label, told in self._told.items() if told.ledger.has_ended]
+                self._queries[label] = _ExportedQuery(metrics)
+            elif present.metrics is not metrics:
+                present.follow_with(metrics)
+            ended = [label for label, exported in self._queries.items() if exported.metrics.has_ended]
             for old in ended[: max(0, len(ended) - _MOST_ENDED)]:
-                del self._told[old]
+                del self._queries[old]
 
-    def _label(self, ledger: Ledger) -> str:
-        label = ledger.name or ledger.id
-        for known, told in self._told.items():
-            if told.ledger.id == ledger.id:
-                return known
-        present = self._told.get(label)
-        return label if present is None or present.ledger.has_ended else f"{label} {ledger.id}"
+    def _label(self, metrics: QueryMetrics) -> str:
+        label = metrics.name or metrics.id
+        for name, exported in self._queries.items():
+            if exported.metrics.id == metrics.id:
+                return name
+        present = self._queries.get(label)
+        return label if present is None or present.metrics.has_ended else f"{label} {metrics.id}"
 
     def samples(self) -> Samples:
-        """Return the samples of all queries, by metric."""
-        found: dict[Metric, dict[tuple[str, ...], float]] = {}
+        samples: dict[Metric, dict[tuple[str, ...], float]] = {}
         with self._lock:
-            for label, told in self._told.items():
-                standing = told.standing()
-                for (metric, labels), value in [*standing.counters.items(), *standing.gauges.items()]:
-                    place = label, *labels
-                    found.setdefault(metric, {})[place] = value / metric.divisor
-        return found
+            for label, exported in self._queries.items():
+                values = exported.values()
+                for (metric, labels), value in [*values.counters.items(), *values.gauges.items()]:
+                    label_values = label, *labels
+                    samples.setdefault(metric, {})[label_values] = value / metric.divisor
+        return samples

@@ -1,7 +1,7 @@
-"""The metrics that exporters tell of, each with its names in Prometheus and in OpenTelemetry.
+"""The exported metrics, with their names in Prometheus and in OpenTelemetry.
 
-OpenTelemetry's exporters, and Prometheus itself, make the same name in Prometheus of the name in OpenTelemetry and its
-unit, so that a board reads both.
+OpenTelemetry's exporters, and Prometheus itself, derive the same Prometheus name from the OpenTelemetry name and unit,
+so a board can read both.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class Metric(NamedTuple):
     """A metric.
 
     Attributes:
-        kind: a ``counter`` never falls while its query runs in this process.
-        name: in OpenTelemetry, after ``pillarbox.``.
-        unit: by UCUM; those in braces are words for people.
-        help: what it is.
-        labels: besides ``query``, which all metrics have.
-        divisor: the number by which values are divided to be in the unit: times are milliseconds in reports.
-        field: the field of an ``OperatorReport`` that it has, or empty.
-        counter: the operators' own counter that it has, or empty.
+        kind: a ``counter`` never decreases while its query runs in this process.
+        name: OpenTelemetry name, without ``pillarbox.``.
+        unit: UCUM unit; a unit in braces is a word.
+        help: description.
+        labels: labels besides ``query``, which all metrics have.
+        divisor: divides reported values into the unit; reports have milliseconds.
+        field: its field of ``OperatorReport``, or empty.
+        counter: its operator counter, or empty.
     """
 
     kind: Literal["counter", "gauge"]
@@ -37,20 +37,20 @@ class Metric(NamedTuple):
 
     @property
     def prometheus_name(self) -> str:
-        """The name of its samples in Prometheus."""
+        """The Prometheus name of its samples."""
         total = "_total" if self.kind == "counter" else ""
         return f"pillarbox_{self.name.replace('.', '_')}{_SUFFIXES.get(self.unit, '')}{total}"
 
     @property
     def otel_name(self) -> str:
-        """The name of its instrument in OpenTelemetry."""
+        """The OpenTelemetry name of its instrument."""
         return f"pillarbox.{self.name}"
 
 
-#: Of each metric that is of one operator, or of the operators that run in one task, which the head's uid stands for.
+#: Label of an operator's metrics. The head's uid stands for all operators of its task.
 OPERATOR = ("operator",)
 
-#: All metrics, in the order in which they are told.
+#: All metrics, in export order.
 METRICS: list[Metric] = []
 
 
@@ -77,122 +77,118 @@ _counter, _gauge = partial(_metric, "counter"), partial(_metric, "gauge")
 
 # -- the query --
 
-INFO = _gauge("query.info", "", "1; the labels tell what runs the query.", ("query_id", "spark", "version"))
+INFO = _gauge("query.info", "", "1; the labels have the query's id and versions.", ("query_id", "spark", "version"))
 UP = _gauge("query.up", "", "1 while the query runs, 0 when it has ended.")
-STARTS = _counter("query.starts", "{start}", "Starts of the query, by the history of its checkpoint.")
+STARTS = _counter("query.starts", "{start}", "Starts of the query, by its checkpoint's history.")
 FAILURES = _counter(
     "query.failures", "{failure}", "Runs of the query that failed, or whose driver was lost, by its history."
 )
 CONDITION = _gauge("query.condition", "", "1 while the query has this condition, else 0.", ("condition",))
-RUN_BEGAN = _gauge("run.began.timestamp", "s", "When this run was started (Unix time).")
-EPOCH_RUNNING = _gauge("epoch.running", "s", "How long the epoch has run that runs now; 0: none does.")
-INPUT_AGE = _gauge("input.age", "s", "How long ago the last epoch with rows ended.")
-TRIGGER = _gauge("trigger.interval", "s", "The interval of the query's trigger, if it has one.")
-EPOCHS = _counter("epochs", "{epoch}", "Epochs that were committed.")
-EPOCH_TIME = _counter("epoch.time", "s", "The time that epochs took, from trigger to commit.")
-EPOCH_DURATION = _gauge("epoch.duration", "s", "The time that the newest epoch took.")
-EPOCH_NUMBER = _gauge("epoch.number", "", "The number of the newest epoch: Spark's batch id.")
-EPOCH_END = _gauge("epoch.end.timestamp", "s", "When the newest epoch ended (Unix time).")
-SPARK_TIME = _counter("spark.time", "s", "The time of Spark's parts of epochs; addBatch has the tasks.", ("part",))
-STATE_COMMIT = _counter("state.commit.time", "s", "The time that the commits of Spark's state stores took.")
-ROWS_IN = _counter("rows.in", "{row}", "Rows that came in from all sources.")
-ROWS_OUT = _counter("rows.out", "{row}", "Rows that the sink says it has written.")
-SOURCE_ROWS = _counter("source.rows", "{row}", "Rows that came in from a source.", ("source",))
-SOURCE_BACKLOG = _gauge(
-    "source.backlog", "{row}", "How far a source's newest offsets were ahead of what was read.", ("source",)
+RUN_BEGAN = _gauge("run.began.timestamp", "s", "Start of this run (Unix time).")
+EPOCH_RUNNING = _gauge("epoch.running", "s", "Time since the running epoch began; 0 between epochs.")
+INPUT_AGE = _gauge("input.age", "s", "Time since the last epoch with rows ended.")
+TRIGGER = _gauge("trigger.interval", "s", "The query's trigger interval, if it has one.")
+EPOCHS = _counter("epochs", "{epoch}", "Committed epochs.")
+EPOCH_TIME = _counter("epoch.time", "s", "Total duration of epochs, from trigger to commit.")
+EPOCH_DURATION = _gauge("epoch.duration", "s", "Duration of the newest epoch.")
+EPOCH_NUMBER = _gauge("epoch.number", "", "Number of the newest epoch: Spark's batch id.")
+EPOCH_END = _gauge("epoch.end.timestamp", "s", "End of the newest epoch (Unix time).")
+SPARK_TIME = _counter(
+    "spark.time", "s", "Duration of Spark's phases of epochs; addBatch includes the tasks.", ("part",)
 )
-WORKER_MEMORY = _gauge("worker.memory", "By", "The resident memory of the fullest worker process.")
-LEFT_OUT = _gauge("metrics.left_out", "", "Names of user metrics beyond the most that are exported.")
+STATE_COMMIT = _counter("state.commit.time", "s", "Commit time of Spark's state stores.")
+ROWS_IN = _counter("rows.in", "{row}", "Rows from all sources.")
+ROWS_OUT = _counter("rows.out", "{row}", "Rows that the sink reports as written.")
+SOURCE_ROWS = _counter("source.rows", "{row}", "Rows from a source.", ("source",))
+SOURCE_BACKLOG = _gauge("source.backlog", "{row}", "A source's newest offsets minus its read offsets.", ("source",))
+WORKER_MEMORY = _gauge("worker.memory", "By", "Resident memory of the largest worker process.")
+LEFT_OUT = _gauge("metrics.left_out", "", "Names of user metrics that are beyond the limit, and not exported.")
 
-# -- tasks: all of a vertex together --
+# -- tasks: all of a vertex --
 
-TASKS = _counter("tasks", "{task}", "Tasks that ran, one an epoch and subtask.", field="tasks")
+TASKS = _counter("tasks", "{task}", "Tasks that ran: one per epoch and subtask.", field="tasks")
 REPEATED = _counter("tasks.repeated", "{task}", "Tasks that Spark had to repeat.", field="repeated")
-UNFINISHED = _gauge("tasks.unfinished", "{task}", "Tasks with requests for the next epoch.", OPERATOR)
-SENT = _counter("records.sent", "{record}", "Records that were sent, to each task that gets one.", field="records_out")
-BYTES_SENT = _counter("buffers.sent", "By", "Bytes of the buffers that were sent.", field="bytes_out")
-BUSY = _counter("busy.time", "s", "The time in which tasks worked.", field="busy_ms")
-IDLE = _counter("idle.time", "s", "The time in which tasks had no input.", field="idle_ms")
+UNFINISHED = _gauge("tasks.unfinished", "{task}", "Tasks that carry requests into the next epoch.", OPERATOR)
+SENT = _counter(
+    "records.sent", "{record}", "Records sent; a broadcast record counts once per receiving task.", field="records_out"
+)
+BYTES_SENT = _counter("buffers.sent", "By", "Bytes of sent buffers.", field="bytes_out")
+BUSY = _counter("busy.time", "s", "Time that tasks worked.", field="busy_ms")
+IDLE = _counter("idle.time", "s", "Time that tasks waited for input.", field="idle_ms")
 BACK_PRESSURED = _counter(
-    "back_pressured.time", "s", "The time in which the output of tasks was not taken.", field="back_pressured_ms"
+    "back_pressured.time", "s", "Time that tasks waited to send their output.", field="back_pressured_ms"
 )
-STATE_TIME = _counter("state.time", "s", "The time in which tasks loaded and wrote state.", field="state_ms")
-BUSIEST = _counter("busiest_task.time", "s", "The busy time of each epoch's busiest task.", field="busiest_ms")
-MEAN = _counter("mean_task.time", "s", "The mean busy time of each epoch's tasks.", OPERATOR)
+STATE_TIME = _counter("state.time", "s", "Time that tasks loaded and wrote state.", field="state_ms")
+BUSIEST = _counter("busiest_task.time", "s", "Busy time of each epoch's busiest task.", field="busiest_ms")
+MEAN = _counter("mean_task.time", "s", "Mean busy time of each epoch's tasks.", OPERATOR)
 HOME_RESTARTS = _counter(
-    "home.restarts", "{start}", "Homes started because the one before ended, hung or was lost.", field="home_restarts"
+    "home.restarts", "{start}", "Homes started because the previous one ended, hung or was lost.", field="home_restarts"
 )
-HOME_COLD_STARTS = _counter(
-    "home.cold_starts", "{start}", "Homes that had nothing of the run.", field="home_cold_starts"
-)
+HOME_COLD_STARTS = _counter("home.cold_starts", "{start}", "Homes without state of the run.", field="home_cold_starts")
 HOME_ADOPTIONS = _counter("home.adoptions", "{home}", "Homes that a new starter took over.", field="home_adoptions")
-FALLBACKS = _counter(
-    "tasks.fallback", "{task}", "Tasks that ran in a Python worker although they should have homes.", OPERATOR
-)
-WATERMARK = _gauge("watermark.timestamp", "s", "The lowest watermark of a task (Unix time).", OPERATOR)
+FALLBACKS = _counter("tasks.fallback", "{task}", "Tasks that ran in a Python worker for lack of a home.", OPERATOR)
+WATERMARK = _gauge("watermark.timestamp", "s", "Lowest watermark of a task (Unix time).", OPERATOR)
 WATERMARK_LAG = _gauge("watermark.lag", "s", "The end of the newest epoch minus the lowest watermark.", OPERATOR)
 KEYS = _gauge("keys", "{key}", "Keys with state or timers.", field="keys")
 TIMERS = _gauge("timers", "{timer}", "Timers of all keys, of both clocks.", field="timers")
-STATE_SIZE = _gauge("state.size", "By", "The approximate size of the state when it is written.", field="state_bytes")
-STATE_WRITTEN = _counter("state.written", "By", "Bytes of state that were written.", field="state_bytes_written")
+STATE_SIZE = _gauge("state.size", "By", "Approximate size of the state when it is written.", field="state_bytes")
+STATE_WRITTEN = _counter("state.written", "By", "Bytes of written state.", field="state_bytes_written")
 
-# -- operators, also those that are chained --
+# -- operators, including chained ones --
 
 OPERATOR_INFO = _gauge(
     "operator.info",
     "",
-    "1; the labels tell what an operator is, and which operator heads its task.",
+    "1; the labels have an operator's name, the head of its task, and its level.",
     ("operator", "name", "task", "level"),
 )
-RECORDS_IN = _counter("records.in", "{record}", "Records that came to an operator.", OPERATOR)
+RECORDS_IN = _counter("records.in", "{record}", "Records that an operator received.", OPERATOR)
 RECORDS_OUT = _counter("records.out", "{record}", "Records that an operator emitted.", OPERATOR)
-LATE = _counter(
-    "late_records_dropped", "{record}", "Records that came too late and went nowhere.", counter="late_records_dropped"
-)
+LATE = _counter("late_records_dropped", "{record}", "Late records that were dropped.", counter="late_records_dropped")
 DEAD_LETTERS = _counter(
     "dead_letters", "{record}", "Records and timers whose function raised, with on_error.", counter="dead_letters"
 )
 REQUESTS = _counter("async.requests", "{request}", "Requests of an asynchronous operator.", counter="requests")
-RETRIED = _counter("async.retried", "{request}", "Requests that repeat one.", counter="retried")
+RETRIED = _counter("async.retried", "{request}", "Repeated requests.", counter="retried")
 COMPLETED = _counter("async.completed", "{record}", "Records with a result of their request.", counter="completed")
 FAILED = _counter("async.failed", "{record}", "Records whose last request failed.", counter="failed")
 TIMED_OUT = _counter("async.timed_out", "{record}", "Records whose requests took too long.", counter="timed_out")
-DROPPED = _counter("async.dropped", "{record}", 'Records that on_failure="drop" dropped.', counter="dropped")
-CACHE_HITS = _counter("async.cache_hits", "{record}", "Records without a request of their own.", counter="cache_hits")
-IN_FLIGHT = _gauge("async.in_flight", "{request}", "Requests under way at an epoch's end.", counter="in_flight")
+DROPPED = _counter("async.dropped", "{record}", 'Records dropped by on_failure="drop".', counter="dropped")
+CACHE_HITS = _counter("async.cache_hits", "{record}", "Records answered without a new request.", counter="cache_hits")
+IN_FLIGHT = _gauge("async.in_flight", "{request}", "Pending requests at an epoch's end.", counter="in_flight")
 IN_FLIGHT_MAX = _gauge(
     "async.in_flight.max",
     "{request}",
-    "The most requests of a task that were under way at a time.",
+    "Maximum number of pending requests of a task.",
     counter="in_flight_max",
 )
 LATENCY = _gauge(
     "async.latency",
     "s",
-    "How long answers took, of the task with the longest.",
+    "Response time, in the task with the longest.",
     ("operator", "quantile"),
     divisor=1_000_000,
 )
 RATE_LIMITED = _counter(
     "rate_limited.time",
     "s",
-    "The time in which the next request of a task waited for a rate limit; of each epoch, the longest wait.",
+    "Time that the next request of a task waited for a rate limit: the longest wait of each epoch.",
     counter="rate_limited_ms",
 )
-COPIES = _counter("copy.time", "s", "The time that copies of emitted values took.", ("operator", "class"))
+COPIES = _counter("copy.time", "s", "Time spent on copying emitted values.", ("operator", "class"))
 
-# -- metrics of users' functions --
+# -- metrics of user functions --
 
 _USER = ("operator", "name")
 USER_COUNT = _counter("user.count", "", "Counters of functions; an epoch with a sum below 0 adds 0.", _USER)
-USER_MIN = _gauge("user.gauge.min", "", "The lowest value of a gauge of functions, over tasks.", _USER)
-USER_MAX = _gauge("user.gauge.max", "", "The highest value of a gauge of functions, over tasks.", _USER)
+USER_MIN = _gauge("user.gauge.min", "", "Lowest value of a function's gauge over all tasks.", _USER)
+USER_MAX = _gauge("user.gauge.max", "", "Highest value of a function's gauge over all tasks.", _USER)
 
-#: The metrics of the fields of an ``OperatorReport``.
-OF_FIELDS = [each for each in METRICS if each.field]
-#: How the operators' own counters are exported, by their names; the label that some have besides ``operator``.
+#: The metrics of ``OperatorReport`` fields.
+OF_FIELDS = [metric for metric in METRICS if metric.field]
+#: Metrics of operators' own counters, by counter name, with the value of a second label if the metric has one.
 OF_COUNTERS: dict[str, tuple[Metric, tuple[str, ...]]] = {
-    **{each.counter: (each, ()) for each in METRICS if each.counter},
+    **{metric.counter: (metric, ()) for metric in METRICS if metric.counter},
     **{
         f"latency_p{name}_us": (LATENCY, (quantile,))
         for name, quantile in (("50", "0.5"), ("95", "0.95"), ("99", "0.99"))

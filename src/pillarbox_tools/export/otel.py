@@ -1,4 +1,4 @@
-"""OpenTelemetry: an observable instrument for each metric, on a meter provider of the user's."""
+"""OpenTelemetry export: an observable instrument per metric, on the user's meter provider."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from weakref import WeakKeyDictionary
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, ProgramError, shorten
-from pillarbox_tools.export.exported import Exported
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.metric import METRICS, Metric
+from pillarbox_tools.export.query_metrics import QueryMetrics
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 _lock = threading.Lock()
-# The queries that each provider is told of: an instrument can be made once.
-_of_providers: WeakKeyDictionary[Any, Exported] = WeakKeyDictionary()
-# The queries that the global provider is told of; a program may set that provider later.
-_of_global: list[Exported] = []
+# The queries of each provider; an instrument can be created once.
+_of_providers: WeakKeyDictionary[Any, ExportedQueries] = WeakKeyDictionary()
+# The queries of the global provider, which a program may set later.
+_of_global: list[ExportedQueries] = []
 
 
-def observe(ledger: Ledger, provider: MeterProvider | None) -> None:
-    """Let a provider observe a query; None: the global one.
+def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
+    """Export a query's metrics to a meter provider; None stands for the global one.
 
     Raises:
         ConfigurationError: OpenTelemetry is missing.
-        ProgramError: it is no provider.
+        ProgramError: ``provider`` is not a meter provider.
     """
     try:
         from opentelemetry import metrics
@@ -38,31 +38,30 @@ def observe(ledger: Ledger, provider: MeterProvider | None) -> None:
         ) from error
     if provider is not None and not hasattr(provider, "get_meter"):
         raise ProgramError(
-            "export_otel(): meter_provider is a MeterProvider of OpenTelemetry, or None for the global one, not"
+            "export_otel(): meter_provider must be an OpenTelemetry MeterProvider, or None for the global one, not"
             f" {shorten(provider)}"
         )
     with _lock:
         if provider is None or provider is metrics.get_meter_provider():
             if not _of_global:
-                # A meter of the API's takes part when the program sets a provider.
+                # The API's meter switches to the provider that the program sets later.
                 _of_global.append(_instrumented(metrics.get_meter("pillarbox", pillarbox.__version__)))
-            _of_global[0].add(ledger)
+            _of_global[0].add(query)
             return
         if provider not in _of_providers:
             _of_providers[provider] = _instrumented(provider.get_meter("pillarbox", pillarbox.__version__))
-        _of_providers[provider].add(ledger)
+        _of_providers[provider].add(query)
 
 
-def _instrumented(meter: Any) -> Exported:
-    exported = Exported()
+def _instrumented(meter: Any) -> ExportedQueries:
+    exported = ExportedQueries()
     for metric in METRICS:
         make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
         make(metric.otel_name, callbacks=[_observer(exported, metric)], unit=metric.unit, description=metric.help)
     return exported
 
 
-def _observer(exported: Exported, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
-    """Return the function that observes a metric of all queries."""
+def _observer(exported: ExportedQueries, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
     from opentelemetry.metrics import Observation
 
     names = ("query", *metric.labels)

@@ -1,17 +1,17 @@
-"""Prometheus: a collector for a registry, and a server of the process that is scraped."""
+"""Prometheus export: a collector for a registry, and the process's server for scraping."""
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._runtime.spark.running import observing
-from pillarbox_tools.export.exported import Exported
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.addresses import cannot_listen, url_of
+from pillarbox_tools.export.exported import ExportedQueries
 from pillarbox_tools.export.metric import METRICS, Metric
+from pillarbox_tools.export.query_metrics import QueryMetrics
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -28,8 +28,8 @@ class Collector:
     """A collector for a registry.
 
     Args:
-        method: the public method that needs it.
-        ledger_of: returns the ledger of a query.
+        method: the public method, for errors.
+        metrics_of: returns the metrics of a query.
 
     Attributes:
         exported: its queries.
@@ -38,22 +38,21 @@ class Collector:
         ConfigurationError: prometheus-client is missing.
     """
 
-    def __init__(self, method: str, ledger_of: Callable[[Any], Ledger]) -> None:
+    def __init__(self, method: str, metrics_of: Callable[[Any], QueryMetrics]) -> None:
         try:
             import prometheus_client  # noqa: F401
         except ImportError as error:
             raise ConfigurationError(
                 f"{method} needs prometheus-client ({error}): pip install 'pillarbox[metrics]'"
             ) from error
-        self.exported = Exported()
-        self._ledger_of = ledger_of
+        self.exported = ExportedQueries()
+        self._ledger_of = metrics_of
 
     def add(self, query: Any) -> None:
-        """Add a query."""
         self.exported.add(self._ledger_of(query))
 
     def collect(self) -> Iterator[Family]:
-        """Return all metrics with their samples, as prometheus-client has them; those without samples are left out."""
+        """Yield all metrics that have samples."""
         samples = self.exported.samples()
         for metric in METRICS:
             if metric in samples:
@@ -63,7 +62,7 @@ class Collector:
                 yield family
 
     def describe(self) -> Iterator[Family]:
-        """Return all metrics without samples: a registry sees whether another collector has one of them."""
+        """Return all metrics without samples, so that a registry detects duplicates."""
         return map(_family, METRICS)
 
 
@@ -72,18 +71,18 @@ class MetricsServer(observing.MetricsServer):
 
     Args:
         host: the address to listen on.
-        port: the port; 0: any that is free.
+        port: the port; 0 for any free one.
 
     Attributes:
-        url: what to scrape.
-        port: the port that it listens on.
+        url: the address to scrape.
+        port: the actual port.
 
     Raises:
-        ConfigurationError: the port is taken, or prometheus-client is missing.
+        ConfigurationError: the port is in use, or prometheus-client is missing.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        collector = Collector("the server of metrics", lambda ledger: ledger)
+        collector = Collector("the metrics server", lambda metrics: metrics)
         from prometheus_client import CollectorRegistry, start_http_server
 
         self.add = collector.add
@@ -92,47 +91,40 @@ class MetricsServer(observing.MetricsServer):
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
-            raise ConfigurationError(
-                f"the server of metrics cannot listen on {host}:{port} ({error.strerror or error}): choose another"
-                " port, as in pillarbox.serve_metrics(query, port=0), which takes any that is free"
-            ) from error
+            raise cannot_listen("the metrics server", "pillarbox.serve_metrics", host, port, error) from error
         self.port: int = self._server.server_port
-        shown = f"[{host}]" if ":" in host else host
-        named = socket.gethostname() if host in ("0.0.0.0", "::") else shown
-        self.url: str = f"http://{named}:{self.port}/metrics"
+        self.url: str = url_of(host, self.port, "metrics")
 
     @property
     def is_open(self) -> bool:
-        """Whether it answers."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Close the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 _lock = threading.Lock()
-# The server that is open; there is one at most.
+# The open server, if any.
 _open: list[MetricsServer] = []
 
 
-def open_server(ledger: Ledger, host: str, port: int) -> MetricsServer:
-    """Return the server of this process, opened if it is not open, which tells of a query.
+def open_server(metrics: QueryMetrics, host: str, port: int) -> MetricsServer:
+    """Open the process's server, unless it is open, and add a query.
 
     Raises:
-        ConfigurationError: it cannot be opened, or is open on another port.
+        ConfigurationError: the server cannot be opened, or is open on another port.
     """
     with _lock:
-        _open[:] = [each for each in _open if each.is_open]
+        _open[:] = [server for server in _open if server.is_open]
         if not _open:
             _open.append(MetricsServer(host, port))
         [server] = _open
         if port not in (0, server.port):
             raise ConfigurationError(
-                f"the server of metrics of this process is open on port {server.port}, so it cannot open on port"
-                f" {port}: one server tells of all queries of a process"
+                f"the metrics server of this process is open on port {server.port}, so it cannot open on port {port}:"
+                " one server exports all queries of a process"
             )
-        server.add(ledger)
+        server.add(metrics)
         return server

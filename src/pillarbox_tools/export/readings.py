@@ -1,4 +1,4 @@
-"""What an epoch adds to the counters, and how the gauges stand after it."""
+"""Readings of an epoch: increments of counters and values of gauges."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from pillarbox._copies import COPY_MS
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
-from pillarbox_tools.export.names import Names, told_apart
+from pillarbox_tools.export.names import Names, unique_labels
 from pillarbox_tools.model.epochs import backlog
-from pillarbox_tools.model.snapshot import EpochRun
+from pillarbox_tools.model.snapshot import EpochRun, vertex_id
 
-#: A metric, the values of its labels (without the query's), and the value, which the metric's divisor is for; None: the
-#: gauge has no value any more.
+#: (metric, label values without the query, value before division). None removes the gauge's value.
 Reading = tuple[Metric, tuple[str, ...], "float | None"]
 
-# Watermarks beyond these (epoch ms) stand for "before all time" and "after all time".
+# Watermarks beyond these (epoch ms) mean "before all time" and "after all time".
 _ALL_TIME = 1 << 60
 
 
 def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
-    """Return the readings of an epoch: of a counter what it adds, of a gauge the value at the end.
+    """Yield an epoch's readings: increments for counters, final values for gauges.
 
-    Keys, timers and the size of state are not among them: in an epoch, only those tasks run that have something to do.
+    The vertices' keys, timers and state size include subtasks that did not run (``Subtasks``).
     """
     yield m.EPOCHS, (), 1
     yield m.EPOCH_TIME, (), epoch.duration
@@ -37,10 +36,10 @@ def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
         yield m.STATE_COMMIT, (), epoch.state_commit
     for part, duration in epoch.parts.items():
         yield m.SPARK_TIME, (part,), duration
-    for source, label in zip(epoch.sources, told_apart(each.description for each in epoch.sources)):
+    for source, label in zip(epoch.sources, unique_labels(source.description for source in epoch.sources)):
         yield m.SOURCE_ROWS, (label,), source.rows
         yield m.SOURCE_BACKLOG, (label,), backlog(source)
-    memory = max((each.process_bytes for each in epoch.tasks if each.process_bytes), default=None)
+    memory = max((task.process_bytes for task in epoch.tasks if task.process_bytes), default=None)
     if memory is not None:
         yield m.WORKER_MEMORY, (), memory
     for vertex in epoch.vertices:
@@ -48,7 +47,7 @@ def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
 
 
 def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Reading]:
-    chain = names.chain(vertex.program, vertex.number)
+    chain = names.chain(vertex_id(vertex))
     head = (chain[0],)
     for metric in m.OF_FIELDS:
         value = getattr(vertex, metric.field)
@@ -62,14 +61,14 @@ def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Readi
         watermark = None
     yield m.WATERMARK, head, watermark
     yield m.WATERMARK_LAG, head, None if watermark is None else end - watermark
-    for place, (operator, (came, went)) in enumerate(zip(chain, vertex.operators)):
-        # A record that is broadcast counts once, although each task gets it.
-        yield m.RECORDS_IN, (operator,), came if place else vertex.records_in
+    for index, (operator, (came, went)) in enumerate(zip(chain, vertex.operators)):
+        # A broadcast record counts once, although each task receives it.
+        yield m.RECORDS_IN, (operator,), came if index else vertex.records_in
         yield m.RECORDS_OUT, (operator,), went
     for name, count in vertex.counters.items():
-        yield from _of_counter(*names.split(vertex.program, vertex.number, name), count, names)
+        yield from _of_counter(*names.split(vertex_id(vertex), name), count, names)
     for name, (lowest, highest) in vertex.gauges.items():
-        labels = names.split(vertex.program, vertex.number, name)
+        labels = names.split(vertex_id(vertex), name)
         yield m.USER_MIN, labels, lowest
         yield m.USER_MAX, labels, highest
 
@@ -79,7 +78,7 @@ def _of_counter(operator: str, name: str, count: int, names: Names) -> Iterator[
     if name.startswith(COPY_MS):
         metric, labels = m.COPIES, (name[len(COPY_MS) :],)
     if metric.name.startswith("async.") and not names.calls(operator):
-        metric, labels = m.USER_COUNT, (name,)  # a function has a counter of that name
+        metric, labels = m.USER_COUNT, (name,)  # a function's counter with the same name
     if metric is m.LATENCY and not count:
-        return  # there was no answer
+        return  # no answers
     yield metric, (operator, *labels), count

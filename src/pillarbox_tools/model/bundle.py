@@ -1,10 +1,9 @@
-"""A bundle: what is known of a query, in one file that people send to each other.
+"""A bundle: everything known about a query, in one file to send.
 
-It is a zip archive: ``snapshot.json``, the notes of the checkpoint's programs in ``notes.jsonl``, the figures of its
-state in ``state.json``, and ``README.txt``. Unless it is told otherwise, it holds no keys and no records, and no error
-messages, in which there may be both: of a failure it has the classes of the errors, the operator and the lines of code.
-Of sources it has their kinds and figures, and no addresses or offsets; of counters the ones that operators have by
-themselves.
+The zip archive holds ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes of
+its state in ``state.json``, and ``README.txt``. By default it omits all user data: keys, records, and error messages,
+which may quote both. Failures keep error classes, operator and lines of code; sources keep kinds and figures, without
+addresses and offsets; counters are limited to the operators' own.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ _SNAPSHOT, _NOTES, _STATE, _README = "snapshot.json", "notes.jsonl", "state.json
 _HIDDEN = "(left out: the bundle was made without records)"
 _FRAME = re.compile(r'^\s*File ".*", line \d+', re.MULTILINE)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-# The counters of operators, and how the names of others of them begin.
+# The operators' own counters; other names can start with them.
 _COUNTERS = (
     *("late_records_dropped", "dead_letters", "requests", "retried", "completed", "failed", "timed_out", "dropped"),
     *("cache_hits", "in_flight", "latency_p", "rate_limited_ms", COPY_MS),
 )
-# Figures of state that name keys.
+# State figures that contain keys.
 _NAMES_KEYS = ("largest",)
 
 
 def write_bundle(
     path: Path, snapshot: Snapshot, notes: Sequence[str], state: dict[str, Any] | None, *, with_records: bool
 ) -> None:
-    """Write a bundle; a former file is overwritten when the new one is complete.
+    """Write a bundle. An existing file is replaced when the new one is complete.
 
     Args:
-        notes: lines of JSON that describe the programs of the checkpoint.
-        state: the figures of its state, as ``inspect`` has them; None: they could not be read.
-        with_records: whether keys, records and error messages go along.
+        notes: JSON lines that describe the checkpoint's programs.
+        state: the state's figures, as from ``inspect``, or None if unreadable.
+        with_records: whether to include keys, records and error messages.
     """
     if state is not None:
-        sizes = {each["uid"]: each["bytes_of"] for each in state["operators"] if each.get("bytes_of")}
+        sizes = {operator["uid"]: operator["bytes_of"] for operator in state["operators"] if operator.get("bytes_of")}
         snapshot = replace(snapshot, state_sizes=sizes)
     if not with_records:
         snapshot, state = without_records(snapshot), _without_keys(state)
@@ -76,15 +75,15 @@ def read_bundle(path: Path) -> Snapshot:
     """Return the snapshot in a bundle.
 
     Raises:
-        ConfigurationError: it is no bundle, is damaged, or was written by another version.
+        ConfigurationError: the file is not a bundle, is damaged, or has another format version.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            found = json.loads(archive.read(_SNAPSHOT))
-        number = int(found["format"])
-        snapshot = read(Snapshot, found) if number == FORMAT else None
-    except Exception as error:  # whatever a damaged archive makes of the libraries that read it
-        raise ConfigurationError(f"{path} is no bundle of pillarbox, or is damaged: {describe(error)}") from error
+            document = json.loads(archive.read(_SNAPSHOT))
+        number = int(document["format"])
+        snapshot = read(Snapshot, document) if number == FORMAT else None
+    except Exception as error:  # Damaged archives raise many kinds of errors.
+        raise ConfigurationError(f"{path} is not a bundle of pillarbox, or is damaged: {describe(error)}") from error
     if snapshot is None:
         raise ConfigurationError(
             f"bundle {path} has format {number}, this version of pillarbox reads format {FORMAT}:"
@@ -94,25 +93,25 @@ def read_bundle(path: Path) -> Snapshot:
 
 
 def without_records(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot without keys, records, and the messages of errors."""
+    """Return a snapshot without keys, records and error messages."""
     return replace(
         snapshot,
         run=_run(snapshot.run),
-        earlier=[_run(each) for each in snapshot.earlier],
-        epochs=[_epoch(each) for each in snapshot.epochs],
+        earlier=[_run(run) for run in snapshot.earlier],
+        epochs=[_epoch(epoch) for epoch in snapshot.epochs],
     )
 
 
-# Each part of a snapshot that may have text of users has a function here, which names what goes in.
+# Each part of a snapshot that may contain user text has a function here, which lists the fields that are included.
 
 
 def _run(run: Run) -> Run:
-    moments = [replace(each, counters=_own(each.counters)) for each in run.moments]
-    return replace(run, failures=[_failure(each) for each in run.failures], moments=moments)
+    moments = [replace(moment, counters=_own(moment.counters)) for moment in run.moments]
+    return replace(run, failures=[_failure(failure) for failure in run.failures], moments=moments)
 
 
 def _own(counters: dict[str, T]) -> dict[str, T]:
-    """Return the counters that operators have by themselves: functions may have a key in a name."""
+    """Keep only the operators' own counters: the name of a function's counter may contain a key."""
     return {name: value for name, value in counters.items() if name.rpartition(".")[2].startswith(_COUNTERS)}
 
 
@@ -129,29 +128,29 @@ def _failure(failure: Failure) -> Failure:
 def _epoch(epoch: EpochRun) -> EpochRun:
     return replace(
         epoch,
-        sources=[_source(each) for each in epoch.sources],
-        vertices=[replace(each, counters=_own(each.counters), gauges={}) for each in epoch.vertices],
-        tasks=[_task(each) for each in epoch.tasks],
+        sources=[_source(source) for source in epoch.sources],
+        vertices=[replace(vertex, counters=_own(vertex.counters), gauges={}) for vertex in epoch.vertices],
+        tasks=[_task(task) for task in epoch.tasks],
     )
 
 
 def _source(source: SourceProgress) -> SourceProgress:
-    """Return a source with its kind and figures: an address may have a password in it, and offsets names of files."""
+    """Keep a source's kind and figures: addresses may contain passwords, and offsets file names."""
     kind = re.match(r"\w*", source.description)
     numbers = {name: value for name, value in source.metrics.items() if _NUMBER.fullmatch(value)}
     return SourceProgress("" if kind is None else kind[0], source.rows, metrics=numbers)
 
 
 def _task(task: TaskReport) -> TaskReport:
-    # Which keys are heavy is hidden, and not how heavy they are; and of the newest record, where it is.
+    # Hide which keys are heavy, but not how heavy they are, and the position of the newest record.
     sample, times = task.key_sample, task.event_times
     if sample is not None:
-        sample = [sample[0], [[f"key {place}", count] for place, (_, count) in enumerate(sample[1], 1)]]
+        sample = [sample[0], [[f"key {rank}", count] for rank, (_, count) in enumerate(sample[1], 1)]]
     times = times if times is None else [*times[:2], {}]
     return replace(task, key_sample=sample, event_times=times, counters=_own(task.counters), gauges={})
 
 
 def _without_keys(state: Any) -> Any:
     if isinstance(state, dict):
-        return {name: _without_keys(each) for name, each in state.items() if name not in _NAMES_KEYS}
-    return [_without_keys(each) for each in state] if isinstance(state, list) else state
+        return {name: _without_keys(value) for name, value in state.items() if name not in _NAMES_KEYS}
+    return [_without_keys(value) for value in state] if isinstance(state, list) else state

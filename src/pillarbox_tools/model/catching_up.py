@@ -1,4 +1,4 @@
-"""How far a query is with the input that waits for it: of a batch, or of a stream that is behind."""
+"""The progress of a query through its backlog: a batch's input, or a stream that is behind."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.model.snapshot import Snapshot, rows_per_second
 from pillarbox_tools.model.windows import rounded
 
-# How many epochs the rate is taken from.
+# Epochs that the rate is measured over.
 _RECENT = 10
-# Event time that lags by less is what a query has that keeps up (milliseconds).
+# A query that keeps up has a smaller event-time lag (milliseconds).
 _LAG = 60_000
 
 
 @dataclass(frozen=True)
 class CatchingUp:
-    """How far a query is.
+    """Progress of a query.
 
     Attributes:
-        epochs: how many have ended in this run, and ``rows``: how many rows came in.
-        rows_per_second: of the last epochs together.
-        share: the share of the input that is done, from 0 to 1; None: nobody knows how much there is.
-        left_ms: how long the rest takes at this rate; None: it is not known.
-        is_behind: whether the query has more to do than to keep up with its input.
+        epochs: completed epochs of this run, and ``rows``: their input rows.
+        rows_per_second: average of the last epochs.
+        share: completed share of the input, from 0 to 1, or None if the total is unknown.
+        left_ms: remaining time at this rate, or None if unknown.
+        is_behind: whether the query has a backlog.
     """
 
     epochs: int
@@ -36,21 +36,21 @@ class CatchingUp:
 
 
 def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
-    """Return how far a query is; None: no epoch has ended yet.
+    """Return the query's progress, or None before the first epoch has ended.
 
-    How much is left is known where the source tells its newest offsets, as Kafka does. Else it is estimated from event
-    time, which goes from where it was to now; of a batch it is not, as nobody knows where event time is to end.
+    The backlog is exact for sources that report their newest offsets, such as Kafka. Otherwise it is estimated from
+    event time between the first epoch and now; not for a batch, whose last event time is unknown.
 
     Args:
-        is_batch: whether the query ends when its input does.
+        is_batch: whether the query ends with its input.
     """
     epochs, moments = snapshot.epochs, snapshot.run.moments
     if not epochs or not moments:
         return None
-    rows = sum(each.rows for each in moments)
+    rows = sum(moment.rows for moment in moments)
     rate = rows_per_second(epochs[-_RECENT:]) or 0.0
     left = rows_left(epochs[-1])
-    lags = [each.lag for each in moments if each.lag is not None]
+    lags = [moment.lag for moment in moments if moment.lag is not None]
     share, left_ms = None, None
     if left is not None:
         share = rows / (rows + left) if rows + left else 1.0
@@ -64,29 +64,29 @@ def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
     else:
         is_behind = bool(lags) and _LAG < lags[-1] < lags[0]
     is_behind = is_behind or behind_interval(snapshot) is not None
-    return CatchingUp(sum(each.epochs for each in moments), rows, rate, share, left_ms, is_batch or is_behind)
+    return CatchingUp(sum(moment.epochs for moment in moments), rows, rate, share, left_ms, is_batch or is_behind)
 
 
 def line_of(snapshot: Snapshot, *, is_batch: bool) -> str | None:
-    """Return one line for people on how far a query is; None: there is nothing to say, as it keeps up."""
-    found = catching_up(snapshot, is_batch=is_batch)
-    if found is not None and not found.is_behind:
+    """Format the query's progress as one line, or return None if it keeps up."""
+    progress = catching_up(snapshot, is_batch=is_batch)
+    if progress is not None and not progress.is_behind:
         return None
     parts: list[str] = []
-    if found is not None:
+    if progress is not None:
         parts += [
-            f"{found.epochs:,} epoch{'' if found.epochs == 1 else 's'}",
-            f"{found.rows:,} rows",
-            f"{found.rows_per_second:,.0f} rows/s",
+            f"{progress.epochs:,} epoch{'' if progress.epochs == 1 else 's'}",
+            f"{progress.rows:,} rows",
+            f"{progress.rows_per_second:,.0f} rows/s",
         ]
-        if found.share is not None:
-            # (It is all done when the query says so.)
-            parts.append(f"{min(0.99, found.share):.0%} done")
-        if found.left_ms:
-            parts.append(f"about {rounded(found.left_ms)} left")
+        if progress.share is not None:
+            # 100% is left to the end of the query.
+            parts.append(f"{min(0.99, progress.share):.0%} done")
+        if progress.left_ms:
+            parts.append(f"about {rounded(progress.left_ms)} left")
     elif not is_batch:
         return None
     if snapshot.heartbeat is not None and (stages := snapshot.heartbeat.stages):
-        done, tasks = sum(each.completed for each in stages), sum(each.tasks for each in stages)
+        done, tasks = sum(stage.completed for stage in stages), sum(stage.tasks for stage in stages)
         parts.append(f"{done:,} of {tasks:,} tasks of the next epoch")
     return " · ".join(parts) or None

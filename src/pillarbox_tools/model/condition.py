@@ -1,6 +1,6 @@
-"""The condition of a query, in one line: what whoever looks after it has to know first.
+"""The condition of a query in one line, for an operator on call.
 
-Pages, the list of queries, the doctor, metrics and alerts have it from here.
+The page, the list of queries, the doctor, metrics and alerts share it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from statistics import median
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._time.timestamps import MAX_WATERMARK
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, rows_per_second
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, rows_per_second, vertex_id
 from pillarbox_tools.model.trigger import is_batch, trigger_interval
 from pillarbox_tools.model.windows import (
     HOUR,
@@ -26,7 +26,7 @@ from pillarbox_tools.model.windows import (
     usual_gap,
 )
 
-#: The conditions, the worst first.
+#: The conditions, worst first.
 GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT = (
     "driver gone",
     "crash loop",
@@ -37,30 +37,30 @@ GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT = (
 )
 CONDITIONS = (GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT)
 
-# A driver that runs has been heard of within this time.
+# Maximum age of a running driver's last report.
 _HEARD = 3 * MINUTE
 _SILENT = 4 * MINUTE
-# An epoch hangs if it takes longer than this, and than so many usual ones, and so many of the longest one.
+# An epoch hangs if it exceeds this, ten times the median, and twice the longest.
 _HUNG, _USUAL, _LONGEST = 30_000, 10, 2
 _FIRST_EPOCH = 5 * MINUTE
-# So many runs that failed in this time are a loop.
+# This many failed runs in this time are a crash loop.
 _CRASHES, _LOOP = 3, 30 * MINUTE
-# Fewer epochs say nothing about how long one takes.
+# Fewer epochs have no meaningful median.
 _FEW = 3
-# So many operators of a level are named.
+# Operators of a level that a message names.
 _NAMED = 3
-# A rate of zero is shown when there has been no input for this time, and for so many usual gaps.
+# The rate is shown as zero after this time without input, and this many usual gaps.
 _QUIET, _GAPS = 30_000, 3
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that is wrong with a query as a whole.
+    """A fault of the query as a whole.
 
     Attributes:
         name: one of ``CONDITIONS``.
-        since: since when (epoch ms).
-        line: what is wrong, with numbers.
+        since: when it began (epoch ms).
+        line: its description, with numbers.
     """
 
     name: str
@@ -69,39 +69,41 @@ class Condition:
 
 
 def conditions_of(snapshot: Snapshot) -> list[Condition]:
-    """Return what is wrong with a query, the worst first. Of one that has ended, only a crash loop is known."""
+    """Return the query's conditions, worst first. A query that has ended can only have a crash loop."""
     now = now_of(snapshot)
-    found = [_crash_loop(snapshot, now)]
+    conditions = [_crash_loop(snapshot, now)]
     if snapshot.run.ended is None and snapshot.run.status == "running":
         gone = _gone(snapshot, now)
-        # Of a driver that is gone, nothing else is known.
-        found += [gone] if gone else [each(snapshot, now) for each in (_hung, _future, _behind, _silent)]
-    return sorted((each for each in found if each is not None), key=lambda each: CONDITIONS.index(each.name))
+        # Without a driver, the other conditions are unknown.
+        conditions += [gone] if gone else [check(snapshot, now) for check in (_hung, _future, _behind, _silent)]
+    return sorted(
+        (condition for condition in conditions if condition is not None),
+        key=lambda condition: CONDITIONS.index(condition.name),
+    )
 
 
 def _gone(snapshot: Snapshot, now: int) -> Condition | None:
-    heard = heard_at(snapshot)
+    heard = last_report_at(snapshot)
     if snapshot.is_live or now - heard <= _HEARD:
         return None
-    return Condition(GONE, heard, f"Not heard of for {duration(now - heard)}; what follows is of {clock(heard)}")
+    return Condition(GONE, heard, f"Driver silent for {duration(now - heard)}; the data below is from {clock(heard)}")
 
 
-def heard_at(snapshot: Snapshot) -> int:
-    """Return when the driver was last heard of (epoch ms)."""
+def last_report_at(snapshot: Snapshot) -> int:
+    """Return the time of the driver's last report (epoch ms)."""
     return max(snapshot.at, 0 if snapshot.heartbeat is None else snapshot.heartbeat.at)
 
 
 def _crash_loop(snapshot: Snapshot, now: int) -> Condition | None:
     runs = [snapshot.run, *snapshot.earlier]
-    crashed = [each for each in runs if each.has_crashed and _end(each) > now - _LOOP]
+    crashed = [run for run in runs if run.has_crashed and _end(run) > now - _LOOP]
     if len(crashed) < _CRASHES or now - _end(crashed[0]) > NOW:
         return None
-    failure = next((each.failures[-1] for each in crashed if each.failures), None)
+    failure = next((run.failures[-1] for run in crashed if run.failures), None)
     error = "" if failure is None else f"; last error: {(failure.message or failure.error).splitlines()[0]}"
-    started = sum(each.began > now - _LOOP for each in runs)
-    return Condition(
-        CRASH_LOOP, crashed[-1].began, f"Started {started} times in {duration(_LOOP)}, and failed {len(crashed)}{error}"
-    )
+    started = sum(run.began > now - _LOOP for run in runs)
+    line = f"Started {started} times in {duration(_LOOP)}, and failed {len(crashed)}{error}"
+    return Condition(CRASH_LOOP, crashed[-1].began, line)
 
 
 def _end(run: Run) -> int:
@@ -113,11 +115,11 @@ def _hung(snapshot: Snapshot, now: int) -> Condition | None:
     if beat is None or beat.epoch is None or beat.since is None:
         return None
     took = max(beat.at, snapshot.at if snapshot.is_live else 0) - beat.since
-    durations = [each.duration for each in snapshot.epochs]
+    durations = [epoch.duration for epoch in snapshot.epochs]
     if not durations:
         if took <= _FIRST_EPOCH:
             return None
-        line = f"Epoch {beat.epoch} has run for {duration(took)}, and none has ended yet{_not_done(snapshot, beat)}"
+        line = f"Epoch {beat.epoch} has run for {duration(took)}, and no epoch has ended yet{_not_done(snapshot, beat)}"
         return Condition(HUNG, beat.since, line)
     usual = round(median(durations))
     if took <= max(_HUNG, _USUAL * usual, _LONGEST * max(durations)):
@@ -127,15 +129,13 @@ def _hung(snapshot: Snapshot, now: int) -> Condition | None:
 
 
 def _not_done(snapshot: Snapshot, beat: Heartbeat) -> str:
-    """Return which tasks are not done, of which operators and on which hosts, as far as the driver knows."""
-    stages = [each for each in beat.stages if each.completed < each.tasks]
-    lines = [_of_stage(snapshot, each) for each in ([each for each in stages if each.active] or stages[:1])]
+    stages = [stage for stage in beat.stages if stage.completed < stage.tasks]
+    lines = [_of_stage(snapshot, stage) for stage in ([stage for stage in stages if stage.active] or stages[:1])]
     return f": {'; '.join(lines)}" if lines else ""
 
 
 def _of_stage(snapshot: Snapshot, stage: Stage) -> str:
-    vertices = [] if snapshot.plan is None else snapshot.plan.vertices
-    names = [repr(each.uid or each.name) for each in vertices if each.level == stage.level]
+    names = [repr(vertex.uid or vertex.name) for vertex in snapshot.vertices if vertex.level == stage.level]
     if len(names) > _NAMED:
         names[_NAMED:] = [f"{len(names) - _NAMED} others"]
     left, hosts = stage.tasks - stage.completed, ", ".join(stage.hosts)
@@ -150,26 +150,25 @@ def _future(snapshot: Snapshot, now: int) -> Condition | None:
         watermark = vertex.watermark
         if watermark is None or watermark == MAX_WATERMARK or watermark <= now + HOUR:
             continue
-        place = vertex.program, vertex.number
+        key = vertex_id(vertex)
         since = next(
             (
                 epoch.began + epoch.duration
                 for epoch in snapshot.epochs
-                for each in epoch.vertices
-                if (each.program, each.number) == place and (each.watermark or 0) > now + HOUR
+                for vertex in epoch.vertices
+                if vertex_id(vertex) == key and (vertex.watermark or 0) > now + HOUR
             ),
             now,
         )
-        name = name_of(snapshot, *place)
+        name = name_of(snapshot, key)
         return Condition(FUTURE, since, f"Event time of {name} is at {date(watermark)}: records until then are late")
     return None
 
 
-def name_of(snapshot: Snapshot, program: str, vertex: int) -> str:
-    """Return the name of a vertex for people: its uid in quotes."""
-    vertices = () if snapshot.plan is None else snapshot.plan.vertices
-    names = {(each.program, each.number): each.uid or each.name for each in vertices}
-    return repr(names.get((program, vertex), f"vertex {vertex}"))
+def name_of(snapshot: Snapshot, vertex: VertexId) -> str:
+    """Return a vertex's display name: its uid in quotes."""
+    names = {vertex_id(part): part.uid or part.name for part in snapshot.vertices}
+    return repr(names.get(vertex, f"vertex {vertex[1]}"))
 
 
 def _behind(snapshot: Snapshot, now: int) -> Condition | None:
@@ -179,20 +178,20 @@ def _behind(snapshot: Snapshot, now: int) -> Condition | None:
     last = moments[-1]
     before, recent = moment_at(moments, last.at - QUARTER), moment_at(moments, last.at - NOW)
     span = last.at - before.at
-    found = None
+    condition = None
     if span >= NOW // 2 and now - last.at <= max(NOW, usual_gap(moments) * 3 // 2):
         if last.backlog is not None and before.backlog is not None:
-            found = _by_backlog(snapshot, last, before, recent)
+            condition = _by_backlog(snapshot, last, before, recent)
         elif last.newest is not None and before.newest is not None:
-            found = _by_event_time(last, before, recent)
-    return found or behind_interval(snapshot)
+            condition = _by_event_time(last, before, recent)
+    return condition or behind_interval(snapshot)
 
 
 def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment) -> Condition | None:
     assert last.backlog is not None and before.backlog is not None
     rows = snapshot.newest.rows if snapshot.newest is not None else 0
     grew = last.backlog - before.backlog
-    # (By more than an epoch reads: what waits for the next epoch comes and goes.)
+    # By more than one epoch reads: the input of the next epoch is not a backlog.
     is_growing = grew > rows and last.backlog > (recent.backlog or 0)
     if not is_growing or last.backlog <= 2 * rows:
         return None
@@ -209,17 +208,17 @@ def _by_event_time(last: Moment, before: Moment, recent: Moment) -> Condition | 
     age, was = last.at - last.newest, before.at - before.newest
     grows = age - was > 0.5 * (last.at - before.at) and age > recent.at - (recent.newest or 0)
     if not grows or age <= 2 * MINUTE or last.newest <= before.newest:
-        return None  # (The same newest record: the source has nothing newer.)
+        return None  # The newest record is the same: the source has no newer one.
     return Condition(BEHIND, before.at, f"The newest records are {duration(age)} old when they are read, and get older")
 
 
 def behind_interval(snapshot: Snapshot) -> Condition | None:
-    """Return the condition of a query whose epochs take longer than the interval of its trigger, or None."""
+    """Return the condition of epochs that take longer than the trigger interval, or None."""
     interval = trigger_interval(snapshot.run.settings)
     epochs = recent_epochs(snapshot, _FEW)
     if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1]):
         return None
-    usual = median(each.duration for each in epochs)
+    usual = median(epoch.duration for epoch in epochs)
     if usual <= interval:
         return None
     return Condition(
@@ -238,54 +237,54 @@ def _silent(snapshot: Snapshot, now: int) -> Condition | None:
         return None
     beat = snapshot.heartbeat
     if beat is not None and beat.since is not None and beat.at - beat.since > MINUTE:
-        return None  # an epoch runs
+        return None  # an epoch is running
     came = input_at(snapshot)
-    with_rows = [each for each in snapshot.run.moments if each.rows]
+    with_rows = [moment for moment in snapshot.run.moments if moment.rows]
     interval = trigger_interval(snapshot.run.settings) or 0
     silent = now - (came or snapshot.run.began)
     if silent <= max(_SILENT, _GAPS * usual_gap(with_rows), _GAPS * interval):
         return None
-    when = "none has come since the start" if came is None else f"last rows at {clock(came)}"
+    when = "no rows since the start" if came is None else f"last rows at {clock(came)}"
     return Condition(SILENT, came or snapshot.run.began, f"No input for {duration(silent)}; {when}")
 
 
 def input_at(snapshot: Snapshot) -> int | None:
-    """Return when the last epoch with rows ended (epoch ms); None: there was none."""
-    ends = [each.began + each.duration for each in snapshot.epochs if each.rows]
-    ends += [each.at for each in snapshot.run.moments if each.rows]
+    """Return when the last epoch with rows ended (epoch ms), or None."""
+    ends = [epoch.began + epoch.duration for epoch in snapshot.epochs if epoch.rows]
+    ends += [moment.at for moment in snapshot.run.moments if moment.rows]
     return max(ends, default=None)
 
 
 def rate_now(snapshot: Snapshot) -> float | None:
-    """Return how many rows come in a second, as of now: zero if none has come lately; None: it is not known yet."""
+    """Return the current input rate (rows per second): 0 after a while without input, None if unknown."""
     rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
     if rate is None or came is None or snapshot.run.ended is not None:
         return rate
-    gap = usual_gap([each for each in snapshot.run.moments if each.rows])
+    gap = usual_gap([moment for moment in snapshot.run.moments if moment.rows])
     quiet = max(_QUIET, _GAPS * max(gap, trigger_interval(snapshot.run.settings) or 0))
     return 0.0 if now_of(snapshot) - came > quiet else rate
 
 
 def lag_now(snapshot: Snapshot) -> int | None:
-    """Return how far event time is behind the clock, as of now (ms); None: it is not known."""
-    lag = next((each for each in reversed(snapshot.run.moments) if each.lag is not None), None)
+    """Return the current event-time lag behind the clock (ms), or None if unknown."""
+    lag = next((moment for moment in reversed(snapshot.run.moments) if moment.lag is not None), None)
     if lag is None or lag.lag is None:
         return None
     return lag.lag if snapshot.run.ended is not None else lag.lag + max(0, now_of(snapshot) - lag.at)
 
 
 def duration(ms: int) -> str:
-    """Return a time for people, such as ``12 min`` or ``0.6 s``."""
+    """Format a duration, such as ``12 min`` or ``0.6 s``."""
     return rounded(ms) if ms >= 10_000 else f"{ms / 1000:.1f} s"
 
 
 def clock(at: int) -> str:
-    """Return a time of the day for people."""
+    """Format a time of day."""
     return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%H:%M} UTC"
 
 
 def date(at: int) -> str:
-    """Return a time for people."""
+    """Format a date and time."""
     try:
         return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError, OSError):

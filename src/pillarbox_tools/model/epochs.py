@@ -1,4 +1,4 @@
-"""From the progress that Spark reports of an epoch to an :class:`EpochRun`."""
+"""Conversion of Spark's progress reports to :class:`EpochRun`."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from typing import Any
 
 from pillarbox._reports.operator_report import by_operator
 from pillarbox._reports.progress import millis, tasks_of
-from pillarbox_tools.model.snapshot import EpochRun, SourceProgress
+from pillarbox_tools.model.snapshot import EpochRun, SourceProgress, vertex_id
 
 
 def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
-    """Return the epoch of a progress, as ``lastProgress`` has it, or a dictionary of its JSON."""
+    """Return the epoch of a progress report: ``lastProgress``, or a dictionary of its JSON."""
     reports = tasks_of(progress)
-    placed = [each for each in reports if each.number >= 0]
+    placed = [report for report in reports if report.number >= 0]
     parts = {name: int(value) for name, value in (progress.get("durationMs") or {}).items()}
-    commits = [each["commitTimeMs"] for each in progress.get("stateOperators") or () if each.get("commitTimeMs")]
+    commits = [
+        operator["commitTimeMs"] for operator in progress.get("stateOperators") or () if operator.get("commitTimeMs")
+    ]
     written = (progress.get("sink") or {}).get("numOutputRows")
-    sources = [_source(each) for each in progress.get("sources") or ()]
-    rows = progress.get("numInputRows")  # under Spark Connect it is left out
+    sources = [_source(source) for source in progress.get("sources") or ()]
+    rows = progress.get("numInputRows")  # missing under Spark Connect
     return EpochRun(
         number=int(progress["batchId"]),
         began=millis(progress["timestamp"]),
         duration=parts.pop("triggerExecution", sum(parts.values())),
         parts=parts,
-        rows=sum(each.rows for each in sources) if rows is None else int(rows),
+        rows=sum(source.rows for source in sources) if rows is None else int(rows),
         sources=sources,
-        vertices=sorted(by_operator(placed), key=lambda each: (each.program, each.number)),
+        vertices=sorted(by_operator(placed), key=vertex_id),
         tasks=reports,
         state_commit=sum(commits) if commits else None,
         output_rows=written if isinstance(written, int) and written >= 0 else None,
     )
 
 
-# A source in Python is described as a Java object, whose address is another one in each run.
+# Spark describes a Python source as a Java object, whose address changes with each run.
 _JAVA_OBJECT = re.compile(r"^(?:\w+\.)*(\w+)@[0-9a-f]+$")
 
 
@@ -50,7 +52,7 @@ def _source(progress: Mapping[str, Any]) -> SourceProgress:
 
 
 def _offsets(value: Any) -> Any:
-    """Return offsets as JSON: Spark gives JSON, or a text of it, or a text of its own."""
+    """Parse offsets: Spark reports JSON, a string of JSON, or a string in the source's own format."""
     if not isinstance(value, str):
         return value
     try:
@@ -60,17 +62,16 @@ def _offsets(value: Any) -> Any:
 
 
 def rows_left(epoch: EpochRun) -> int | None:
-    """Return how many rows the sources had after an epoch; None: one of them does not tell."""
+    """Return the backlog of all sources after an epoch (rows), or None if one of them is unknown."""
     left = [backlog(source) for source in epoch.sources]
-    known = [rows for rows in left if rows is not None]
-    return sum(known) if left and len(known) == len(left) else None
+    numbers = [rows for rows in left if rows is not None]
+    return sum(numbers) if left and len(numbers) == len(left) else None
 
 
 def backlog(source: SourceProgress) -> int | None:
-    """Return how many rows a source had after an epoch; None: it does not tell.
+    """Return a source's backlog after an epoch (rows), or None if unknown.
 
-    Offsets are a number, or Kafka's: numbers by topic and partition. A partition that was not read yet begins at 0, as
-    one that is new does.
+    Offsets are a number, or Kafka's numbers by topic and partition. A partition without an offset starts at 0.
     """
     end, latest = source.end, source.latest
     if _is_number(end) and _is_number(latest):
@@ -79,13 +80,13 @@ def backlog(source: SourceProgress) -> int | None:
         return None
     total = 0
     for topic, partitions in latest.items():
-        known = end.get(topic) or {}
-        if not isinstance(partitions, dict) or not isinstance(known, dict):
+        ends = end.get(topic) or {}
+        if not isinstance(partitions, dict) or not isinstance(ends, dict):
             return None
         for partition, offset in partitions.items():
             if not partition.isdigit() or not _is_number(offset):
                 return None
-            total += max(0, offset - known.get(partition, 0))
+            total += max(0, offset - ends.get(partition, 0))
     return total
 
 

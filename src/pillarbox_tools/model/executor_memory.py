@@ -1,4 +1,4 @@
-"""The memory that executors need, term by term, and what of it is measured.
+"""The memory that executors need, term by term, compared with the measured memory.
 
 ``make bench-processes`` measures the sizes of processes, which are rounded up here, and ``make bench-key-cost`` the
 factors of state. ``docs/operations.md`` has the same formula.
@@ -15,35 +15,31 @@ from pillarbox_tools.model.snapshot import ExecutorRun, Snapshot
 
 _MIB = 1 << 20
 
-#: PySpark's daemon, the starter of homes, and what workers and homes share with these.
+#: PySpark's daemon, the home starter, and memory that workers and homes share with them.
 SHARED = 250 * _MIB
-#: A Python worker, if it shares what ``pillarbox.daemon`` has imported, and if it has imported all by itself.
+#: A Python worker that shares the imports of ``pillarbox.daemon``, and one that imports everything itself.
 WORKER = 25 * _MIB
 WORKER_ALONE = 95 * _MIB
 #: A home without state.
 HOME = 20 * _MIB
-#: A key takes so many bytes, and its state so many times what is written of it.
+#: Bytes per key, and the factor of state in memory to its pickled size.
 KEY = 350
 STATE = 4
-#: Records of an epoch take so many times what is sent of them.
+#: The factor of an epoch's records in memory to their size on the wire.
 RECORDS = 3
-#: Of what is needed, for growth, and for what functions keep in fields.
+#: Extra share for growth and for data in functions' fields.
 GROWTH = 1 / 3
-# Spark's own default for what a JVM takes besides its heap, and the least.
+# Spark's default JVM overhead beyond the heap, and its minimum.
 _JVM_FACTOR = 0.1
 _JVM_LEAST = 384 * _MIB
-# Spark's default of Kubernetes for programs that are not Java's.
+# Spark's default on Kubernetes for non-JVM programs.
 _KUBERNETES_FACTOR = 0.4
 _STEP = 100 * _MIB
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the formula.
-
-    Attributes:
-        formula: how it is computed, for people.
-    """
+    """A term of the formula. ``formula`` is its calculation as text."""
 
     name: str
     bytes: int
@@ -52,18 +48,17 @@ class Term:
 
 @dataclass(frozen=True)
 class ExecutorMemory:
-    """The memory of an executor besides the heap of its JVM, as the formula has it and as its tasks have measured it.
+    """An executor's memory beyond its JVM's heap: calculated by the formula, and measured by its tasks.
 
     Attributes:
-        executor: the process of its JVM; None: it is not known.
-        terms: of the formula.
-        computed: their sum.
-        home_bytes: what its homes take, as measured; None: it is not known, or there are none.
-        worker_bytes: what the workers take in which tasks run, as measured; None: it is not known.
-        needed: the sum, with the measured bytes of homes instead of the terms for homes and state, if they are known.
-        overhead: what to set ``spark.executor.memoryOverhead`` to: what is needed, and a third.
-        heap: of its JVM.
-        limit: bytes that its container may use; None: it is not known, or there is no limit.
+        executor: process id of its JVM, or None if unknown.
+        terms: the terms of the formula; ``computed``: their sum.
+        home_bytes: measured memory of its homes, or None if unknown or without homes.
+        worker_bytes: measured memory of the workers that run tasks, or None if unknown.
+        needed: ``computed``, with the measured memory of homes, if known, in place of the terms for homes and state.
+        overhead: recommended ``spark.executor.memoryOverhead``: ``needed`` plus a third.
+        heap: the heap of its JVM.
+        limit: the container's limit in bytes, or None if unknown or unlimited.
     """
 
     host: str
@@ -79,16 +74,17 @@ class ExecutorMemory:
 
     @property
     def name(self) -> str:
-        """The executor, for people."""
+        """The executor's display name."""
         return self.host if self.executor is None else f"{self.host}, process {self.executor}"
 
 
 def executor_memory_of(snapshot: Snapshot) -> list[ExecutorMemory]:
-    """Return the memory of each executor in which tasks of the query live."""
+    """Return the memory of each executor that hosts tasks of the query."""
     executors = snapshot.run.executors
     sent = max((sum(vertex.bytes_out for vertex in epoch.vertices) for epoch in snapshot.epochs), default=0)
     return [
-        _memory(each, snapshot.run.settings, len(executors), math.ceil(sent / len(executors))) for each in executors
+        _memory(executor, snapshot.run.settings, len(executors), math.ceil(sent / len(executors)))
+        for executor in executors
     ]
 
 
@@ -116,10 +112,10 @@ def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, 
         Term("records", RECORDS * sent, f"{RECORDS} x {sent:,} bytes of the largest epoch"),
     ]
     terms = [*others[:3], *of_homes, others[3]]
-    computed = sum(each.bytes for each in terms)
+    computed = sum(term.bytes for term in terms)
     needed = computed
     if home_bytes is not None:
-        needed += home_bytes - sum(each.bytes for each in of_homes)
+        needed += home_bytes - sum(term.bytes for term in of_homes)
     return ExecutorMemory(
         host=executor.host,
         executor=executor.executor,
@@ -135,11 +131,11 @@ def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, 
 
 
 def _without_homes(executor: ExecutorRun) -> ExecutorRun:
-    """Return an executor in which tasks with state live in Python workers."""
+    """Move the tasks of homes to Python workers, for ``spark.pillarbox.homes=off``."""
     sizes = executor.home_bytes, executor.worker_bytes
-    known = None if None in sizes else sum(each or 0 for each in sizes)
+    total = None if None in sizes else sum(size or 0 for size in sizes)
     workers = executor.workers + executor.homes
-    return replace(executor, homes=0, home_bytes=None, workers=workers, worker_bytes=known)
+    return replace(executor, homes=0, home_bytes=None, workers=workers, worker_bytes=total)
 
 
 def _is_local(settings: Mapping[str, str]) -> bool:
@@ -152,22 +148,21 @@ def _heap(settings: Mapping[str, str]) -> int:
 
 
 def _cores(settings: Mapping[str, str], executors: int) -> int | None:
-    """Return the cores of an executor; None: they are not known."""
-    said, all_ = settings.get("spark.executor.cores", ""), settings.get("cores", "")
-    if said.isdigit() and not _is_local(settings):
-        return int(said)
+    setting, all_ = settings.get("spark.executor.cores", ""), settings.get("cores", "")
+    if setting.isdigit() and not _is_local(settings):
+        return int(setting)
     return math.ceil(int(all_) / executors) if all_.isdigit() else None
 
 
-def _limit(told: int | None, settings: Mapping[str, str], heap: int) -> int | None:
-    """Return the limit of an executor's container: what its tasks have read, or what Spark asks a cluster for."""
+def _limit(reported: int | None, settings: Mapping[str, str], heap: int) -> int | None:
+    """Return the container's limit: reported by tasks, or requested by Spark from the cluster."""
     master = settings.get("spark.master", "")
     if not master.startswith(("yarn", "k8s")):
-        return told
+        return reported
     factor = _KUBERNETES_FACTOR if master.startswith("k8s") else _JVM_FACTOR
-    said = settings.get("spark.executor.memoryOverheadFactor", "")
+    setting = settings.get("spark.executor.memoryOverheadFactor", "")
     overhead = bytes_of(settings.get("spark.executor.memoryOverhead"))
     if overhead is None:
-        overhead = max(round(heap * (float(said) if said else factor)), _JVM_LEAST)
+        overhead = max(round(heap * (float(setting) if setting else factor)), _JVM_LEAST)
     asked = heap + overhead + (bytes_of(settings.get("spark.executor.pyspark.memory")) or 0)
-    return asked if told is None else min(told, asked)
+    return asked if reported is None else min(reported, asked)

@@ -1,4 +1,4 @@
-"""How fast state grows, and when the memory of a worker runs out if it keeps growing at this rate."""
+"""Growth rates of state, and the time at which workers run out of memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.model.windows import DAY, HOUR, MINUTE, as_of
 
-# Over less than this, or fewer moments, a slope says nothing. (A new process takes more memory until it has seen all
-# kinds of records.)
+# Shorter or smaller histories have no meaningful slope. (A new process grows until it has seen all kinds of records.)
 _SHORTEST = 10 * MINUTE
 _SHORTEST_OF_MEMORY = 6 * HOUR
 _FEWEST = 5
@@ -20,9 +19,9 @@ class Growth:
     """The state of one operator over time.
 
     Attributes:
-        uid: of the operator that heads the vertex.
-        bytes: the size of its state now, and ``keys``: its keys.
-        per_day: bytes that it gains in a day, by a straight line through the last day; None: it is not known yet.
+        uid: the operator that heads the vertex.
+        bytes: size of its state, and ``keys``: its keys.
+        per_day: growth in bytes per day, by linear regression over the last day, or None if unknown.
     """
 
     uid: str
@@ -33,15 +32,14 @@ class Growth:
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of the fullest worker process.
+    """The memory of the largest worker process.
 
     Attributes:
-        bytes: its resident memory now; None: it is not known.
-        limit: what it may use; None: no setting says it.
-        per_day: bytes that it gains in a day; None: it is not known yet.
-        full_at: when it reaches the limit if it keeps growing at this rate (epoch ms); None: it does not, or that is
-            not known.
-        message: all of that for people.
+        bytes: resident memory, or None if unknown.
+        limit: its limit, or None without a setting.
+        per_day: growth in bytes per day, or None if unknown.
+        full_at: when it reaches the limit at this rate (epoch ms), or None if never or unknown.
+        message: the same as text.
     """
 
     bytes: int | None
@@ -52,41 +50,42 @@ class Memory:
 
 
 def growth_of(snapshot: Snapshot) -> list[Growth]:
-    """Return the growth of the state of each vertex with state in this run."""
+    """Return the state growth of each stateful vertex in this run."""
     moments, since = snapshot.run.moments, as_of(snapshot) - DAY
     if not moments:
         return []
-    found = []
+    growths = []
     for uid, size in moments[-1].state_bytes.items():
-        points = [(each.at, each.state_bytes[uid]) for each in moments if uid in each.state_bytes and each.at >= since]
-        found.append(Growth(uid, size, moments[-1].keys.get(uid, 0), slope(points)))
-    return found
+        history = [moment for moment in moments if uid in moment.state_bytes and moment.at >= since]
+        points = [(moment.at, moment.state_bytes[uid]) for moment in history]
+        growths.append(Growth(uid, size, moments[-1].keys.get(uid, 0), slope(points)))
+    return growths
 
 
 def memory_of(snapshot: Snapshot) -> Memory:
-    """Return what is known of the memory of the fullest worker."""
+    """Return the memory of the largest worker."""
     since = as_of(snapshot) - DAY
-    moments = [each for each in snapshot.run.moments if each.process_bytes is not None and each.at >= since]
+    moments = [moment for moment in snapshot.run.moments if moment.process_bytes is not None and moment.at >= since]
     limit = _limit(snapshot.run.settings)
     used = moments[-1].process_bytes if moments else None
-    per_day = slope([(each.at, each.process_bytes or 0) for each in moments], _SHORTEST_OF_MEMORY)
+    per_day = slope([(moment.at, moment.process_bytes or 0) for moment in moments], _SHORTEST_OF_MEMORY)
     full_at = None
     if limit is None:
-        message = "no limit is known: spark.executor.pyspark.memory is not set"
+        message = "no limit: spark.executor.pyspark.memory is not set"
     elif used is None or per_day is None:
-        message = "it is not known yet how it grows"
+        message = "growth not yet known"
     elif per_day <= 0:
-        message = "it does not grow"
+        message = "not growing"
     else:
         full_at = moments[-1].at + round(max(0, limit - used) / per_day * DAY)
-        message = "it is full at this time if it keeps growing at this rate"
+        message = "full at this time at the current rate of growth"
     return Memory(used, limit, per_day, full_at, message)
 
 
 def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float | None:
-    """Return the slope of the straight line through points of a time (epoch ms) and a size, in size per day.
+    """Return the slope of the regression line through (epoch ms, size) points, per day.
 
-    None: there are too few points, or they lie too close to each other.
+    None if the points are too few or too close together.
     """
     if len(points) < _FEWEST or points[-1][0] - points[0][0] < shortest:
         return None
@@ -97,7 +96,7 @@ def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float
 
 
 def _limit(settings: Mapping[str, str]) -> int | None:
-    """Return what a worker process may use: Spark divides the setting by the executor's cores."""
+    """Return the memory limit of one worker process: Spark divides the setting by the executor's cores."""
     limit, cores = bytes_of(settings.get("spark.executor.pyspark.memory")), settings.get("spark.executor.cores", "")
     return limit if limit is None else limit // max(1, int(cores) if cores.isdigit() else 1)
 
@@ -106,10 +105,10 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1
 
 
 def bytes_of(setting: str | None, unit: str = "m") -> int | None:
-    """Return the number of bytes that a setting of Spark's says, such as ``2g``; None: it is not set, or is no size.
+    """Parse a size of Spark's configuration, such as ``2g``, into bytes. None if it is unset or invalid.
 
     Args:
-        unit: of a number alone.
+        unit: unit of a bare number.
     """
     text = (setting or "").strip().lower().removesuffix("ib").removesuffix("b")
     if not text:

@@ -1,4 +1,4 @@
-"""Why event time is where it is: from each operator whose watermark lags, the way to the input that holds it."""
+"""The inputs that hold watermarks back, with the path to them from each lagging operator."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 from pillarbox._elements import TaskReport
 from pillarbox._reports.plan import PlanVertex
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.model.snapshot import Snapshot
+from pillarbox_tools.model.snapshot import Snapshot, VertexId, vertex_id
 
 _UNKNOWN_PLACE = (
-    "to see which record it is, keep its place in the DataFrame: the columns topic, partition and offset of Kafka, or"
+    "to identify the record, keep its position in the DataFrame: Kafka's columns topic, partition and offset, or"
     " _metadata of files"
 )
 
 
 @dataclass(frozen=True)
 class HeldWatermark:
-    """The watermark of a vertex, and the input that holds it.
+    """The watermark of a vertex, and the input that holds it back.
 
     Attributes:
-        program: the name of the program's metrics, ``vertex``: the number of the vertex, and ``subtask``: the one whose
-            watermark is the lowest.
-        watermark: the watermark (epoch ms); None: there is none yet.
-        way: the vertices and subtasks from there to the input, each as two numbers.
-        source: the number of the source's vertex; None: it was not found, as its task has not run lately.
-        partition: the partition of the source; None: the source had no records.
-        latest: the largest timestamp of a record of that partition in its last epoch (epoch ms).
-        place: where that record is in the source, as far as its columns tell.
-        message: all of that for people.
+        program: the program's name in metrics, ``vertex``: the vertex's number, and ``subtask``: its subtask with the
+            lowest watermark.
+        watermark: the watermark (epoch ms), or None before the first.
+        way: the (vertex, subtask) pairs from there to the input.
+        source: vertex number of the source, or None if its task has not run recently.
+        partition: partition of the source, or None if the source had no records.
+        latest: largest timestamp in that partition's last epoch (epoch ms).
+        place: position of that record in the source, from its columns.
+        message: the same as text.
     """
 
     program: str
@@ -45,26 +45,25 @@ class HeldWatermark:
 
 
 def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
-    """Return for each vertex after a shuffle what holds its watermark, as of the last epoch in which it ran."""
+    """Return the held watermark of each vertex after a shuffle, as of its last epoch."""
     tasks = _latest_tasks(snapshot)
-    vertices = {} if snapshot.plan is None else {(each.program, each.number): each for each in snapshot.plan.vertices}
-    lowest: dict[tuple[str, int], TaskReport] = {}
+    vertices = {vertex_id(vertex): vertex for vertex in snapshot.vertices}
+    lowest: dict[VertexId, TaskReport] = {}
     for task in tasks.values():
         if task.watermark is None or task.watermark == MAX_WATERMARK:
             continue
-        known = lowest.get((task.program, task.number))
-        if known is None or known.watermark is None or task.watermark < known.watermark:
-            lowest[task.program, task.number] = task
+        current = lowest.get(vertex_id(task))
+        if current is None or current.watermark is None or task.watermark < current.watermark:
+            lowest[vertex_id(task)] = task
     return [_held(task, tasks, vertices) for _, task in sorted(lowest.items())]
 
 
 def _latest_tasks(snapshot: Snapshot) -> dict[tuple[str, int, int], TaskReport]:
-    """Return the newest run of each task that is known."""
     return {(task.program, task.number, task.subtask): task for epoch in snapshot.epochs for task in epoch.tasks}
 
 
 def _held(
-    task: TaskReport, tasks: dict[tuple[str, int, int], TaskReport], vertices: dict[tuple[str, int], PlanVertex]
+    task: TaskReport, tasks: dict[tuple[str, int, int], TaskReport], vertices: dict[VertexId, PlanVertex]
 ) -> HeldWatermark:
     way: list[list[int]] = []
     holder: TaskReport | None = task
@@ -76,7 +75,7 @@ def _held(
     vertex = vertices.get((task.program, number))
     is_source = bool(way) and (vertex is None or vertex.level == 0)
     times = None if holder is None else holder.event_times
-    found = HeldWatermark(
+    held = HeldWatermark(
         task.program,
         task.number,
         task.subtask,
@@ -87,25 +86,24 @@ def _held(
         None if times is None else times[1],
         {} if times is None else dict(times[2]),
     )
-    names = {key: each.name for key, each in vertices.items()}
-    message = _message(found, names.get((task.program, number), f"vertex {number}"), is_source=is_source)
-    return replace(found, message=message)
+    name = f"vertex {number}" if vertex is None else vertex.name
+    return replace(held, message=_message(held, name, is_source=is_source))
 
 
 def _message(held: HeldWatermark, name: str, *, is_source: bool) -> str:
     if not held.way:
-        return "no input holds it: all are idle, or have ended"
+        return "no input holds it back: all are idle or have ended"
     if not is_source:
-        return f"subtask {held.way[-1][1]} of {name!r} holds it, which has not run lately"
+        return f"subtask {held.way[-1][1]} of {name!r} holds it back, and has not run recently"
     if held.partition is None:
         return (
-            f"the source of {name!r} had no records: its watermark stays until it has some; with_idleness(...) lets the"
-            " others go on"
+            f"the source of {name!r} had no records, so its watermark stays; with_idleness(...) lets the other sources"
+            " advance"
         )
-    where = f"partition {held.partition} of the source of {name!r} holds it"
+    where = f"partition {held.partition} of the source of {name!r} holds it back"
     if held.latest is None:
-        return f"{where}, which has given no timestamps"
+        return f"{where}: its records have no timestamps"
     if held.place:
-        place = ", ".join(f"{name} {value}" for name, value in held.place.items())
-        return f"{where}: its newest record is {place}"
+        position = ", ".join(f"{name} {value}" for name, value in held.place.items())
+        return f"{where}: its newest record is {position}"
     return f"{where}; {_UNKNOWN_PLACE}"

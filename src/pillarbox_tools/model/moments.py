@@ -1,4 +1,4 @@
-"""The epochs of a run, added up by the minute: a bounded number of moments, however long the run."""
+"""The epochs of a run, aggregated by the minute into a bounded number of moments."""
 
 from __future__ import annotations
 
@@ -8,51 +8,49 @@ from dataclasses import fields
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.epochs import rows_left
-from pillarbox_tools.model.snapshot import EpochRun, Moment
+from pillarbox_tools.model.snapshot import EpochRun, Moment, VertexId, vertex_id
 
 _MINUTE = 60_000
-# There are up to this many moments: the last four hours by the minute and, in less detail, all the time before. (So
-# an hour and a day ago are found by their times, and not by their places in the list.)
+# Maximum number of moments: the last four hours by the minute, and everything before in less detail. Search them by
+# time, not by index.
 _MOST = 480
 _SUMS = ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated", "home_restarts", "fallbacks")
-# Counters whose values at the end are no sums.
+# Counters that are maxima, not sums.
 _LARGEST = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms", "in_flight")
 
 
 class Moments:
-    """Adds up epochs. One thread at a time may call its methods."""
+    """Aggregates epochs. One thread at a time may call its methods."""
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []
 
     def add(self, epoch: EpochRun, plan: Plan | None) -> None:
-        """Add an epoch."""
         new = moment_of(epoch, plan)
         if self._moments and new.at // _MINUTE == self._moments[-1].at // _MINUTE:
-            self._moments[-1] = together(self._moments[-1], new)
+            self._moments[-1] = merged(self._moments[-1], new)
             return
         self._moments.append(new)
         if len(self._moments) > _MOST:
             old, rest = self._moments[: _MOST // 2], self._moments[_MOST // 2 :]
-            pairs = [together(one, other) for one, other in zip(old[::2], old[1::2])]
+            pairs = [merged(earlier, other) for earlier, other in zip(old[::2], old[1::2])]
             self._moments = pairs + rest
 
     def all(self) -> list[Moment]:
-        """Return all moments, the oldest first."""
         return list(self._moments)
 
 
 def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
-    """Return an epoch as a moment."""
-    uids = {} if plan is None else {(each.program, each.number): each.uid for each in plan.vertices}
-    stateful = [each for each in epoch.vertices if each.state_bytes is not None]
-    watermarks = [each.watermark for each in stateful if each.watermark is not None]
+    """Convert an epoch to a moment."""
+    uids = {} if plan is None else {vertex_id(vertex): vertex.uid for vertex in plan.vertices}
+    stateful = [vertex for vertex in epoch.vertices if vertex.state_bytes is not None]
+    watermarks = [vertex.watermark for vertex in stateful if vertex.watermark is not None]
     end = epoch.began + epoch.duration
-    times = [each.event_times[1] for each in epoch.tasks if each.is_source and each.event_times]
+    times = [task.event_times[1] for task in epoch.tasks if task.is_source and task.event_times]
     lowest = min(watermarks, default=None)
     counters: dict[str, int] = {}
     for vertex in epoch.vertices:
-        counters = _counted(counters, vertex.counters)
+        counters = _add_counters(counters, vertex.counters)
     return Moment(
         at=end,
         epochs=1,
@@ -61,17 +59,17 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
         rows=epoch.rows,
         duration=epoch.duration,
         longest=epoch.duration,
-        busy_ms=sum(each.busy_ms for each in epoch.vertices),
-        back_pressured_ms=sum(each.back_pressured_ms for each in epoch.vertices),
-        state_bytes=_by_uid((_uid(uids, each), each.state_bytes or 0) for each in stateful),
-        keys=_by_uid((_uid(uids, each), each.keys or 0) for each in stateful),
-        timers=sum(each.timers or 0 for each in stateful),
+        busy_ms=sum(vertex.busy_ms for vertex in epoch.vertices),
+        back_pressured_ms=sum(vertex.back_pressured_ms for vertex in epoch.vertices),
+        state_bytes=_by_uid((_uid(uids, vertex), vertex.state_bytes or 0) for vertex in stateful),
+        keys=_by_uid((_uid(uids, vertex), vertex.keys or 0) for vertex in stateful),
+        timers=sum(vertex.timers or 0 for vertex in stateful),
         lag=None if lowest is None or abs(lowest) > 1 << 60 else end - lowest,
         counters=counters,
-        repeated=sum(each.repeated for each in epoch.vertices),
-        process_bytes=max((each.process_bytes for each in epoch.tasks if each.process_bytes), default=None),
-        home_restarts=sum(each.home_restarts for each in epoch.vertices),
-        fallbacks=sum(sum(each.fallbacks.values()) for each in epoch.vertices),
+        repeated=sum(vertex.repeated for vertex in epoch.vertices),
+        process_bytes=max((task.process_bytes for task in epoch.tasks if task.process_bytes), default=None),
+        home_restarts=sum(vertex.home_restarts for vertex in epoch.vertices),
+        fallbacks=sum(sum(vertex.fallbacks.values()) for vertex in epoch.vertices),
         inputs=_inputs(epoch, plan),
         backlog=rows_left(epoch),
         newest=max(times, default=None),
@@ -79,54 +77,54 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
 
 
 def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
-    """Return how many records each operator received, by uid; an operator without a uid is left out."""
-    found: dict[str, int] = {}
-    chains = {} if plan is None else {(each.program, each.number): each.operators for each in plan.vertices}
+    """Return the number of records that each operator received, by uid. Operators without a uid are left out."""
+    inputs: dict[str, int] = {}
+    chains = {} if plan is None else {vertex_id(vertex): vertex.operators for vertex in plan.vertices}
     for vertex in epoch.vertices:
-        for place, operator in enumerate(chains.get((vertex.program, vertex.number), ())):
-            if place and place >= len(vertex.operators):
+        for index, operator in enumerate(chains.get(vertex_id(vertex), ())):
+            if index and index >= len(vertex.operators):
                 break
-            count = vertex.operators[place][0] if place else vertex.records_in
+            count = vertex.operators[index][0] if index else vertex.records_in
             if operator.uid:
-                found[operator.uid] = found.get(operator.uid, 0) + count
-    return found
+                inputs[operator.uid] = inputs.get(operator.uid, 0) + count
+    return inputs
 
 
 def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Add up counts by uid: two programs of a query may have an operator of one uid."""
-    found: dict[str, int] = {}
+    """Add up counts by uid: two programs of a query may share a uid."""
+    totals: dict[str, int] = {}
     for uid, count in counts:
-        found[uid] = found.get(uid, 0) + count
-    return found
+        totals[uid] = totals.get(uid, 0) + count
+    return totals
 
 
-def _uid(uids: dict[tuple[str, int], str], vertex: OperatorReport) -> str:
-    return uids.get((vertex.program, vertex.number)) or f"{vertex.program} {vertex.number}"
+def _uid(uids: dict[VertexId, str], vertex: OperatorReport) -> str:
+    return uids.get(vertex_id(vertex)) or f"{vertex.program} {vertex.number}"
 
 
-def together(one: Moment, other: Moment) -> Moment:
-    """Return two moments as one, of which ``other`` is the later."""
-    summed = {name: getattr(one, name) + getattr(other, name) for name in _SUMS}
-    # The other fields are as they were at the end. (In an epoch, only those tasks run that have something to do.)
-    end = {each.name: getattr(other, each.name) for each in fields(Moment)}
-    end |= {"state_bytes": {**one.state_bytes, **other.state_bytes}, "keys": {**one.keys, **other.keys}}
-    end["inputs"] = _counted(one.inputs, other.inputs)
-    end["newest"] = one.newest if other.newest is None else max(other.newest, one.newest or other.newest)
-    end["process_bytes"] = other.process_bytes or one.process_bytes
+def merged(earlier: Moment, other: Moment) -> Moment:
+    """Merge two successive moments."""
+    summed = {name: getattr(earlier, name) + getattr(other, name) for name in _SUMS}
+    # All other fields have their last values. An epoch runs only the tasks that have work, so maps are merged.
+    end = {attribute.name: getattr(other, attribute.name) for attribute in fields(Moment)}
+    end |= {"state_bytes": {**earlier.state_bytes, **other.state_bytes}, "keys": {**earlier.keys, **other.keys}}
+    end["inputs"] = _add_counters(earlier.inputs, other.inputs)
+    end["newest"] = earlier.newest if other.newest is None else max(other.newest, earlier.newest or other.newest)
+    end["process_bytes"] = other.process_bytes or earlier.process_bytes
     return Moment(
         **{
             **end,
             **summed,
-            "first": one.first,
-            "longest": max(one.longest, other.longest),
-            "counters": _counted(one.counters, other.counters),
+            "first": earlier.first,
+            "longest": max(earlier.longest, other.longest),
+            "counters": _add_counters(earlier.counters, other.counters),
         }
     )
 
 
-def _counted(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    found = dict(one)
+def _add_counters(first: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    totals = dict(first)
     for name, count in other.items():
         largest = name.rpartition(".")[2] in _LARGEST
-        found[name] = max(found.get(name, 0), count) if largest else found.get(name, 0) + count
-    return found
+        totals[name] = max(totals.get(name, 0), count) if largest else totals.get(name, 0) + count
+    return totals

@@ -1,4 +1,4 @@
-"""The model of a query that runs: the driver feeds it as epochs end; whoever wants to know takes snapshots of it."""
+"""The model of a running query. The driver feeds it as epochs end; readers take snapshots."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from pillarbox_tools.model.moments import Moments
 from pillarbox_tools.model.snapshot import EpochRun, Run, Snapshot
 from pillarbox_tools.model.subtasks import Subtasks
 
-# How many epochs there are in a snapshot, and in how many of these the tasks are.
+# Epochs in a snapshot, and how many of them include their tasks.
 EPOCHS = 60
 _WITH_TASKS = 5
-# How many failures of one run are kept.
+# Failures kept per run.
 _FAILURES = 20
-# How many combinations of versions in workers are kept.
+# Combinations of worker versions kept.
 _VERSIONS = 5
 
 
 def now_ms() -> int:
-    """Return the time (epoch ms)."""
+    """Return the time in epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 class Follower(Protocol):
-    """Whoever gets each epoch of a model once. The thread that feeds the model calls it, and waits for it meanwhile."""
+    """A receiver of each epoch, once. The thread that feeds the model calls it and waits for it."""
 
     def progressed(self, epoch: EpochRun) -> None:
-        """Take an epoch, which has its tasks."""
+        """Receive an epoch with its tasks."""
 
     def ended(self, status: str) -> None:
-        """Note that the query has ended: ``stopped`` or ``failed``."""
+        """Receive the query's final status: ``stopped`` or ``failed``."""
 
 
 class QueryModel:
-    """A query, from a start to its end. Any thread may call its methods.
+    """One run of a query. Any thread may call its methods.
 
     Args:
-        id: Spark's id of the query; ``name``: the name that the user gave it.
-        checkpoint: its checkpoint location; empty: it has none that lasts.
-        plan: of its programs; None: it is not known.
+        id: Spark's id of the query, and ``name``: the user's name for it.
+        checkpoint: its checkpoint location; empty if it is temporary.
+        plan: the plan of its programs, or None if unknown.
         run: the run, with its settings and versions.
-        earlier: the runs before it, the newest first.
-        clock: epoch milliseconds.
+        earlier: the earlier runs, newest first.
+        clock: returns epoch milliseconds.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class QueryModel:
         self._subtasks = Subtasks()
         self._heartbeat: Heartbeat | None = None
         self._followers: list[Follower] = []
-        self._feeding = threading.Lock()  # guards all of these
+        self._feeding = threading.Lock()  # guards all fields
         self._version = 0
 
-    # -- what the driver tells --
+    # -- called by the driver --
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Take the progress that Spark reports of an epoch; one that is known, or older than another, is left out."""
+        """Add an epoch from Spark's progress report. Idle, repeated and older reports are ignored."""
         if is_idle(progress):
             return
         epoch = epoch_of(progress)
@@ -101,7 +101,7 @@ class QueryModel:
                 follower.progressed(epoch)
 
     def follows(self, earlier: Sequence[Run]) -> None:
-        """Take the runs before this one, the newest first."""
+        """Set the earlier runs, newest first."""
         with self._feeding:
             self._earlier = list(earlier)
             if earlier:
@@ -111,32 +111,32 @@ class QueryModel:
             self._version += 1
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Take the newest heartbeat of the driver."""
+        """Store the driver's newest heartbeat."""
         with self._feeding:
-            known = self._heartbeat
+            previous = self._heartbeat
             self._heartbeat = heartbeat
-            # (Each has a later time: pages need no news of that alone.)
-            if known is None or (known.epoch, known.since) != (heartbeat.epoch, heartbeat.since):
+            # A later time alone is no news for pages.
+            if previous is None or (previous.epoch, previous.since) != (heartbeat.epoch, heartbeat.since):
                 self._version += 1
 
     def _take_versions(self, epoch: EpochRun) -> None:
-        known = self._run.worker_versions
-        found = [*known]
+        previous = self._run.worker_versions
+        versions = [*previous]
         for task in epoch.tasks:
-            if task.versions and task.versions not in found:
-                found.append(task.versions)
-        if len(found) > len(known):
-            self._run = replace(self._run, worker_versions=found[:_VERSIONS])
+            if task.versions and task.versions not in versions:
+                versions.append(task.versions)
+        if len(versions) > len(previous):
+            self._run = replace(self._run, worker_versions=versions[:_VERSIONS])
 
     def failed(self, text: str) -> None:
-        """Note that the query has failed with an error, which Spark told as text."""
+        """Record the query's failure, from the text of Spark's error."""
         failure = Failure.of_text(text) or Failure("StreamingQueryException", message=message_of(text))
         with self._feeding:
             self._run = replace(self._run, failures=[*self._run.failures, failure][-_FAILURES:])
             self._end("failed")
 
     def ended(self) -> None:
-        """Note that the query has ended. A query that has failed has ended then."""
+        """Record the end of the query. Does nothing after ``failed``."""
         with self._feeding:
             if self._run.ended is None:
                 self._end("stopped")
@@ -149,29 +149,26 @@ class QueryModel:
                 follower.ended(status)
         self._version += 1
 
-    # -- what others ask --
+    # -- called by readers --
 
     @property
     def has_ended(self) -> bool:
-        """Whether the query has ended."""
         return self._run.ended is not None
 
     @property
     def run_id(self) -> str:
-        """The id of the run."""
         return self._run.id
 
     @property
     def heartbeat(self) -> Heartbeat | None:
-        """The newest heartbeat of the driver, or None."""
         return self._heartbeat
 
-    def look(self) -> int:
-        """Return a number that grows with each change."""
+    def refresh(self) -> int:
+        """Return the version, which grows with each change."""
         return self._version
 
     def follow(self, follower: Follower) -> None:
-        """Let a follower have each epoch once from now on; those that the model still has, it gets at once."""
+        """Add a follower. It receives the stored epochs at once, then each new one."""
         with self._feeding:
             for epoch in self._epochs:
                 follower.progressed(epoch)
@@ -180,7 +177,6 @@ class QueryModel:
             self._followers.append(follower)
 
     def snapshot(self) -> Snapshot:
-        """Return what is known now."""
         with self._feeding:
             run = replace(self._run, moments=self._moments.all(), executors=self._subtasks.executors())
             return Snapshot(

@@ -1,4 +1,4 @@
-"""A query that a dashboard shows."""
+"""A query on a dashboard."""
 
 from __future__ import annotations
 
@@ -10,36 +10,34 @@ from pillarbox_tools.model.snapshot import Snapshot
 
 
 class ShownQuery(Protocol):
-    """A query that a dashboard shows. Any thread may call its methods."""
+    """A query on a dashboard. Any thread may call its methods."""
 
     @property
-    def id(self) -> str:
-        """Spark's id of the query."""
+    def id(self) -> str: ...
 
     @property
-    def has_ended(self) -> bool:
-        """Whether this run of the query has ended."""
+    def has_ended(self) -> bool: ...
 
     @property
     def heartbeat(self) -> Heartbeat | None:
-        """The newest heartbeat of its driver, or None."""
+        """The driver's newest heartbeat, or None."""
 
-    def look(self) -> int:
-        """Look whether there is something new; return a number that grows with each change of the snapshot."""
+    def refresh(self) -> int:
+        """Check for news, and return the version, which grows with each change of the snapshot."""
 
     def snapshot(self) -> Snapshot:
-        """Return what is known of it."""
+        """Return the current snapshot."""
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Return what is known of a key of an operator: as the page shows it.
+        """Return the state and history of an operator's key, as the page shows it.
 
         Raises:
-            PillarboxError: it cannot be read; the message says why.
+            PillarboxError: the key cannot be read; the message has the reason.
         """
 
 
 class StoredQuery:
-    """A query whose snapshot was read, as from a bundle: see :class:`ShownQuery`."""
+    """A query on a dashboard whose snapshot does not change, as from a bundle."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -56,11 +54,11 @@ class StoredQuery:
     def heartbeat(self) -> Heartbeat | None:
         return self._snapshot.heartbeat
 
-    def look(self) -> int:
+    def refresh(self) -> int:
         return 1
 
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        raise ConfigurationError("a bundle has no state: open the dashboard on the checkpoint to see a key")
+        raise ConfigurationError("a bundle has no state: open the dashboard of the checkpoint to see a key")

@@ -1,4 +1,4 @@
-"""Whether a few tasks, or a few keys, have most of the work."""
+"""Skew: whether a few tasks or keys have most of the work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import sqrt
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochRun
+from pillarbox_tools.model.snapshot import EpochRun, VertexId, vertex_id
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,10 @@ class HeavyKey:
     """A key with a large share of a vertex's records.
 
     Attributes:
-        key: the key as text, cut short.
-        subtask: the subtask that has it.
-        share: its estimated share of the records of the vertex, from 0 to 1.
-        error: the share is known to about plus or minus this (two standard errors of the sample).
+        key: the key as text, shortened.
+        subtask: the key's subtask.
+        share: its estimated share of the vertex's records, from 0 to 1.
+        error: two standard errors of the sampled share.
     """
 
     key: str
@@ -30,14 +30,14 @@ class HeavyKey:
 
 @dataclass(frozen=True)
 class Skew:
-    """How evenly the tasks of a vertex are loaded in an epoch.
+    """The load balance of a vertex's tasks in an epoch.
 
     Attributes:
-        busiest: the subtask that was busy for longest.
-        busiest_ms: how long it was busy.
-        factor: that time, divided by the mean of the tasks that ran.
-        tasks: how many tasks ran.
-        heavy: the heaviest keys, the heaviest first.
+        busiest: the busiest subtask.
+        busiest_ms: its busy time.
+        factor: its busy time divided by the mean of the tasks that ran.
+        tasks: number of tasks that ran.
+        heavy: the heaviest keys, heaviest first.
     """
 
     program: str
@@ -49,42 +49,39 @@ class Skew:
     heavy: list[HeavyKey] = field(default_factory=list)
 
 
-# So many keys of a vertex are named, each with at least this share of its records.
+# Maximum number of named keys, each with at least this share of the vertex's records.
 _LEAST = 0.02
 _NAMED = 5
 
 
 def skew_of(epoch: EpochRun) -> list[Skew]:
-    """Return for each vertex of an epoch whose tasks are known how evenly they are loaded."""
-    groups: dict[tuple[str, int], list[TaskReport]] = defaultdict(list)
+    """Return the skew of each vertex whose tasks are known."""
+    groups: dict[VertexId, list[TaskReport]] = defaultdict(list)
     for task in epoch.tasks:
-        groups[task.program, task.number].append(task)
-    return [
-        _skew(each, groups[each.program, each.number]) for each in epoch.vertices if groups[each.program, each.number]
-    ]
+        groups[vertex_id(task)].append(task)
+    return [_skew(vertex, tasks) for vertex in epoch.vertices if (tasks := groups[vertex_id(vertex)])]
 
 
 def _skew(run: OperatorReport, tasks: list[TaskReport]) -> Skew:
-    """Return the skew of a vertex: the history has all of its sums, and not all of its tasks."""
+    """Return the skew of a vertex. The history has its sums, but not all of its tasks."""
     mean = run.busy_ms / run.tasks
     records = sum(task.records_in for task in tasks) if run.tasks == len(tasks) else run.records_in
     # A key has at most all records of its task.
     least = max(1, _LEAST * records)
-    heavy = [each for task in tasks if task.records_in >= least for each in _heavy_keys(task, records)]
-    heavy.sort(key=lambda each: -each.share)
+    heavy = [heavy_key for task in tasks if task.records_in >= least for heavy_key in _heavy_keys(task, records)]
+    heavy.sort(key=lambda heavy_key: -heavy_key.share)
     factor = run.busiest_ms / mean if mean else 1.0
     return Skew(run.program, run.number, run.busiest, run.busiest_ms, factor, run.tasks, heavy[:_NAMED])
 
 
 def _heavy_keys(task: TaskReport, records: int) -> list[HeavyKey]:
-    """Return the keys of a task with a large share of all records of its vertex."""
     if task.key_sample is None:
         return []
     size, named = task.key_sample
     weight = task.records_in / records
-    found: list[HeavyKey] = []
+    keys: list[HeavyKey] = []
     for key, count in named:
         share = count / size
         if share * weight >= _LEAST:
-            found.append(HeavyKey(key, task.subtask, share * weight, 2 * sqrt(share * (1 - share) / size) * weight))
-    return found
+            keys.append(HeavyKey(key, task.subtask, share * weight, 2 * sqrt(share * (1 - share) / size) * weight))
+    return keys

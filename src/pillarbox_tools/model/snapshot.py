@@ -1,6 +1,6 @@
-"""What is known of a query at a moment: plain data, which is written and read as JSON.
+"""The state of a query at one time: plain data, written and read as JSON.
 
-Times are milliseconds; points in time are epoch milliseconds. None is "not known".
+Times are milliseconds; points in time are epoch milliseconds. None means unknown.
 """
 
 from __future__ import annotations
@@ -12,23 +12,27 @@ from typing import Any
 from pillarbox._elements import TaskReport
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox._reports.plan import Plan
+from pillarbox._reports.plan import Plan, PlanVertex
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 
-#: Of the JSON of a snapshot, in a bundle and in the history. Fields are only added.
+#: Version of a snapshot's JSON, in bundles and in the history. Changes only add fields.
 FORMAT = 2
+
+
+# A vertex in its query: the program's name and the vertex's number.
+VertexId = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """What a query read of one of Spark's sources in an epoch.
+    """One Spark source in one epoch.
 
     Attributes:
-        description: the source, in Spark's words.
-        rows: how many rows it read.
-        end: the offsets that it read up to, as JSON from Spark.
-        latest: the newest offsets of the source.
-        metrics: what the source says of itself, such as Kafka's ``maxOffsetsBehindLatest``.
+        description: Spark's description of the source.
+        rows: number of rows read.
+        end: end offsets, as Spark's JSON.
+        latest: the source's newest offsets.
+        metrics: the source's own metrics, such as Kafka's ``maxOffsetsBehindLatest``.
     """
 
     description: str
@@ -40,19 +44,19 @@ class SourceProgress:
 
 @dataclass(frozen=True)
 class EpochRun:
-    """An epoch that was committed.
+    """A committed epoch.
 
     Attributes:
         number: Spark's batch id.
         began: when its trigger began.
         duration: how long the trigger took.
-        parts: how long Spark's parts of it took, by Spark's names (``addBatch`` has the tasks).
-        rows: how many rows came in.
-        sources: what was read of each source.
+        parts: durations of Spark's phases by Spark's names; ``addBatch`` includes the tasks.
+        rows: input rows.
+        sources: progress of each source.
         vertices: each vertex that had tasks.
-        tasks: each task; only the newest epochs have them.
-        state_commit: how long Spark's state stores took to commit, all partitions together.
-        output_rows: how many rows the sink says that it has written; None: it does not say.
+        tasks: each task; only in the newest epochs.
+        state_commit: commit time of Spark's state stores, all partitions together.
+        output_rows: rows that the sink reports as written, or None.
     """
 
     number: int
@@ -69,20 +73,20 @@ class EpochRun:
 
 @dataclass(frozen=True)
 class Moment:
-    """Epochs of a stretch of time, added up, as the history keeps them.
+    """Consecutive epochs, aggregated for the history.
 
     Attributes:
-        at: when it ended; it has the epochs that ended since the moment before.
-        epochs: how many there were; ``first`` and ``last``: their numbers.
-        duration: how long they took together, and ``longest``: the longest one.
-        state_bytes: the size of the state of each vertex at the end, by uid, and ``keys``: its keys.
-        lag: the time of the newest epoch minus the lowest watermark.
-        process_bytes: the resident memory of the fullest worker process.
-        home_restarts: homes that were started again.
-        fallbacks: how many tasks ran in Python workers of Spark's although they should have homes.
-        inputs: how many records each operator received, by uid.
-        backlog: how many rows the sources had at the end; None: they do not tell.
-        newest: the largest event time of a record of the sources; None: they have none.
+        at: its end; it covers the epochs that ended since the moment before.
+        epochs: number of epochs; ``first`` and ``last``: their numbers.
+        duration: total duration of the epochs, and ``longest``: the longest one.
+        state_bytes: final state size of each vertex by uid, and ``keys``: its keys.
+        lag: end of the newest epoch minus the lowest watermark.
+        process_bytes: resident memory of the largest worker process.
+        home_restarts: number of restarted homes.
+        fallbacks: tasks that ran in Spark's Python workers for lack of a home.
+        inputs: records received by each operator, by uid.
+        backlog: final backlog of the sources (rows), or None.
+        newest: largest event time of a source record, or None.
     """
 
     at: int
@@ -110,14 +114,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class ExecutorRun:
-    """The tasks of a query in one executor, as they reported last.
+    """The tasks of a query in one executor, by their last reports.
 
     Attributes:
-        executor: the process of its JVM; None: it is not known.
-        homes: how many processes are homes, and ``workers``: in how many Python workers of Spark's tasks ran.
-        home_bytes: the memory of its homes together, without what they share, and ``worker_bytes``: of these workers.
-        state_bytes: the approximate size of the state when it is written, and ``keys``: its keys.
-        limit: bytes that all processes of its container may use; None: there is no limit, or it is not known.
+        executor: process id of its JVM, or None if unknown.
+        homes: number of home processes, and ``workers``: of Spark's Python workers that ran tasks.
+        home_bytes: private memory of all homes, and ``worker_bytes``: of all these workers.
+        state_bytes: approximate pickled size of the state, and ``keys``: its keys.
+        limit: the container's memory limit in bytes, or None if unlimited or unknown.
     """
 
     host: str
@@ -133,19 +137,18 @@ class ExecutorRun:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a query, from a start to its end.
+    """One run of a query.
 
     Attributes:
         id: Spark's ``runId``.
-        began: when it was started, and ``ended``: when it ended.
-        status: ``running``, ``stopped``, ``failed``, or ``lost`` if its driver ended without a word.
-        settings: what was set for it, with secrets masked; ``versions``: of Python, Spark and the like in the driver.
-        worker_versions: of Python and packages in workers: each combination that tasks have told, up to a few.
-        executors: those in which tasks of it live.
-        moments: its epochs, added up by the minute.
-        failures: why it ended, if it failed, and what else went wrong.
-        starts: how often the query was started, this start included; ``crashes``: how many runs before failed or were
-            lost.
+        began: start time, and ``ended``: end time.
+        status: ``running``, ``stopped``, ``failed``, or ``lost`` if its driver disappeared.
+        settings: its settings, with secrets masked; ``versions``: of Python, Spark and packages in the driver.
+        worker_versions: combinations of Python and package versions in workers; a few at most.
+        executors: the executors that host its tasks.
+        moments: its epochs, aggregated by the minute.
+        failures: the failure that ended it, and other failures.
+        starts: number of starts up to this one; ``crashes``: number of earlier runs that failed or were lost.
     """
 
     id: str
@@ -163,27 +166,27 @@ class Run:
 
     @property
     def has_crashed(self) -> bool:
-        """Whether it ended without having been asked to."""
+        """Whether it failed or was lost."""
         return self.status in ("failed", "lost")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that is known of a query.
+    """Everything known about a query.
 
     Attributes:
-        id: Spark's id of the query, which it keeps over restarts; ``name``: the name that the user gave it.
-        checkpoint: its checkpoint location; empty: it has none that lasts.
-        at: when this was known.
-        is_live: whether the driver of the query tells it; else it was read from the history.
-        read_at: when it was read from the history; None: it was not.
-        plan: of its programs; None: nobody has told.
-        run: the running run, or the last one.
-        earlier: the runs before it, the newest first.
-        epochs: its newest epochs, the oldest first.
-        missing: what is not known, as messages for people.
-        heartbeat: what the driver knew last; None: the query has ended, or its driver tells nothing.
-        state_sizes: about how many bytes each state takes, by uid and name; only in a bundle, for which all is read.
+        id: Spark's id of the query, stable over restarts; ``name``: the user's name for it.
+        checkpoint: its checkpoint location; empty if it is temporary.
+        at: the time of the snapshot.
+        is_live: whether the driver supplied it; otherwise it was read from the history.
+        read_at: when it was read from the history, or None.
+        plan: the plan of its programs, or None if unknown.
+        run: the current or last run.
+        earlier: the earlier runs, newest first.
+        epochs: the newest epochs, oldest first.
+        missing: messages about missing data.
+        heartbeat: the driver's last heartbeat, or None after the query's end or without a report.
+        state_sizes: approximate bytes of each state, by uid and name; only in a bundle, whose writer reads all state.
     """
 
     id: str
@@ -202,12 +205,22 @@ class Snapshot:
     format: int = FORMAT
 
     @property
+    def vertices(self) -> list[PlanVertex]:
+        """The vertices of the plan; empty if the plan is unknown."""
+        return [] if self.plan is None else self.plan.vertices
+
+    @property
     def newest(self) -> EpochRun | None:
-        """The newest epoch; None: there is none yet."""
+        """The newest epoch, or None."""
         return self.epochs[-1] if self.epochs else None
 
 
+def vertex_id(part: PlanVertex | OperatorReport | TaskReport) -> VertexId:
+    """Return the id of a vertex in its query."""
+    return part.program, part.number
+
+
 def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
-    """Return how many rows epochs read in a second of the time from their start to their end; None: no time passed."""
+    """Return the input rows per second over the epochs' whole span, or None for an empty span."""
     took = epochs[-1].began + epochs[-1].duration - epochs[0].began if epochs else 0
-    return 1000 * sum(each.rows for each in epochs) / took if took > 0 else None
+    return 1000 * sum(epoch.rows for epoch in epochs) / took if took > 0 else None

@@ -1,4 +1,4 @@
-"""The subtasks of a query as they reported last: in an epoch, only those with something to do run."""
+"""The subtasks of a query by their last reports. An epoch runs only the subtasks that have work."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from dataclasses import replace
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.operator_report import OperatorReport
-from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun
+from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun, VertexId, vertex_id
 
-# The partitions of a source may become fewer: one without a task in so many epochs is gone.
+# Source partitions can disappear: a subtask without a task in this many epochs is dropped.
 _SOURCE_EPOCHS = 20
 _SELDOM = ("memory_limit", "private_bytes")
 
 
 class Subtasks:
-    """Adds up epochs. One thread at a time may call its methods."""
+    """The last report of each subtask. One thread at a time may call its methods."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int, int], tuple[int, TaskReport]] = {}
 
     def add(self, epoch: EpochRun) -> EpochRun:
-        """Add an epoch with its tasks; return it with the keys, timers and state of all subtasks in its vertices."""
+        """Add an epoch, and return it with the keys, timers and state of all subtasks in its vertices."""
         for task in epoch.tasks:
-            place = task.program, task.number, task.subtask
-            _, before = self._last.get(place, (0, task))
+            subtask = task.program, task.number, task.subtask
+            _, before = self._last.get(subtask, (0, task))
             is_there = (before.host, before.process) == (task.host, task.process)
-            # A task reports the limit once, and its memory now and then.
-            known = {name: getattr(task, name) or getattr(before, name) for name in _SELDOM if is_there}
-            self._last[place] = epoch.number, replace(task, **known)
+            # A task reports its memory limit once, and its memory occasionally.
+            carried = {name: getattr(task, name) or getattr(before, name) for name in _SELDOM if is_there}
+            self._last[subtask] = epoch.number, replace(task, **carried)
         oldest = epoch.number - _SOURCE_EPOCHS
         self._last = {
-            place: (number, task) for place, (number, task) in self._last.items() if task.level or number > oldest
+            subtask: (number, task) for subtask, (number, task) in self._last.items() if task.level or number > oldest
         }
-        groups: dict[tuple[str, int], list[TaskReport]] = {}
+        groups: dict[VertexId, list[TaskReport]] = {}
         for _, task in self._last.values():
-            groups.setdefault((task.program, task.number), []).append(task)
-        return replace(epoch, vertices=[_completed(each, groups) for each in epoch.vertices])
+            groups.setdefault(vertex_id(task), []).append(task)
+        return replace(epoch, vertices=[_completed(vertex, groups) for vertex in epoch.vertices])
 
     def executors(self) -> list[ExecutorRun]:
-        """Return the executors in which subtasks live, by host and process."""
+        """Return the executors that host subtasks, by host and process."""
         last = [task for _, task in sorted(self._last.values(), key=lambda pair: pair[0])]
         living = [(task.host, task.executor, task) for task in last if task.host and task.process is not None]
         sizes = {(host, task.process): task.private_bytes for host, _, task in living if task.private_bytes}
@@ -48,33 +48,32 @@ class Subtasks:
             on_host.setdefault(host, set()).add(executor)
         groups: dict[tuple[str, int | None], list[TaskReport]] = {}
         for host, executor, task in living:
-            # A task that does not know its executor is in the only one of its host; among several it is left out.
-            known = on_host[host] - {None} or {None}
-            if executor is not None or len(known) == 1:
-                groups.setdefault((host, next(iter(known)) if executor is None else executor), []).append(task)
-        found: list[ExecutorRun] = []
+            # A task without an executor id belongs to its host's only executor. With several, it is left out.
+            executors = on_host[host] - {None} or {None}
+            if executor is not None or len(executors) == 1:
+                groups.setdefault((host, next(iter(executors)) if executor is None else executor), []).append(task)
+        runs: list[ExecutorRun] = []
         for (host, executor), tasks in sorted(groups.items(), key=lambda group: (group[0][0], group[0][1] or 0)):
-            homes = {each.process for each in tasks if each.level and each.fallback is None}
-            workers = {each.process for each in tasks} - homes
+            homes = {task.process for task in tasks if task.level and task.fallback is None}
+            workers = {task.process for task in tasks} - homes
             home_bytes, worker_bytes = (
                 _sum([sizes.get((host, process)) for process in processes]) for processes in (homes, workers)
             )
-            state_bytes, keys = (sum(getattr(each, name) or 0 for each in tasks) for name in ("state_bytes", "keys"))
+            state_bytes, keys = (sum(getattr(task, name) or 0 for task in tasks) for name in ("state_bytes", "keys"))
             limit = limits.get((host, executor), limits.get((host, None)))
             counts = len(homes), len(workers), home_bytes, worker_bytes
-            found.append(ExecutorRun(host, executor, *counts, state_bytes, keys, limit))
-        return found
+            runs.append(ExecutorRun(host, executor, *counts, state_bytes, keys, limit))
+        return runs
 
 
-def _completed(vertex: OperatorReport, groups: dict[tuple[str, int], list[TaskReport]]) -> OperatorReport:
+def _completed(vertex: OperatorReport, groups: dict[VertexId, list[TaskReport]]) -> OperatorReport:
     if vertex.keys is None:
         return vertex
-    tasks = groups[vertex.program, vertex.number]
-    keys, timers, size = (sum(getattr(each, name) or 0 for each in tasks) for name in ("keys", "timers", "state_bytes"))
+    tasks = groups[vertex_id(vertex)]
+    keys, timers, size = (sum(getattr(task, name) or 0 for task in tasks) for name in ("keys", "timers", "state_bytes"))
     return replace(vertex, keys=keys, timers=timers, state_bytes=size)
 
 
 def _sum(sizes: list[int | None]) -> int | None:
-    """Return the sum of sizes, or None if one is unknown."""
-    known = [each for each in sizes if each is not None]
-    return sum(known) if len(known) == len(sizes) else None
+    available = [size for size in sizes if size is not None]
+    return sum(available) if len(available) == len(sizes) else None

@@ -1,4 +1,4 @@
-"""The trigger of a query, as its settings have it."""
+"""The trigger of a query, read from its settings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 
 def trigger_interval(settings: Mapping[str, str]) -> int | None:
-    """Return the interval of a query's trigger (ms); 0: an epoch follows the other; None: it is not known."""
-    said = settings.get("trigger")
-    if said is None:
+    """Return the trigger interval in ms; 0 if unset, None if unknown."""
+    trigger = settings.get("trigger")
+    if trigger is None:
         return None
-    found = re.search(r"ProcessingTimeTrigger\((\d+)\)", said)
-    return 0 if found is None else int(found[1])
+    match = re.search(r"ProcessingTimeTrigger\((\d+)\)", trigger)
+    return 0 if match is None else int(match[1])
 
 
 def is_batch(settings: Mapping[str, str]) -> bool:
-    """Return whether a query ends when its input does."""
-    return any(each in settings.get("trigger", "") for each in ("AvailableNow", "Once", "OneTime"))
+    """Return whether the query ends with its input."""
+    return any(name in settings.get("trigger", "") for name in ("AvailableNow", "Once", "OneTime"))

@@ -1,7 +1,7 @@
-"""Stretches of a query's time: what is true now, in the last quarter of an hour, in the last hour and day.
+"""Time windows of a query's history: now (5 minutes), a quarter of an hour, an hour, a day.
 
-A fault is *present* if it happened within the last five minutes (or in the newest moment, if epochs are rarer), so each
-rule that asks for it speaks within five minutes of its beginning, and is silent five minutes after its end.
+A fault is *present* if it happened in the last five minutes, or in the newest moment if epochs are rarer. So a rule
+about present faults reports within five minutes of the beginning, and stops five minutes after the end.
 """
 
 from __future__ import annotations
@@ -15,50 +15,50 @@ from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot
 
 MINUTE = 60_000
 NOW, QUARTER, HOUR, DAY = 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE
-# How many of the last gaps between moments tell how rare epochs are.
+# The last gaps between moments, which show how rare epochs are.
 _GAPS = 10
 
 T = TypeVar("T")
 
 
 def as_of(snapshot: Snapshot) -> int:
-    """Return the newest time that a snapshot knows of (epoch ms)."""
+    """Return the newest time in a snapshot (epoch ms)."""
     moments = snapshot.run.moments
     return max(snapshot.at, moments[-1].at) if moments else snapshot.at
 
 
 def now_of(snapshot: Snapshot) -> int:
-    """Return the time at which a snapshot is looked at (epoch ms)."""
+    """Return the time at which the snapshot is evaluated (epoch ms)."""
     return max(as_of(snapshot), snapshot.read_at or 0)
 
 
 def within(snapshot: Snapshot, span: int) -> list[Moment]:
-    """Return the moments of the last ``span`` ms; if epochs are rarer than that, the newest one."""
+    """Return the moments of the last ``span`` ms, or the newest moment if epochs are rarer."""
     moments, now = snapshot.run.moments, as_of(snapshot)
-    found = [each for each in moments if each.at > now - span]
-    if found or not moments:
-        return found
+    recent = [moment for moment in moments if moment.at > now - span]
+    if recent or not moments:
+        return recent
     return moments[-1:] if now - moments[-1].at <= usual_gap(moments) * 3 // 2 else []
 
 
 def usual_gap(moments: Sequence[Moment]) -> int:
-    """Return the longest of the last times between two moments (ms); 0: there are not two."""
+    """Return the longest of the recent gaps between moments (ms), or 0 if there are fewer than two."""
     last = moments[-_GAPS - 1 :]
     return max((later.at - earlier.at for earlier, later in pairwise(last)), default=0)
 
 
 def moment_at(moments: Sequence[Moment], at: int) -> Moment:
-    """Return the last moment that was not later than a time, or the first one."""
-    return next((each for each in reversed(moments) if each.at <= at), moments[0])
+    """Return the last moment up to a time, or the first one."""
+    return next((moment for moment in reversed(moments) if moment.at <= at), moments[0])
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that is present.
+    """A present fault.
 
     Attributes:
-        count: how often it happened in the last ``span`` ms, of ``of`` times.
-        since: the first moment of those without a gap in which it happened (epoch ms).
+        count: how often it happened in the last ``span`` ms, out of ``of`` times.
+        since: when its uninterrupted run of moments began (epoch ms).
     """
 
     count: int
@@ -68,7 +68,7 @@ class Fault:
 
     @property
     def share(self) -> float:
-        """Its share, from 0 to 1."""
+        """The share of failures, from 0 to 1."""
         return self.count / self.of if self.of else 0.0
 
 
@@ -81,42 +81,42 @@ def fault_in(
     share: float,
     window: int = QUARTER,
 ) -> Fault | None:
-    """Return a fault that is present, and more frequent now or in the window than a share.
+    """Return the fault if it is present and its share exceeds ``share``, now or in the window.
 
     Args:
-        count: how often it happened in a moment, ``of`` so many times.
-        least: it has to happen more often than this.
+        count: counts the fault in a moment, out of ``of``.
+        least: it must happen more often than this.
     """
-    if not any(count(each) for each in within(snapshot, NOW)):
+    if not any(count(moment) for moment in within(snapshot, NOW)):
         return None
     for span in (NOW, window):
         moments = within(snapshot, span)
         bad, every = sum(map(count, moments)), sum(map(of, moments))
         if bad > least and bad > share * every:
-            return Fault(bad, every, span, _since(snapshot.run.moments, lambda each: count(each) > 0))
+            return Fault(bad, every, span, _since(snapshot.run.moments, lambda moment: count(moment) > 0))
     return None
 
 
 def _since(moments: Sequence[Moment], has: Callable[[Moment], bool]) -> int:
     since = moments[-1].at
-    for place in range(len(moments) - 1, -1, -1):
-        if has(moments[place]):
-            since = moments[place - 1].at if place else moments[place].at
-        elif since - moments[place].at > NOW:
+    for index in range(len(moments) - 1, -1, -1):
+        if has(moments[index]):
+            since = moments[index - 1].at if index else moments[index].at
+        elif since - moments[index].at > NOW:
             break
     return since
 
 
 def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[EpochRun]:
-    """Return the epochs with rows of the last ``span`` ms, and at least as many as ``fewest`` if there are."""
+    """Return the epochs with rows of the last ``span`` ms, and at least the newest ``fewest`` of them."""
     now = as_of(snapshot)
-    rows = [each for each in snapshot.epochs if each.rows]
-    recent = [each for each in rows if each.began + each.duration > now - span]
+    rows = [epoch for epoch in snapshot.epochs if epoch.rows]
+    recent = [epoch for epoch in rows if epoch.began + epoch.duration > now - span]
     return recent if len(recent) >= fewest else rows[-fewest:]
 
 
 def rounded(ms: int) -> str:
-    """Return a time for people in its largest unit, such as ``12 min``."""
+    """Format a duration in its largest unit, such as ``12 min``."""
     seconds = ms / 1000
     for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:

@@ -1,4 +1,4 @@
-"""The source of the user's modules, which a recording has: its program names their functions and classes."""
+"""Source text of user modules, stored in a recording because its program names their functions and classes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Source(NamedTuple):
     """A module.
 
     Attributes:
-        text: its source, or None if it has none, as a module in C.
+        text: its source, or None without one, such as a module in C.
         is_package: whether it may have submodules.
         path: its file.
     """
@@ -35,37 +35,37 @@ class Source(NamedTuple):
 
 def is_installed(path: str) -> bool:
     """Return whether a file belongs to an installed package."""
-    return any(each in path.split(os.sep) for each in _INSTALLED)
+    return any(folder in path.split(os.sep) for folder in _INSTALLED)
 
 
 def is_users(name: str, spec: ModuleSpec | None) -> bool:
-    """Return whether a module is the user's: neither installed, nor Python's, Spark's or pillarbox's."""
+    """Return whether a module is the user's: not installed, and not part of Python, Spark or pillarbox."""
     if spec is None or not may_be_users(name):
         return False
     paths = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
-    return any(each and not is_installed(each) and not each.startswith(_LIBRARY) for each in paths)
+    return any(path and not is_installed(path) and not path.startswith(_LIBRARY) for path in paths)
 
 
 def may_be_users(name: str) -> bool:
-    """Return whether a module of this name may be the user's, by its name."""
+    """Return whether a module with this name may be the user's."""
     top = name.partition(".")[0]
     return top not in _OURS and top not in sys.stdlib_module_names
 
 
 def sources_here() -> dict[str, Source]:
-    """Return the user's modules that this process has imported, and those that they import later, by name."""
-    found: dict[str, Source] = {}
+    """Return the user's modules that this process has imported, and the modules that they import later, by name."""
+    sources: dict[str, Source] = {}
     pending = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
     main = sys.modules.get("__main__")
     imported = set(_imports_of(_text_of_main(main), "", False))
     while pending or imported:
         for name, spec in pending:
-            if name not in found and is_users(name, spec):
-                found[name] = source = _source_of(name, spec)
+            if name not in sources and is_users(name, spec):
+                sources[name] = source = _source_of(name, spec)
                 imported.update(_imports_of(source.text, name, source.is_package))
-        pending = [(name, _find_once(name)) for name in imported - found.keys()]
+        pending = [(name, _find_once(name)) for name in imported - sources.keys()]
         imported = set()
-    return found
+    return sources
 
 
 @cache
@@ -74,11 +74,11 @@ def _find_once(name: str) -> ModuleSpec | None:
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Return a module as Python would find it on its path, or None. Nothing is imported."""
+    """Find a module on Python's path without importing it, or return None."""
     spec: ModuleSpec | None = None
-    for known in _with_packages(name):
+    for package in _with_packages(name):
         paths = None if spec is None else list(spec.submodule_search_locations or ())
-        spec = PathFinder.find_spec(known, paths)
+        spec = PathFinder.find_spec(package, paths)
         if spec is None:
             return None
     return spec
@@ -90,7 +90,7 @@ def _source_of(name: str, spec: Any) -> Source:
         text = ""
     with suppress(Exception):
         text = spec.loader.get_source(name)
-    if text is None and str(spec.origin).endswith(".py"):  # a loader of another kind
+    if text is None and str(spec.origin).endswith(".py"):  # a loader without sources
         with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(spec.origin) as file:
             text = file.read()
     return Source(text, spec.submodule_search_locations is not None, str(spec.origin or ""))
@@ -104,22 +104,22 @@ def _text_of_main(main: ModuleType | None) -> str | None:
 
 @cache
 def _imports_of(text: str | None, name: str, is_package: bool) -> frozenset[str]:
-    """Return the modules that a source may import, also in its functions."""
+    """Return the modules that a source may import, including imports in functions."""
     try:
         tree = ast.parse(text or "")
     except SyntaxError:
         return frozenset()
     package = name if is_package else name.rpartition(".")[0]
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found.update(each.name for each in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parts = package.split(".")
             base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
             module = ".".join(filter(None, (base, node.module)))
-            found.update(f"{module}.{each.name}" for each in node.names)
-    return frozenset(part for each in found if may_be_users(each) for part in _with_packages(each))
+            names.update(f"{module}.{alias.name}" for alias in node.names)
+    return frozenset(part for name in names if may_be_users(name) for part in _with_packages(name))
 
 
 def _with_packages(name: str) -> Iterator[str]:
@@ -130,4 +130,4 @@ def _with_packages(name: str) -> Iterator[str]:
 @cache
 def versions_here() -> dict[str, str]:
     """Return the versions of the installed packages."""
-    return {str(each.metadata["Name"]): each.version for each in distributions()}
+    return {str(distribution.metadata["Name"]): distribution.version for distribution in distributions()}

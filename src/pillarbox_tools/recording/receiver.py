@@ -1,4 +1,4 @@
-"""The driver's side of a recording: takes what the recorded task sends, and tells other tasks of their clocks."""
+"""The driver's side of a recording: receives the recorded task's data, and supplies clocks to other tasks."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
-from pillarbox_tools.recording.recorded import Part
+from pillarbox_tools.recording.recorded import MessageType
 
 _HELLO_SECONDS = 30.0
 
 
 class Receiver:
-    """Listens in a thread of its own, and talks to each worker that knows the token in another.
+    """A server in its own thread, with another thread for each worker that has the token.
 
     Args:
-        host: the address to listen on, which workers can reach.
-        place: the file for the input.
-        limit: how large the input may be (bytes).
-        clocks: the logs of clocks of other tasks, by vertex and subtask.
+        host: the address to listen on, reachable by workers.
+        folder: the file for the input.
+        limit: maximum size of the input (bytes).
+        clocks: clock logs of other tasks, by vertex and subtask.
 
     Attributes:
-        port: where it listens, and ``token``: what a worker has to say.
-        facts: what the task told of itself, and ``end``: what it told at the end of its input.
+        port: its port, and ``token``: the workers' credential.
+        facts: the task's description of itself, and ``end``: its summary of the input.
         state: the chunks of its log; ``bytes``: the size of its input.
-        error: what went wrong; None: nothing did.
+        error: the error, or None.
     """
 
-    def __init__(self, host: str, place: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
+    def __init__(self, host: str, folder: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
         self._socket = socket.create_server((host, 0))
-        self._socket.settimeout(None)  # whatever default the user's program has set
+        self._socket.settimeout(None)  # override a default set by the user's program
         self.port: int = self._socket.getsockname()[1]
         self.token: str = secrets.token_hex(16)
-        self._place = place
+        self._place = folder
         self._limit = limit
         self._clocks = clocks
         self.facts: dict[str, Any] = {}
@@ -51,20 +51,20 @@ class Receiver:
         threading.Thread(target=self._serve, name="pillarbox recording", daemon=True).start()
 
     def is_done(self, timeout: float) -> bool:
-        """Return whether it has all, or something went wrong; wait for that for a time (seconds)."""
+        """Wait until the recording is complete or has failed, up to ``timeout`` seconds. Return whether it is."""
         return self._done.wait(timeout)
 
     def close(self) -> None:
-        """Let the worker go, and listen no more."""
+        """Disconnect the worker and stop listening."""
         self._socket.close()
-        for each in self._connections:
-            each.cut()
+        for connection in self._connections:
+            connection.cut()
 
     def _serve(self) -> None:
         while not self._done.is_set():
             try:
                 connected, _ = self._socket.accept()
-            except OSError:  # it was closed
+            except OSError:  # closed
                 return
             worker = Channel(connected)
             self._connections.append(worker)
@@ -76,8 +76,8 @@ class Receiver:
             if not hmac.compare_digest(worker.receive_bytes(most=len(self.token)), self.token.encode()):
                 worker.close()
                 return
-            part, content = worker.receive()
-            if part is Part.CLOCK:
+            kind, content = worker.receive()
+            if kind is MessageType.CLOCK:
                 worker.send(self._clocks.get(content, b""))
                 return
             worker.set_timeout(None)
@@ -92,22 +92,22 @@ class Receiver:
         self.facts, self.state, self.bytes = facts, {}, 0
         with self._place.open("wb") as file:
             while True:
-                part, content = worker.receive()
-                if part is Part.CHUNK:
+                kind, content = worker.receive()
+                if kind is MessageType.CHUNK:
                     number, chunk = content
                     self.state[number] = chunk
-                elif part is Part.PORTION:
+                elif kind is MessageType.PORTION:
                     self.bytes += len(content)
                     if self.bytes > self._limit:
                         raise ConfigurationError(
-                            f"the input of the task has more than {self._limit:,} bytes, and a recording is never cut:"
-                            " raise the limit: limit=... of record(), --limit of 'pillarbox record'"
+                            f"the task's input has more than {self._limit:,} bytes: raise limit=... of record(),"
+                            " or --limit of 'pillarbox record'"
                         )
                     file.write(content)
-                elif part is Part.END:
+                elif kind is MessageType.END:
                     self.end = content
                     break
                 else:
-                    raise AssertionError(f"a worker has sent a message with the part {part}")
+                    raise AssertionError(f"a worker has sent a message of kind {kind}")
         self._done.set()
         worker.send(None)

@@ -1,4 +1,4 @@
-"""``record``: brings one task of an epoch home, with its input, its state and its program."""
+"""``record``: copies one task of an epoch into a folder, with its input, state and program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.receiver import Receiver
 from pillarbox_tools.recording.recorded import RecordedTask
-from pillarbox_tools.recording.recording import RecordingFacts, input_of, write_recording
+from pillarbox_tools.recording.recording import RecordingMetadata, input_of, write_recording
 from pillarbox_tools.recording.sources import check_sources
 from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _LOOK_EVERY = 0.1
-# A query that runs may remove an epoch while it is copied; the next try takes a newer one.
+# A running query may remove an epoch during the copy; the next attempt takes a newer one.
 _TRIES = 5
 
 
@@ -68,16 +68,16 @@ def record(
     spark = start.spark
     check_classic(spark, "record() takes a classic session: under Spark Connect the driver cannot be reached")
     if start.checkpoint is None:
-        raise ProgramError("record() takes a writer with a checkpointLocation, whose epochs it records")
+        raise ProgramError("record() takes a writer with a checkpointLocation, to record one of its epochs")
     folder = Path(directory)
     if folder.exists():
-        raise ConfigurationError(f"{directory} exists: give a folder that does not")
+        raise ConfigurationError(f"{directory} exists: pass a folder that does not exist")
     checkpoint = start.checkpoint
     for tries in range(_TRIES, 0, -1):
         number = epoch_to_record(spark, checkpoint, epoch, uid)
         is_committed = _is_committed(spark, checkpoint, number)
         try:
-            # A query that runs may remove the epoch soon, so the copy comes first.
+            # Copy first: a running query may soon remove the epoch.
             with copied_checkpoint(
                 spark, checkpoint, number, before=True, is_committed=is_committed, limit=limit
             ) as copy:
@@ -99,19 +99,19 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
     """Return whether an epoch was committed.
 
     Raises:
-        CheckpointMismatchError: it was never begun, or Spark no longer has it.
+        CheckpointMismatchError: the epoch was never begun, or Spark no longer has it.
     """
     notes = Checkpoint(spark, checkpoint)
     if epoch not in notes.epochs_begun:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: the offsets of epoch {epoch} do not exist: the epoch was never begun, or Spark"
-            " no longer keeps it (spark.sql.streaming.minBatchesToRetain)"
+            f"checkpoint {checkpoint}: epoch {epoch} has no offsets: it was never begun, or Spark has removed it"
+            " (spark.sql.streaming.minBatchesToRetain)"
         )
     return epoch <= notes.last_committed
 
 
 def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
-    """Refuse an epoch in which operators would call services that run again: before the task, or in other programs."""
+    """Refuse an epoch whose repetition would call services: in operators before the task, or in other programs."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
         plan = None if program.facts is None else program.facts.plan
@@ -119,11 +119,11 @@ def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_cal
             is_other = program.id != target.program.id
             if not vertex.calls or not (is_other or vertex.number in earlier):
                 continue
-            caller = next(each for each in vertex.operators if each.uid == vertex.calls[0])
+            caller = next(operator for operator in vertex.operators if operator.uid == vertex.calls[0])
             when = "is in another program of the query" if is_other else f"runs before {target.vertex.uid!r}"
             raise ConfigurationError(
-                f"operator {caller.uid!r} ({caller.name}) {when} and calls a service, which would get the requests of"
-                " the epoch again: pass allow_calls=True (--allow-calls) to make them"
+                f"operator {caller.uid!r} ({caller.name}) {when} and calls a service, which would receive the"
+                " epoch's requests again: pass allow_calls=True (--allow-calls) to allow them"
             )
 
 
@@ -163,10 +163,9 @@ def _record(
     if not receiver.facts:
         of = target.vertex.uid or target.vertex.name
         raise ProgramError(
-            f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input, and nothing was"
-            " due"
+            f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input and no due timer"
         )
-    facts = RecordingFacts(
+    facts = RecordingMetadata(
         checkpoint=checkpoint,
         epoch=target.epoch,
         number=target.vertex.number,
@@ -191,16 +190,16 @@ def _record(
 
 
 def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:
-    """Run the epoch again on the copy: the task sends what it has, and the epoch ends without any output.
+    """Run the epoch again on the copy. The task sends its input and state, and the epoch writes no output.
 
     Raises:
-        ConfigurationError: it takes too long.
+        ConfigurationError: the epoch takes too long.
     """
     deadline = time.monotonic() + timeout
     again = Start(
         start.writer, "start", checkpointLocation=copy, queryName=f"pillarbox recording {uuid.uuid4().hex[:8]}"
     )
-    # Without snapshots, Spark's maintenance of state writes nothing into the copy, which is soon removed.
+    # Without snapshots, Spark's state maintenance does not write into the copy, which is soon deleted.
     settings = {REPLACEMENT: task.setting(), "spark.sql.streaming.stateStore.minDeltasForSnapshot": str(10**9)}
     with again.without_sink(), again.one_batch(), session_settings(start.spark, settings):
         query: Any = again.run()
@@ -208,42 +207,40 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:
             if time.monotonic() > deadline:
                 raise ConfigurationError(
-                    f"the epoch was run again for {timeout:g} seconds, and the task has not sent all of its input:"
-                    " give it more time, as in record(..., timeout=...)"
+                    f"the epoch has run again for {timeout:g} seconds, and the task has not sent all of its input:"
+                    " raise the limit, as in record(..., timeout=...)"
                 )
         if not receiver.is_done(0):
             failure = query.exception()
             if failure is not None:
                 raise _not_again(start, failure)
         elif receiver.error is None:
-            # Nothing is left to do: to stop it would make Spark tell of tasks that were killed.
+            # Let the query finish: a stop would make Spark log killed tasks.
             query.awaitTermination(max(1.0, deadline - time.monotonic()))
     finally:
         query.stop()
 
 
 def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
-    """Return the error that says why an epoch could not run again."""
     text = str(failure)
-    told = Failure.of_text(text)
-    why = message_of(text) if told is None else told.message
+    noted = Failure.of_text(text)
+    why = message_of(text) if noted is None else noted.message
     why = why.rpartition("terminated with exception: ")[2].split("\n", 1)[0].strip(" ;")
     return CheckpointMismatchError(
         f"checkpoint {start.checkpoint}: the epoch could not run again: {why}; if its sources no longer have"
-        " what it read, record a newer one"
+        " its input, record a newer epoch"
     )
 
 
 def _clocks(files: CheckpointState, target: Target) -> dict[tuple[int, int], bytes]:
-    """Return what the clocks of tasks showed in the epoch, by vertex and subtask."""
-    found: dict[tuple[int, int], bytes] = {}
+    clocks: dict[tuple[int, int], bytes] = {}
     for head in files.all_heads():
         if target.vertex.uid not in [uid for uid, *_ in head.program] and target.vertex.level:
-            continue  # it is of another program
+            continue  # of another program
         number = next((number for uid, number, _ in head.program if uid == head.operator), None)
         if number is not None:
-            found[number, head.subtask] = head.clock
-    return found
+            clocks[number, head.subtask] = head.clock
+    return clocks
 
 
 def _clock(clocks: dict[tuple[int, int], bytes], target: Target) -> str | None:
@@ -254,7 +251,7 @@ def _clock(clocks: dict[tuple[int, int], bytes], target: Target) -> str | None:
 
 
 def _state_after(files: CheckpointState, target: Target) -> dict[int, bytes] | None:
-    """Return the log of the task after the epoch, or None if the task has no state."""
+    """Return the task's log after the epoch, or None if the task has no state."""
     for operator in files.stateful:
         for code, head in files.heads(operator).items():
             if (head.operator, head.subtask) == (target.vertex.uid, target.subtask):

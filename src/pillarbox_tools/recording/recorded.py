@@ -1,7 +1,7 @@
-"""A worker's side of a recording: the one task that is recorded sends its input and its state to the driver.
+"""The worker's side of a recording: the recorded task sends its input and its state to the driver.
 
-It does so instead of running. Of the other tasks, only those run that the recorded one gets records from, by the clock
-that the driver tells. So the epoch ends without output, and without calls of those that come later.
+It does so instead of running. Other tasks run only if they supply its input, with the clock from the driver. So the
+epoch ends without output, and without the service calls of later tasks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pillarbox._state.chunks.store import ChunkStore
 _CONNECT_SECONDS = 60.0
 
 
-class Part(IntEnum):
-    """The parts of what a task sends to the driver: each message is a pair of its part and its content.
+class MessageType(IntEnum):
+    """Message types. A message is a pair of its type and its content.
 
-    FACTS: the task's own facts. CHUNK: a chunk of its log, with its number. PORTION: a portion of its input, as bytes.
-    END: there is no more; the driver answers when it has all. CLOCK: another task says which one it is; the answer is
-    the log of its clock, as bytes.
+    METADATA: the task's description. CHUNK: a chunk of its log, with its number. PORTION: a portion of its input, as
+    bytes. END: the last message; the driver answers when it has stored everything. CLOCK: another task's (vertex,
+    subtask); the answer is its clock log, as bytes.
     """
 
-    FACTS = 0
+    METADATA = 0
     CHUNK = 1
     PORTION = 2
     END = 3
@@ -44,14 +44,14 @@ class Part(IntEnum):
 
 @dataclass(frozen=True)
 class RecordedTask:
-    """The task that is recorded.
+    """The recorded task.
 
     Attributes:
-        program: the id of its program.
-        number: its vertex, and ``subtask``: its subtask, or the partition of a source.
-        earlier: the vertices that it gets records from, also through others.
-        host: where the driver listens, at ``port``.
-        token: what the driver knows its workers by.
+        program: id of its program.
+        number: its vertex, and ``subtask``: its subtask, or a source's partition.
+        earlier: the vertices that supply its input, directly or through others.
+        host: the driver's address, with ``port``.
+        token: the workers' credential.
     """
 
     program: str
@@ -63,29 +63,27 @@ class RecordedTask:
     token: str
 
     def setting(self) -> str:
-        """Return the value of the setting that lets workers put this in the task's place."""
         return json.dumps((f"{RecordedTask.__module__}:{RecordedTask.__name__}", vars(self)))
 
     def is_task(self, program: str, number: int, subtask: int) -> bool:
-        """Return whether a task is this one."""
         return (self.program, self.number, self.subtask) == (program, number, subtask)
 
     def is_left_out(self, program: str, number: int) -> bool:
-        """Return whether a vertex has nothing to do: the recorded task gets no records from it."""
+        """Return whether a vertex is skipped: it does not supply the recorded task's input."""
         return program == self.program and number not in self.earlier
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
-        """Return the log of the clock that another task goes by, from the driver; None: by its machine's."""
+        """Return another task's clock log from the driver, or None for a task that uses its machine's clock."""
         if program != self.program:
             return None
         with self._connected() as driver:
-            log: bytes = driver.ask(Part.CLOCK, (number, subtask))
+            log: bytes = driver.ask(MessageType.CLOCK, (number, subtask))
             return log
 
     @contextmanager
     def _connected(self) -> Iterator[Channel]:
         connected = socket.create_connection((self.host, self.port), _CONNECT_SECONDS)
-        connected.settimeout(None)  # whatever default a function has set
+        connected.settimeout(None)  # override a default set by a function
         driver = Channel(connected)
         try:
             driver.send_bytes(self.token.encode())
@@ -94,7 +92,7 @@ class RecordedTask:
             driver.close()
 
     def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None:
-        """Send all of a task after a shuffle to the driver, and wait until the driver has it.
+        """Send the data of a task after a shuffle to the driver, and wait until it is stored.
 
         Args:
             facts: plain data.
@@ -111,7 +109,6 @@ class RecordedTask:
         self._send(facts, chunks_of(store), pickled(), lambda: {"channels": sorted(channels)})
 
     def send_source(self, facts: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None:
-        """Send the input of a source's task, as :meth:`send` does."""
         rows = 0
 
         def pickled() -> Iterator[bytes]:
@@ -130,22 +127,22 @@ class RecordedTask:
         end: Callable[[], dict[str, Any]],
     ) -> None:
         with self._connected() as driver:
-            driver.send((Part.FACTS, {**facts, "hash_seed": os.environ.get("PYTHONHASHSEED")}))
+            driver.send((MessageType.METADATA, {**facts, "hash_seed": os.environ.get("PYTHONHASHSEED")}))
             for chunk in chunks:
-                driver.send((Part.CHUNK, chunk))
+                driver.send((MessageType.CHUNK, chunk))
             for portion in portions:
-                driver.send((Part.PORTION, portion))
-            driver.ask(Part.END, end())
+                driver.send((MessageType.PORTION, portion))
+            driver.ask(MessageType.END, end())
 
 
 def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:
-    """Yield the values of a log with their numbers; of a new task there are none."""
+    """Yield the values of a log with their numbers; nothing for a new task."""
     head = store.get(META)
     if head is None:
         return
     yield META, head
-    known = open_head(head, LogIdentity("of a recording", 0, 1, 1))
-    for number in range(known.first, known.following):
+    log_head = open_head(head, LogIdentity("of a recording", 0, 1, 1))
+    for number in range(log_head.first, log_head.following):
         payload = store.get(number)
         if payload is not None:
             yield number, payload

@@ -1,13 +1,13 @@
-"""A recording: a folder with all that a task had in an epoch.
+"""A recording: a folder with the program, input and state of a task in an epoch.
 
-- ``recording.json``: what it is of, in plain data;
-- ``program``: the vertex, pickled; ``state``: the chunks of the task's log before the epoch, and ``state-after``: those
-  after it, if the epoch was committed;
+- ``recording.json``: its description as plain data;
+- ``program``: the pickled vertex; ``state``: the chunks of the task's log before the epoch, and ``state-after``: after
+  it, if the epoch was committed;
 - ``broadcasts``: the pickled values of Spark's broadcast variables in the vertex;
 - ``sources.json``: the source of the user's modules, and the versions of the installed packages;
-- ``input``: the portions of the input, one pickle after the other: lists of buffers; of a source, Arrow batches.
+- ``input``: the portions of the input as consecutive pickles: lists of buffers, or Arrow batches of a source.
 
-To replay a recording runs code from it: take recordings only from people whose programs you would run.
+A replay runs code from the recording: accept recordings only from people whose programs you would run.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _SOURCES, _BROADCASTS = "sources.json", "broadcasts"
 
 
 @dataclass(frozen=True)
-class RecordingFacts:
-    """What a recording is of.
+class RecordingMetadata:
+    """Description of a recording.
 
     Attributes:
-        checkpoint: of the query; ``epoch``: Spark's number of the epoch.
-        number: the number of the vertex.
-        uid: the uid of its first operator that has one, and ``name``: the names of its operators.
-        subtask: which of its subtasks; of a source, the partition.
-        level: 0: it is a source.
+        checkpoint: checkpoint of the query; ``epoch``: Spark's number of the epoch.
+        number: number of the vertex.
+        uid: the first uid among its operators, and ``name``: the operators' names.
+        subtask: its subtask, or a source's partition.
+        level: 0 for a source.
         layout: the numbers of the program's layout in the checkpoint.
-        time: the time of the epoch (epoch ms).
-        clock: what the task's clock showed, as the text of a clock log; None: it is not known.
-        is_last: whether event time ended in it.
-        is_pickled: of a source, whether its rows are records of a collection.
-        failure: how the task failed; None: it is not known that it did.
-        calls: the operators of the vertex that call services.
-        doubts: what may not be as it was in the epoch, as messages for people.
-        hash_seed: the worker's ``PYTHONHASHSEED``, by which sets of text have their order, or None.
-        python, pillarbox: the versions that recorded it.
-        bytes: the size of the input.
+        time: time of the epoch (epoch ms).
+        clock: the readings of the task's clock, as the text of a clock log, or None if unknown.
+        is_last: whether event time ended in the epoch.
+        is_pickled: whether a source's rows are records of a collection.
+        failure: the task's failure, or None if unknown.
+        calls: the vertex's operators that call services.
+        doubts: messages about possible differences from the epoch.
+        hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of sets of text, or None.
+        python, pillarbox: versions that recorded it.
+        bytes: size of the input.
     """
 
     checkpoint: str
@@ -80,7 +80,6 @@ class RecordingFacts:
 
     @property
     def program_layout(self) -> Layout:
-        """The layout of the program."""
         return Layout(*self.layout)
 
 
@@ -89,30 +88,30 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        folder: where it is.
-        facts: what it is of.
+        folder: its folder.
+        facts: its description.
         shipped: the vertex.
         state: the chunks of the log before the epoch, by number.
-        after: the chunks after it; None: the epoch was not committed, or its state no longer existed.
+        after: the chunks after it, or None if the epoch was not committed or its state no longer existed.
         broadcasts: the pickled values of Spark's broadcast variables, by number.
     """
 
     folder: Path
-    facts: RecordingFacts
+    facts: RecordingMetadata
     shipped: ShippedVertex
     state: dict[int, bytes]
     after: dict[int, bytes] | None
     broadcasts: dict[int, bytes]
 
     def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
-        """Return the user's modules by name, and the versions of installed packages by name.
+        """Return the sources of the user's modules, and the versions of installed packages, by name.
 
         Raises:
             ConfigurationError: the recording is damaged.
         """
         try:
-            found = json.loads((self.folder / _SOURCES).read_text())
-            return {name: Source(*each) for name, each in found["sources"].items()}, found["versions"]
+            document = json.loads((self.folder / _SOURCES).read_text())
+            return {name: Source(*fields) for name, fields in document["sources"].items()}, document["versions"]
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{self.folder} is damaged: {describe(error)}") from error
 
@@ -128,16 +127,16 @@ class Recording:
 
 def write_recording(
     folder: Path,
-    facts: RecordingFacts,
+    facts: RecordingMetadata,
     shipped: bytes,
     state: dict[int, bytes],
     after: dict[int, bytes] | None,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
 ) -> None:
-    """Write a recording into the folder that has its input.
+    """Write a recording into the folder of its input.
 
     Args:
-        shipped: the vertex, pickled.
+        shipped: the pickled vertex.
     """
     (folder / _PROGRAM).write_bytes(shipped)
     (folder / _STATE).write_bytes(pickle.dumps(state))
@@ -151,28 +150,28 @@ def write_recording(
 
 
 def input_of(folder: Path) -> Path:
-    """Return the file with the input of a recording."""
+    """Return the input file of a recording."""
     return folder / _INPUT
 
 
-def read_facts(folder: Path) -> RecordingFacts:
-    """Return the facts of a recording.
+def read_metadata(folder: Path) -> RecordingMetadata:
+    """Read the description of a recording.
 
     Raises:
-        ConfigurationError: it is none, or this Python or pillarbox cannot replay it.
+        ConfigurationError: the folder is not a recording, or this Python or pillarbox cannot replay it.
     """
     try:
-        found = json.loads((folder / _FACTS).read_text())
-        if found["format"] != FORMAT:
+        document = json.loads((folder / _FACTS).read_text())
+        if document["format"] != FORMAT:
             raise ConfigurationError(
-                f"recording {folder} has format {found['format']}, this version of pillarbox reads format {FORMAT}:"
-                f" {advice_on_version(found['format'], FORMAT)}"
+                f"recording {folder} has format {document['format']}, this version of pillarbox reads format {FORMAT}:"
+                f" {advice_on_version(document['format'], FORMAT)}"
             )
-        facts = read(RecordingFacts, found)
+        facts = read(RecordingMetadata, document)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{folder} is no recording: {describe(error)}") from error
-    minor, mine = (version.split(".")[:2] for version in (facts.python, platform.python_version()))
-    if minor != mine:
+        raise ConfigurationError(f"{folder} is not a recording: {describe(error)}") from error
+    minor, installed = (version.split(".")[:2] for version in (facts.python, platform.python_version()))
+    if minor != installed:
         raise ConfigurationError(
             f"recording {folder} was made with Python {facts.python}, and this is Python {platform.python_version()}:"
             f" its functions can only be read by Python {'.'.join(minor)}"
@@ -181,12 +180,12 @@ def read_facts(folder: Path) -> RecordingFacts:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Return a recording.
+    """Read a recording.
 
     Raises:
-        ConfigurationError: it is none, it is damaged, or this Python or pillarbox cannot replay it.
+        ConfigurationError: the folder is not a recording, it is damaged, or this Python or pillarbox cannot replay it.
     """
-    facts = read_facts(folder)
+    facts = read_metadata(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:
         raise ConfigurationError(f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes")

@@ -1,4 +1,4 @@
-"""Whether the sources still have what an epoch read of them: Spark passes over files that are gone."""
+"""Checks that the sources still have an epoch's input. Spark itself skips missing files."""
 
 from __future__ import annotations
 
@@ -19,35 +19,34 @@ _COMPACT = ".compact"
 
 
 def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, epoch: int) -> None:
-    """Refuse an epoch whose rows cannot be read again.
+    """Refuse an epoch whose input cannot be read again.
 
     Args:
-        copy: a copy of the checkpoint, which has the logs of the sources.
+        copy: a copy of the checkpoint, with the logs of the sources.
 
     Raises:
-        CheckpointMismatchError: a file that it read no longer exists.
-        ConfigurationError: a source does not give the same rows again.
+        CheckpointMismatchError: a file of the epoch no longer exists.
+        ConfigurationError: a source cannot repeat its rows.
     """
     if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(dataframe_of(writer))):
         raise ConfigurationError(
-            "the query reads a socket, which does not give the same rows again: no epoch of it can be recorded; read"
-            " them from Kafka or files instead"
+            "the query reads a socket, which cannot repeat its rows, so its epochs cannot be recorded; read them from"
+            " Kafka or files instead"
         )
     systems: dict[tuple[str, str], Any] = {}
     for path in _files_of(spark, copy, epoch):
-        place = path_class(spark)(java_class(spark, "java.net.URI")(path))
+        hadoop_path = path_class(spark)(java_class(spark, "java.net.URI")(path))
         where = urlsplit(path)[:2]
         if where not in systems:
-            systems[where] = file_system(spark, place)
-        if not systems[where].exists(place):
+            systems[where] = file_system(spark, hadoop_path)
+        if not systems[where].exists(hadoop_path):
             raise CheckpointMismatchError(
-                f"checkpoint {checkpoint}: the epoch {epoch} read {path}, which no longer exists: its input cannot be"
-                " read again; put the file back, or record a newer epoch"
+                f"checkpoint {checkpoint}: epoch {epoch} read {path}, which no longer exists: restore the file, or"
+                " record a newer epoch"
             )
 
 
 def _files_of(spark: SparkSession, checkpoint: str, epoch: int) -> Iterator[str]:
-    """Yield the files that an epoch read, of all file sources."""
     offsets = Checkpoint(spark, checkpoint).offsets([epoch - 1, epoch])
     before = offsets[epoch - 1].files
     for source, last in offsets[epoch].files.items():
@@ -58,11 +57,11 @@ def _files_of(spark: SparkSession, checkpoint: str, epoch: int) -> Iterator[str]
 
 
 def _entries(spark: SparkSession, folder: str, names: list[str], number: int) -> Iterator[str]:
-    """Yield the files that a source has in an entry of its log, which may be in a file with all entries so far."""
+    """Yield the files in one entry of a source's log. The entry may be in a compacted file."""
     compact = sorted(int(name.removesuffix(_COMPACT)) for name in names if name.endswith(_COMPACT))
     name = str(number)
     if name not in names:
-        name = next((f"{each}{_COMPACT}" for each in compact if each >= number), name)
+        name = next((f"{batch}{_COMPACT}" for batch in compact if batch >= number), name)
     for _, line in session_of(spark).folder(folder).lines([name]):
         entry = json_object(line)
         if entry.get("batchId") == number and "path" in entry:

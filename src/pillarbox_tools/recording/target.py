@@ -1,4 +1,4 @@
-"""Which task is recorded, and what is known of it: from the program's plan, the checkpoint and the history."""
+"""Selection of the task to record, from the program's plan, the checkpoint and the history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pillarbox._runtime.spark.reading.key_text import possible_keys, several_key
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.vertex import sender_of_edge
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot
+from pillarbox_tools.model.snapshot import EpochRun, Snapshot, vertex_id
 from pillarbox_tools.watching.history import read_history
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ class Target(NamedTuple):
 
     Attributes:
         program: its program, and ``vertex``: its vertex.
-        subtask: which of the vertex's subtasks; of a source, the partition.
-        epoch: the number of the micro-batch.
-        failure: how it failed; None: it is not known that it did.
-        known: what the history has of the epoch; None: nothing.
+        subtask: its subtask, or a source's partition.
+        epoch: number of the micro-batch.
+        failure: its failure, or None if unknown.
+        known: the history's record of the epoch, or None.
     """
 
     program: PlannedProgram
@@ -53,39 +53,39 @@ class Target(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The uid of one of its operators, if possible of one that no other vertex has; empty: none has a uid."""
+        """The uid of one of its operators, preferably one that no other vertex has; empty without any."""
         others = {
-            each.uid
+            operator.uid
             for vertex in self._plan.vertices
-            if (vertex.program, vertex.number) != (self.vertex.program, self.vertex.number)
-            for each in vertex.operators
+            if vertex_id(vertex) != vertex_id(self.vertex)
+            for operator in vertex.operators
         }
-        own = [each.uid for each in self.vertex.operators if each.uid]
+        own = [operator.uid for operator in self.vertex.operators if operator.uid]
         return next((uid for uid in own if uid not in others), own[0] if own else "")
 
     @property
     def earlier(self) -> list[int]:
-        """The vertices that it gets records from."""
+        """The vertices that supply its input, directly or through others."""
         return self._plan.before(self.vertex.program, self.vertex.number)
 
     @property
     def sources(self) -> list[int]:
-        """The sources that it gets records from without another vertex between."""
+        """The sources that supply its input directly."""
         program, plan = self.vertex.program, self._plan
-        sources = {each.number for each in plan.vertices if each.program == program and each.level == 0}
-        mine = (program, self.vertex.number)
-        return [each.sender for each in plan.edges if (each.program, each.receiver) == mine and each.sender in sources]
+        sources = {vertex.number for vertex in plan.vertices if vertex.program == program and vertex.level == 0}
+        key = (program, self.vertex.number)
+        return [edge.sender for edge in plan.edges if (edge.program, edge.receiver) == key and edge.sender in sources]
 
 
 def epoch_to_record(spark: SparkSession, checkpoint: str, epoch: int | None, uid: str | None) -> int:
-    """Return the epoch to record; it takes the arguments of ``record``.
+    """Return the epoch to record, from the arguments of ``record``.
 
     Raises:
-        ProgramError: the epoch is no number.
+        ProgramError: the epoch is not a number.
     """
     if epoch is not None:
         if not is_count(epoch, 0):
-            raise ProgramError(f"record(): an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
+            raise ProgramError(f"record(): epoch must be the number of a micro-batch, from 0, not {shorten(epoch)}")
         return epoch
     failure = _failure(read_history(spark, checkpoint), uid)
     if failure is not None and failure.epoch is not None:
@@ -103,7 +103,7 @@ def find_target(
     subtask: int | None,
     key: str | None,
 ) -> Target:
-    """Return the task of an epoch to record; it takes the arguments of ``record``.
+    """Return the task to record, from the arguments of ``record``.
 
     Raises:
         ProgramError: there is no such task.
@@ -116,19 +116,19 @@ def find_target(
         uid, number = of_failure.uid, of_failure.vertex
     if uid is None:
         raise ProgramError(
-            f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so say which task to record: uid, and"
-            " subtask or key"
+            f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so select the task to record: pass"
+            " uid, and subtask or key"
         )
     program, vertex = vertex_with(planned, uid, number)
     if key is not None:
         subtask = _subtask_of(spark, checkpoint, program, vertex.uid, key)
-    elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
+    elif subtask is None and of_failure is not None and of_failure.uid in {part.uid for part in vertex.operators}:
         subtask = of_failure.subtask
     if subtask is None:
-        raise ProgramError(f"record(): say which subtask of {uid!r} to record: subtask=..., or key=...")
+        raise ProgramError(f"record(): select the subtask of {uid!r} to record: pass subtask=..., or key=...")
     if of_failure is not None and of_failure.subtask != subtask:
         of_failure = None
-    ran = next((each for snapshot in history for each in snapshot.epochs if each.number == epoch), None)
+    ran = next((run for snapshot in history for run in snapshot.epochs if run.number == epoch), None)
     return Target(program, vertex, subtask, epoch, of_failure, ran)
 
 
@@ -140,17 +140,12 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
 
 
 def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, uid: str, text: str) -> int:
-    """Return the subtask that has a key.
-
-    Raises:
-        ProgramError: the text may be several keys, of several subtasks.
-    """
     facts = program.facts
     assert facts is not None, "the vertex was found in it"
     layout = facts.description.with_layout(program.layout)
-    operator = next((each for each in layout["operators"] if each["uid"] == uid), None)
+    operator = next((operator for operator in layout["operators"] if operator["uid"] == uid), None)
     if operator is None or operator["key"] is None:
-        raise ProgramError(f"record(): {uid!r} has no keys, so say which subtask to record: subtask=...")
+        raise ProgramError(f"record(): {uid!r} has no keys, so select the subtask to record: pass subtask=...")
     keys = possible_keys(text, [operator["key"]])
     try:
         return read_epoch(spark, checkpoint, None, partial(_subtask_in_state, uid, text, keys))
@@ -171,29 +166,28 @@ def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: Checkpoin
 
 
 def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
-    """Return what differs in the sources from when the epoch ran, as far as the history tells.
+    """Return how the sources differ from the epoch's first run, by the history.
 
     Args:
-        end: what the task has told of its input.
+        end: the task's summary of its input.
     """
     epoch = target.known
     if epoch is None:
         return []
-    program, mine = target.vertex.program, (target.vertex.number, target.subtask)
+    program, key = target.vertex.program, (target.vertex.number, target.subtask)
     if "rows" in end:
         before = [
-            task.records_in for task in epoch.tasks if (task.program, task.number, task.subtask) == (program, *mine)
+            task.records_in for task in epoch.tasks if (task.program, task.number, task.subtask) == (program, *key)
         ]
         return [
-            f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} when it was read"
-            " again"
+            f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} in the recording"
             for then in before[:1]
             if then != end["rows"]
         ]
     channels = Counter(sender_of_edge(edge_of_channel(channel)) for channel in end["channels"])
     return [
-        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.number]:,} when it was read again, so"
-        " records may have come in another order"
+        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.number]:,} in the recording, so the"
+        " order of its records may differ"
         for vertex in epoch.vertices
         if vertex.program == program and vertex.number in target.sources and channels[vertex.number] != vertex.tasks
     ]

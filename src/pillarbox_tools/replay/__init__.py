@@ -1,7 +1,7 @@
-"""Replays: one task of an epoch runs again from its recording, or two versions of a program do.
+"""Replay of one task of an epoch from its recording, and comparison of two versions of a program.
 
-Start with `rerun.py`; `replay.py` runs one program, and `trial.py` compares two: `versions.py` gives each its own
-modules, and `values.py` compares. A replay takes one process, and neither Spark nor Java. It makes no calls
-(`calls.py`). Weak spot: a program that takes something else from outside, such as a file, may do something else when it
-is replayed; such calls are only named (`outside.py`).
+Start with `rerun.py`; `replay.py` runs one program, and `comparison.py` compares two: `versions.py` gives each its own
+modules, and `values.py` compares. A replay needs one process, without Spark and Java. It makes no calls (`calls.py`).
+Weak spot: a program with other external inputs, such as a file, may behave differently in a replay; nondeterministic
+calls are only reported (`nondeterminism.py`).
 """

@@ -1,7 +1,7 @@
-"""Calls that user code makes by itself in a replay: to services, and of other programs. They are refused.
+"""Refusal of calls that user code makes in a replay: to services and to other programs.
 
-Python's audit events tell of them before they happen. A library in C that opens its own sockets raises no events: only
-a network namespace holds it back (``cli/apart.py``).
+Python's audit events announce them. A C library that opens its own sockets raises no events; only a network namespace
+stops it (``cli/apart.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.operator import StreamOperator
-from pillarbox_tools.replay.outside import is_code_of_user
+from pillarbox_tools.replay.nondeterminism import is_code_of_user
 
 _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile"}
 _NAMES = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}
@@ -26,31 +26,31 @@ _SENDS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
 
 
 class RefusedCallError(BaseException):
-    """User code is about to make a call. It is no ``Exception``, which retries and dead letters would catch."""
+    """User code is about to make a call. Not an ``Exception``, which retries and dead letters would catch."""
 
 
 class Refused:
     """Refuses the calls of this thread, and of threads that start later.
 
     Args:
-        uid: the uid of the task's operator, for calls whose operator is unknown.
+        uid: uid of the task's operator, for calls whose operator is unknown.
 
     Attributes:
-        first: the message about the first call, or None.
+        first: message about the first call, or None.
     """
 
     def __init__(self, uid: str) -> None:
         self.first: str | None = None
         self._uid = uid
-        self._others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
-        # Sockets that user code has bound: it may talk to itself.
+        self._others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+        # Sockets that user code has bound, to which it may connect.
         self._bound: WeakSet[Any] = WeakSet()
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Take an audit event.
+        """Handle an audit event.
 
         Raises:
-            RefusedCallError: it is a call.
+            RefusedCallError: the event is a call.
         """
         if threading.get_ident() in self._others:
             return
@@ -60,18 +60,18 @@ class Refused:
         action = self._action(event, arguments)
         if action is None:
             return
-        frame = sys._getframe(2)  # of the code that raises the event
+        frame = sys._getframe(2)  # the code that raises the event
         if any(name.partition(".")[0] == "py4j" for name in _modules(frame)):
             return  # Java objects of the script's session are released
         message = (
-            f"{_caller(frame, self._uid)} would {action}, and a replay makes no calls: it has stopped there; pass"
-            " --allow-calls to make them, to a service for tests"
+            f"{_caller(frame, self._uid)} would {action}. A replay makes no calls and has stopped here; pass"
+            " --allow-calls to make them, to a test service"
         )
         self.first = self.first or message
         raise RefusedCallError(message)
 
     def _action(self, event: str, arguments: tuple[Any, ...]) -> str | None:
-        """Return what a call would do, for people, or None if the event is no call."""
+        """Describe a call, or return None for other events."""
         if event in _PROGRAMS:
             return f"run a program, {shorten(arguments[1] if len(arguments) > 1 else arguments[0])}"
         if event in _NAMES:
@@ -85,10 +85,10 @@ class Refused:
         )
 
     def _is_own(self, address: Any) -> bool:
-        for each in list(self._bound):
+        for bound_socket in list(self._bound):
             try:
-                own = each.getsockname()
-            except OSError:  # it is closed
+                own = bound_socket.getsockname()
+            except OSError:  # closed
                 continue
             if own == address:
                 return True
@@ -98,7 +98,7 @@ class Refused:
 
 
 def _is_name(host: Any) -> bool:
-    """Return whether to look a host up takes a call."""
+    """Return whether resolving a host needs a call."""
     name = host.decode(errors="replace") if isinstance(host, (bytes, bytearray)) else host
     if not name or name in ("localhost", socket.gethostname()):
         return False
@@ -123,21 +123,20 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _modules(frame: FrameType) -> Iterator[str]:
-    return (str(each.f_globals.get("__name__", "")) for each in _frames(frame))
+    return (str(frame.f_globals.get("__name__", "")) for frame in _frames(frame))
 
 
 def _caller(frame: FrameType, uid: str) -> str:
-    """Return who makes a call: the operator, the function and its line."""
-    operators = (each.f_locals.get("self") for each in _frames(frame))
-    operator = next((each for each in operators if isinstance(each, StreamOperator)), None)
-    frames = [each for each in _frames(frame) if is_code_of_user(each.f_code.co_filename)]
-    own = [each for each in frames if "site-packages" not in each.f_code.co_filename] or frames
-    place = "" if not own else f", in {own[0].f_code.co_name}() at {own[0].f_code.co_filename}:{own[0].f_lineno},"
-    return f"operator {(uid if operator is None else operator.context.uid)!r}{place}"
+    operators = (frame.f_locals.get("self") for frame in _frames(frame))
+    operator = next((operator for operator in operators if isinstance(operator, StreamOperator)), None)
+    frames = [frame for frame in _frames(frame) if is_code_of_user(frame.f_code.co_filename)]
+    own = [frame for frame in frames if "site-packages" not in frame.f_code.co_filename] or frames
+    location = "" if not own else f", in {own[0].f_code.co_name}() at {own[0].f_code.co_filename}:{own[0].f_lineno},"
+    return f"operator {(uid if operator is None else operator.context.uid)!r}{location}"
 
 
 class _Hook:
-    """The audit hook of this process; Python never removes one."""
+    """The audit hook of this process, which Python cannot remove."""
 
     refused: Refused | None = None
     is_installed = False
@@ -150,7 +149,7 @@ class _Hook:
 
 @contextmanager
 def refused_calls(uid: str) -> Iterator[Refused]:
-    """Refuse the calls of user code until the block ends."""
+    """Refuse the calls of user code during the block."""
     if not _Hook.is_installed:
         sys.addaudithook(_Hook.hear)
         _Hook.is_installed = True

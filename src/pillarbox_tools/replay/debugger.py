@@ -1,4 +1,4 @@
-"""Python's debugger in a replay: it stops in the user's functions, and nowhere in pillarbox."""
+"""Python's debugger in a replay. It stops only in the user's functions."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ from pillarbox._tracebacks import is_user_code
 
 
 class Debugger(pdb.Pdb):
-    """Stops at the first line of each function of the user in a task; to step out of that is to continue."""
+    """A debugger that stops at the first line of each user function of a task. Stepping out of one continues."""
 
     def __init__(self, task: StreamTask) -> None:
         super().__init__()
         self._lines = {code: first_line(code) for code in _codes_of(task)}
-        # Without breakpoints, to continue would be to end the debugger.
+        # Without breakpoints, ``continue`` would end the debugger.
         self.breaks.setdefault("<functions of the task>", [])
 
     def break_anywhere(self, frame: FrameType) -> bool:
-        """Return whether to look at the lines of a function."""
         return frame.f_code in self._lines or bool(super().break_anywhere(frame))
 
     def break_here(self, frame: FrameType) -> bool:
-        """Return whether to stop at a line."""
         return self._lines.get(frame.f_code) == frame.f_lineno or bool(super().break_here(frame))
 
     def user_line(self, frame: FrameType) -> None:
-        """Stop in the user's code alone."""
         if is_user_code(frame.f_code.co_filename):
             super().user_line(frame)
         else:
@@ -41,20 +38,19 @@ class Debugger(pdb.Pdb):
 
 
 def look_back(error: BaseException) -> None:
-    """Open the debugger where user code raised the cause of a located error, whose tracebacks have its frames alone."""
-    raised = [each.__traceback__ for each in causes_of(error) if each.__traceback__ is not None]
+    """Open the debugger where user code raised the cause of a located error, whose tracebacks only have user frames."""
+    raised = [cause.__traceback__ for cause in causes_of(error) if cause.__traceback__ is not None]
     if raised:
         pdb.post_mortem(raised[-1])
 
 
 def first_line(code: CodeType) -> int:
-    """Return the first line of a function that runs: neither its decorators, nor its signature or docstring."""
+    """Return a function's first line of code, after decorators, signature and docstring."""
     lines = (line for *_, line in code.co_lines() if line is not None)
     return next((line for line in lines if line > code.co_firstlineno), code.co_firstlineno)
 
 
 def _codes_of(task: StreamTask) -> Iterator[CodeType]:
-    """Yield the code of the user's functions in a task."""
     for operator in task.chain.operators:
         for value in vars(operator).values():
             for function in _functions_of(value):
@@ -64,7 +60,7 @@ def _codes_of(task: StreamTask) -> Iterator[CodeType]:
 
 
 def _functions_of(value: Any) -> Iterator[Any]:
-    """Yield what pillarbox calls of a function of the user: itself, or its methods that are pillarbox's by name."""
+    """Yield the functions that pillarbox calls: the function itself, or a function object's methods."""
     if not isinstance(value, Function):
         yield value
         return
@@ -76,7 +72,7 @@ def _functions_of(value: Any) -> Iterator[Any]:
 
 
 def innermost(function: Any) -> Any:
-    """Return the function that decorators, partials and callable objects lead to."""
+    """Return the function inside decorators, partials and callable objects."""
     seen: set[int] = set()
     while id(function) not in seen:
         seen.add(id(function))
@@ -87,8 +83,8 @@ def innermost(function: Any) -> Any:
         elif hasattr(function, "__func__"):
             function = function.__func__
         elif hasattr(function, "__code__"):
-            # A function around a single other one is taken for a decorator's.
-            cells = [each.cell_contents for each in function.__closure__ or () if _is_function(each)]
+            # A closure over a single other function counts as a decorator.
+            cells = [cell.cell_contents for cell in function.__closure__ or () if _is_function(cell)]
             function = cells[0] if len(cells) == 1 else function
         elif hasattr(type(function).__call__, "__code__"):
             function = type(function).__call__
@@ -98,5 +94,5 @@ def innermost(function: Any) -> Any:
 def _is_function(cell: Any) -> bool:
     try:
         return inspect.isfunction(cell.cell_contents)
-    except ValueError:  # it is empty
+    except ValueError:  # empty
         return False

@@ -1,4 +1,4 @@
-"""Running a recording again, in this process: no Spark, no Java, and no calls unless they are asked for."""
+"""Replay of a recording in this process, without Spark, Java and, by default, service calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.recording import Recording
 from pillarbox_tools.replay.calls import refused_calls
 from pillarbox_tools.replay.debugger import Debugger, look_back
-from pillarbox_tools.replay.outside import outside_calls, settled
+from pillarbox_tools.replay.nondeterminism import fixed_inputs, nondeterministic_calls
 from pillarbox_tools.replay.rerun import Rerun
 from pillarbox_tools.replay.states import Difference, compare_logs
 from pillarbox_tools.replay.unanswered import UnansweredError
@@ -26,18 +26,18 @@ from pillarbox_tools.replay.unanswered import UnansweredError
 
 @dataclass
 class Replay:
-    """What a replay did.
+    """The result of a replay.
 
     Attributes:
-        records: how many records the task's input had, up to the end or the failure.
-        sent: how many records it sent.
-        failure: how it failed; None: it did not.
+        records: input records up to the end or the failure.
+        sent: records sent.
+        failure: its failure, or None.
         error: the error that ended it.
-        differs: in what it is not as it was recorded; empty: it is the same.
-        state: differences between the state after it and the state in the checkpoint; None: they were not compared.
-        reasons: why it may differ, as messages for people; where it does not, there are none.
-        stopped: whether it stopped before a record that was asked for, or in the debugger.
-        unanswered: the message that says at which calls of a service it stopped; None: it did not.
+        differs: differences from the recording; empty if the same.
+        state: differences between its final state and the checkpoint's, or None if not compared.
+        reasons: messages about possible reasons for differences.
+        stopped: whether it stopped before the requested record, or in the debugger.
+        unanswered: message about the service call at which it stopped, or None.
     """
 
     records: int = 0
@@ -52,12 +52,12 @@ class Replay:
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing is known that differs from what was recorded."""
+        """Whether no difference from the recording is known."""
         return not self.differs and not self.state
 
 
 class _StopError(Exception):
-    """The replay has reached the record before which it is to stop."""
+    """The replay has reached the record to stop at."""
 
 
 def replay(
@@ -70,30 +70,30 @@ def replay(
     seed: int | None = None,
     clock: int | None = None,
 ) -> Replay:
-    """Run a recorded task again, up to its failure or to its end.
+    """Run a recorded task up to its failure or its end.
 
     Args:
         at: stop before this record of the input, counted from 1.
-        debug: open Python's debugger at that record, or at the record that failed. If it is not known which one did, as
+        debug: open Python's debugger at that record, or at the record that failed. If the failing record is unknown, as
             in a timer or a later operator of the task, the debugger opens where the exception was raised.
-        diff: compare the state after it with the state that the checkpoint had, or the failure with the noted one.
-        allow_calls: make calls, by asynchronous operators and by functions that open sockets or run programs; else the
-            task stops at the first call.
-        seed: of the random numbers that user code draws; None: they are others each time.
-        clock: what the clock of the task and of user code shows all the time (epoch ms); None: the task's shows what it
-            showed then, and user code sees the time of now.
+        diff: compare the final state with the checkpoint's, or the failure with the recorded one.
+        allow_calls: allow calls by asynchronous operators and by functions that open sockets or run programs. Otherwise
+            the task stops at the first call.
+        seed: seed of user code's random numbers, or None.
+        clock: fixed time of the task's clock and of user code (epoch ms). None: the task's clock repeats its readings,
+            and user code sees the current time.
     """
     noted = recording.facts.failure
     stop = at if at is not None else noted.number if debug and noted is not None else None
-    with settled(seed, clock):
-        found = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
-    if not found.is_same and found.unanswered is None:
+    with fixed_inputs(seed, clock):
+        result = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
+    if not result.is_same and result.unanswered is None:
         calls: list[str] = []
-        with settled(seed, clock):
+        with fixed_inputs(seed, clock):
             _run(recording, clock, None, allow_calls=allow_calls, calls=calls)
-        found.reasons += [f"it calls {call}" for call in calls]
-        found.reasons += _reasons(recording, clock)
-    return found
+        result.reasons += [f"it calls {call}" for call in calls]
+        result.reasons += _reasons(recording, clock)
+    return result
 
 
 def _run(
@@ -109,11 +109,11 @@ def _run(
     """Run the task once.
 
     Args:
-        stop: stop before this record.
-        calls: gets the calls of user code that may give something else each time.
+        stop: the record to stop before.
+        calls: filled with user code's nondeterministic calls.
     """
-    found, facts = Replay(), recording.facts
-    look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else outside_calls()
+    result, facts = Replay(), recording.facts
+    look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else nondeterministic_calls()
     rerun: Rerun | None = None
     with look as seen, refused_calls(facts.uid) if not allow_calls else nullcontext() as refused:
         try:
@@ -121,50 +121,50 @@ def _run(
             if stop is not None:
                 _stop_at(rerun.task, stop, debug=debug)
             for buffers in rerun.run():
-                found.sent += sum(len(records) for _, records in rerun.outputs(buffers))
+                result.sent += sum(len(records) for _, records in rerun.outputs(buffers))
         except BaseException as error:
-            unanswered = next((each for each in causes_of(error) if isinstance(each, UnansweredError)), None)
+            unanswered = next((cause for cause in causes_of(error) if isinstance(cause, UnansweredError)), None)
             if unanswered is not None:
-                found.unanswered = str(unanswered)
+                result.unanswered = str(unanswered)
             elif refused is not None and refused.first is not None:
-                pass  # whatever user code has made of it
-            elif any(isinstance(each, (_StopError, bdb.BdbQuit)) for each in causes_of(error)):
-                found.stopped = True
+                pass  # user code may have replaced the error
+            elif any(isinstance(cause, (_StopError, bdb.BdbQuit)) for cause in causes_of(error)):
+                result.stopped = True
             elif isinstance(error, Exception) and rerun is not None:
-                found.error = located(error, facts.name, facts.subtask)
+                result.error = located(error, facts.name, facts.subtask)
                 if debug and stop is None:
-                    look_back(found.error)
-                if any(isinstance(each, ModuleNotFoundError) for each in causes_of(error)):
-                    found.reasons.append("a module is missing here: put its folder on PYTHONPATH")
-                found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
+                    look_back(result.error)
+                if any(isinstance(cause, ModuleNotFoundError) for cause in causes_of(error)):
+                    result.reasons.append("a module is missing: put its folder on PYTHONPATH")
+                result.failure = Failure.of(result.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
             else:
                 raise
         finally:
             if rerun is not None:
                 rerun.task.cancel()
     if refused is not None and refused.first is not None:
-        found.unanswered = refused.first
+        result.unanswered = refused.first
     if calls is not None:
         calls += seen
-    found.records = 0 if rerun is None else rerun.task.metrics.records_in
-    if diff and found.unanswered is not None:
-        found.differs.append("it stopped at calls of a service, so nothing can be compared")
-    elif diff and not found.stopped and rerun is not None:
-        _compare(recording, found, rerun.store)
-    return found
+    result.records = 0 if rerun is None else rerun.task.metrics.records_in
+    if diff and result.unanswered is not None:
+        result.differs.append("it stopped at a service call, so nothing can be compared")
+    elif diff and not result.stopped and rerun is not None:
+        _compare(recording, result, rerun.store)
+    return result
 
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
-    """Have a task stop before a record of its input, or enter the debugger there."""
-    for place in task.chain.head.inputs:
-        _wrap(task, place, number, debug=debug)
+    """Make a task stop, or enter the debugger, before a record of its input."""
+    for input_ in task.chain.head.inputs:
+        _wrap(task, input_, number, debug=debug)
 
 
-def _wrap(task: StreamTask, place: Any, number: int, *, debug: bool) -> None:
-    process = place.process_records
+def _wrap(task: StreamTask, input_: Any, number: int, *, debug: bool) -> None:
+    process = input_.process_records
 
     def stopping(records: Records) -> None:
-        # The task counts a run before it hands it on.
+        # The task counts a run before processing it.
         first = task.metrics.records_in - len(records) + 1
         offset = number - first
         if not 0 <= offset < len(records):
@@ -178,42 +178,44 @@ def _wrap(task: StreamTask, place: Any, number: int, *, debug: bool) -> None:
         task.metrics.run = len(rest)
         Debugger(task).runcall(process, rest)
 
-    place.process_records = stopping
+    input_.process_records = stopping
 
 
-def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> None:
+def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> None:
     noted = recording.facts.failure
     if noted is not None:
-        mine = found.failure
-        if mine is None:
-            found.differs.append("the task failed then, and has not failed now")
+        failure = result.failure
+        if failure is None:
+            result.differs.append("the task failed in the epoch, but not in the replay")
             return
         for name in ("error", "cause", "uid", "key", "record", "number"):
-            then, now = getattr(noted, name), getattr(mine, name)
+            then, now = getattr(noted, name), getattr(failure, name)
             if then != now:
-                found.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
+                result.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
         return
-    if found.failure is not None:
-        found.differs.append("the task did not fail then, and has failed now")
+    if result.failure is not None:
+        result.differs.append("the task failed in the replay, but not in the epoch")
     elif recording.facts.level and recording.after is not None:
         after = MemoryChunkStore()
         after.chunks = dict(recording.after)
-        found.state = compare_logs(after, store, recording.facts.subtask)
+        result.state = compare_logs(after, store, recording.facts.subtask)
 
 
 def _reasons(recording: Recording, clock: int | None) -> list[str]:
-    """Return what else than calls of user code may make a difference."""
+    """Return possible reasons for differences other than calls of user code."""
     facts = recording.facts
-    found = list(facts.doubts)
+    reasons = list(facts.doubts)
     seed = os.environ.get("PYTHONHASHSEED")
     if facts.hash_seed in (None, "random"):
-        found.append("the order of a set may differ: the worker had no PYTHONHASHSEED")
+        reasons.append("the order of a set may differ: the worker had no PYTHONHASHSEED")
     elif seed != facts.hash_seed:
-        found.append(f"the order of a set may differ: PYTHONHASHSEED was {facts.hash_seed}, and is {seed or 'not set'}")
+        reasons.append(
+            f"the order of a set may differ: PYTHONHASHSEED was {facts.hash_seed}, and is {seed or 'not set'}"
+        )
     if clock is not None:
-        found.append("--clock lets the task's clock stand still")
+        reasons.append("--clock stops the task's clock")
     elif facts.clock is None:
-        found.append("what the task's clock showed in the epoch is not known, so it stood still at the epoch's time")
+        reasons.append("the readings of the task's clock are unknown, so it stood still at the epoch's time")
     elif not ClockLog.of_text(facts.clock).is_whole:
-        found.append("only the first 4,096 changes of the task's clock in the epoch are known; then it stood still")
-    return found
+        reasons.append("only the first 4,096 changes of the task's clock in the epoch are known; then it stood still")
+    return reasons

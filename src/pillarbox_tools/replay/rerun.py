@@ -1,4 +1,4 @@
-"""A recorded task that is made again, to run in this process: no Spark, no Java."""
+"""A recorded task, recreated in this process without Spark and Java."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ class Rerun:
     """A recorded task, ready to run once.
 
     Args:
-        shipped: the vertex; None: the recorded one.
-        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number; None: the recorded ones.
-        clock: what its clock shows all the time (epoch ms); None: what it showed then.
-        allow_calls: whether operators that call services do so; else they stop the task.
+        shipped: the vertex, or None for the recorded one.
+        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number, or None for the recorded
+            ones.
+        clock: fixed time of its clock (epoch ms). None repeats the recorded readings.
+        allow_calls: whether operators may call services; otherwise they stop the task.
 
     Attributes:
-        vertex: what it runs.
-        task: the task, at the state before the epoch.
-        store: its log: after the run, that after the epoch.
+        vertex: its vertex.
+        task: the task, with its state before the epoch.
+        store: its log; after the run, as after the epoch.
 
     Raises:
         ConfigurationError: the vertex has other inputs than the recorded task.
@@ -66,8 +67,8 @@ class Rerun:
         if not allow_calls:
             without_calls(self.vertex)
         self._edges = {} if shipped is None else _edges(recording, self.vertex)
-        # The place of each edge among the edges, by the code of a receiver and its own number.
-        self._places = {(code, edge.id): place for place, edge in enumerate(self.vertex.edges) for code in edge.targets}
+        # The index of each edge, by a receiver's code and the edge's id.
+        self._places = {(code, edge.id): index for index, edge in enumerate(self.vertex.edges) for code in edge.targets}
         self.vertex.budget_scope, self.vertex.shared = BudgetScope(), SharedResources()
         self.store: MemoryChunkStore = MemoryChunkStore()
         self.store.chunks = dict(recording.state)
@@ -82,34 +83,34 @@ class Rerun:
             task.restore(self.store)
 
     def run(self, portions: Iterable[Any] | None = None) -> Iterator[list[Buffer]]:
-        """Run the epoch; yield its output, in parts.
+        """Run the epoch, and yield its output in parts.
 
         Args:
-            portions: its input: runs of records of a source, or lists of buffers; None: the recorded one.
+            portions: its input: runs of a source's records, or lists of buffers. None for the recorded input.
         """
         facts, task = self._recording.facts, self.task
-        given = self.input() if portions is None else portions
+        batches = self.input() if portions is None else portions
         if isinstance(task, SourceStreamTask):
-            return task.run_epoch(given, subtask=facts.subtask, checkpoint_id=facts.epoch, bounded=facts.is_last)
+            return task.run_epoch(batches, subtask=facts.subtask, checkpoint_id=facts.epoch, bounded=facts.is_last)
         assert isinstance(task, MultipleInputStreamTask)
-        return task.run_epoch(given, self.store, facts.time, last=facts.is_last)
+        return task.run_epoch(batches, self.store, facts.time, last=facts.is_last)
 
     def input(self) -> Iterator[Any]:
-        """Yield the recorded input, as :meth:`run` takes it."""
+        """Yield the recorded input, as :meth:`run` expects it."""
         if self._recording.facts.level == 0:
             batches = map(batch_from_bytes, self._recording.portions())
             return map(pickled_records if self._recording.facts.is_pickled else ArrowRecords, batches)
-        return ([self._renumbered(Buffer(*each)) for each in portion] for portion in self._recording.portions())
+        return ([self._renumbered(Buffer(*fields)) for fields in portion] for portion in self._recording.portions())
 
     def _renumbered(self, buffer: Buffer) -> Buffer:
-        """Return a buffer with the number that its edge has in another program."""
+        """Set a buffer's channel to its edge's id in the other program."""
         edge = edge_of_channel(buffer.channel)
         if self._edges.get(edge, edge) == edge:
             return buffer
         return buffer._replace(channel=channel_code(self._edges[edge], subtask_of_channel(buffer.channel)))
 
     def outputs(self, buffers: Iterable[Buffer]) -> list[tuple[int, Records]]:
-        """Return the runs of records in buffers that the task sent, each with the place of its edge among the edges."""
+        """Return the sent runs of records in ``buffers``, each with its edge's index."""
         return [
             (self._places[buffer.target, edge_of_channel(buffer.channel)], element)
             for buffer in buffers
@@ -125,22 +126,24 @@ def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
             raise
         raise ConfigurationError(
             f"the functions of {shipped.name!r} cannot be loaded: {describe(error.__cause__)}; put the folder of the"
-            " module that is missing on PYTHONPATH, or install its package here"
+            " missing module on PYTHONPATH, or install its package"
         ) from error
     lay_out(vertex, recording.facts.program_layout)
     return vertex
 
 
 def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
-    """Return for each edge into the recorded vertex the number that it has in another program.
+    """Map the id of each edge into the recorded vertex to its id in another program.
 
     Raises:
-        ConfigurationError: the other vertex has more inputs, or fewer.
+        ConfigurationError: the other vertex has a different number of inputs.
     """
-    mine, others = ([edge.id for edge in each.inputs] for each in (_laid_out(recording, recording.shipped), other))
-    if len(mine) != len(others):
+    recorded, others = (
+        [edge.id for edge in layout.inputs] for layout in (_laid_out(recording, recording.shipped), other)
+    )
+    if len(recorded) != len(others):
         raise ConfigurationError(
-            f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, and {len(mine)} in the"
-            " recording: its input cannot be handed to it"
+            f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, and {len(recorded)} in"
+            " the recording: they must be equal to run on the recorded input"
         )
-    return dict(zip(mine, others))
+    return dict(zip(recorded, others))

@@ -1,4 +1,4 @@
-"""Comparing two states of a subtask, entry by entry."""
+"""Comparison of two states of a subtask, entry by entry."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pillarbox_tools.replay.values import MISSING, digest, first_difference, sho
 
 @dataclass(frozen=True)
 class Difference:
-    """An entry that two states have with different values.
+    """An entry with different values in two states.
 
     Attributes:
-        owner: the key, and its namespace if it has one, as text.
-        state: the name of the state, or ``timers``.
-        then: the value in the checkpoint, as text, or None.
-        now: the value in the replay, or None.
-        part: the first part that differs: its place within the value, and what it is in both; empty if all differs.
+        owner: the key as text, with its namespace if it has one.
+        state: name of the state, or ``timers``.
+        then: value in the checkpoint as text, or None.
+        now: value in the replay, or None.
+        part: the first differing part: its path and both values. Empty if everything differs.
     """
 
     owner: str
@@ -39,39 +39,38 @@ class _Entry(NamedTuple):
 
 
 def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) -> list[Difference]:
-    """Return the differences between two logs of the same subtask, in the order of their owners."""
-    one, other = _entries(then, subtask), _entries(now, subtask)
-    pairs = ((one.get(place), other.get(place)) for place in one.keys() | other.keys())
-    found = [each for pair in pairs if (each := _difference(*pair)) is not None]
-    return sorted(found, key=lambda each: (each.owner, each.state))
+    """Return the differences between two logs of the same subtask, ordered by owner."""
+    recorded, replayed = _entries(then, subtask), _entries(now, subtask)
+    pairs = ((recorded.get(key), replayed.get(key)) for key in recorded.keys() | replayed.keys())
+    differences = [difference for pair in pairs if (difference := _difference(*pair)) is not None]
+    return sorted(differences, key=lambda difference: (difference.owner, difference.state))
 
 
 def _entries(store: MemoryChunkStore, subtask: int) -> dict[bytes, _Entry]:
-    """Return the entries of a log by their keys, namespaces and states."""
     if not store.chunks:
         return {}
-    found: dict[bytes, _Entry] = {}
+    entries: dict[bytes, _Entry] = {}
     for rows in LogView(store, subtask).rows():
-        for place, key in enumerate(rows.keys):
-            namespace = None if rows.namespaces is None else rows.namespaces[place]
+        for index, key in enumerate(rows.keys):
+            namespace = None if rows.namespaces is None else rows.namespaces[index]
             owner = _text(key) if namespace is None else f"{_text(key)} {_text(namespace)}"
-            for (name, kind), value in zip(rows.layout, rows.rows[place][1:]):
+            for (name, kind), value in zip(rows.layout, rows.rows[index][1:]):
                 if value is not None:
                     label = f"timers {name}" if kind == "timers" else state_name(name)
-                    found[digest(tree_of((key, namespace, name, kind == "timers")))] = _Entry(owner, label, value)
-    return found
+                    entries[digest(tree_of((key, namespace, name, kind == "timers")))] = _Entry(owner, label, value)
+    return entries
 
 
-def _difference(one: _Entry | None, other: _Entry | None) -> Difference | None:
-    entry = one or other
+def _difference(recorded: _Entry | None, replayed: _Entry | None) -> Difference | None:
+    entry = recorded or replayed
     assert entry is not None, "one of the logs has it"
-    then, now = (MISSING if each is None else tree_of(each.value) for each in (one, other))
-    place = first_difference(then, now)
-    if place is None:
+    then, now = (MISSING if side is None else tree_of(side.value) for side in (recorded, replayed))
+    difference = first_difference(then, now)
+    if difference is None:
         return None
-    where, mine, another = place
-    part = f"{where} was {shown(mine)}, and is {shown(another)}" if where else ""
-    return Difference(entry.owner, entry.state, _shown(one), _shown(other), part)
+    path, before, after = difference
+    part = f"{path} was {shown(before)}, and is {shown(after)}" if path else ""
+    return Difference(entry.owner, entry.state, _shown(recorded), _shown(replayed), part)
 
 
 def _shown(entry: _Entry | None) -> str | None:

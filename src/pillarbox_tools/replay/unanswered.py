@@ -1,6 +1,6 @@
-"""Operators that call services, in a replay: what they would ask about is told, and no call is made.
+"""Operators that call services, in a replay: they report the pending requests and stop.
 
-This is the place for answers that were recorded: an operator that has them hands them on instead of stopping.
+An operator with recorded answers would replace them here.
 """
 
 from __future__ import annotations
@@ -13,35 +13,34 @@ from pillarbox._errors import PillarboxError, shorten_record
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task.vertex import Vertex
 
-# So many requests are told.
+# Maximum number of requests in the message.
 _TOLD = 5
 
 
 class UnansweredError(PillarboxError):
-    """A replay has reached a call, and the recording has no answer to it.
+    """A replay has reached a call that the recording has no answer to.
 
     Attributes:
-        calls: what the operator would ask about, as text; the first ones.
+        calls: the first requests, as text.
     """
 
     def __init__(self, uid: str, asked: list[Any]) -> None:
-        self.calls: list[str] = [shorten_record(each) for each in asked[:_TOLD]]
+        self.calls: list[str] = [shorten_record(call) for call in asked[:_TOLD]]
         more = len(asked) - len(self.calls)
         super().__init__(
-            f"operator {uid!r} calls a service, and the recording has none of its answers: it would ask about"
-            f" {', '.join(self.calls)}{f', and {more} more' if more else ''}; pass --allow-calls to make the calls"
+            f"operator {uid!r} calls a service, and the recording has no answers. Pending requests:"
+            f" {', '.join(self.calls)}{f', and {more} more' if more else ''}. Pass --allow-calls to make the calls"
         )
 
 
 class UnansweredOperator(StreamOperator):
-    """Stands for an operator that calls a service, and stops at its first request."""
+    """Replaces an operator that calls a service, and stops at its first request."""
 
     def process_records(self, records: Records) -> None:
-        """Stop."""
         raise UnansweredError(self.context.uid, list(records.values))
 
     def restore_state(self, state: Any) -> None:
-        """Stop, if requests are carried from the epoch before."""
+        """Raise the error for requests carried over from the epoch before, if any."""
         carried = [value for what, *content in state or () if what == "request" for value in content[0]]
         carried += [content[2] for what, *content in state or () if what == "element"]
         if carried:
@@ -49,7 +48,7 @@ class UnansweredOperator(StreamOperator):
 
 
 def without_calls(vertex: Vertex) -> None:
-    """Let operators that call services stop instead."""
+    """Replace operators that call services."""
     for node in vertex.nodes:
         if node.factory.wakes_up:
             node.factory = replace(node.factory, make=UnansweredOperator, wakes_up=False)

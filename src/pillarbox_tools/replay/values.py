@@ -1,7 +1,7 @@
-"""Values as trees of plain data, which two versions of a program can be compared by.
+"""Values as trees of plain data, so that values of two versions of a program can be compared.
 
-Two versions have classes of their own, so their objects are never equal. A tree holds what a pickle would: the names of
-classes, and all values in them.
+Two versions have different classes, so their objects are never equal. A tree has a pickle's content: class names and
+all values.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import loads_allowed
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
-# How much is shown of a part that differs.
+# Maximum length of a shown part.
 _SHOWN = 120
-# The place within a value, and what both have there: trees, or ``MISSING``.
-Place = tuple[str, Any, Any]
+# Path within a value, and the values of both sides: trees, or ``MISSING``.
+ValueDifference = tuple[str, Any, Any]
 MISSING = ("missing",)
 
 
 class Tree(NamedTuple):
-    """A value that has parts.
+    """A composite value.
 
     Attributes:
-        kind: its type, and all that tells it from others of its type but for its parts.
-        labels: where each part is, for people: ``.price``, ``['x']``.
+        kind: its type, and everything else that identifies it besides its parts.
+        labels: label of each part, such as ``.price`` or ``['x']``.
         parts: plain values and trees.
     """
 
@@ -40,10 +40,10 @@ class Tree(NamedTuple):
 
 
 def tree_of(value: Any) -> Any:
-    """Return a value as a tree; a plain value is its own."""
+    """Convert a value to a tree. Plain values stay as they are."""
     try:
         return _tree_of(value)
-    except RecursionError:  # it holds itself
+    except RecursionError:  # the value contains itself
         return Tree(("pickle", type(value).__qualname__), (), (pickled(value),))
 
 
@@ -71,7 +71,7 @@ def _tree_of(value: Any) -> Any:
 
 def _numbered(kind: Any, values: Iterable[Any]) -> Tree:
     parts = tuple(map(_tree_of, values))
-    return Tree(kind, tuple(f"[{place}]" for place in range(len(parts))), parts)
+    return Tree(kind, tuple(f"[{index}]" for index in range(len(parts))), parts)
 
 
 def _of_fields(kind: str, value: Any) -> Tree:
@@ -79,15 +79,15 @@ def _of_fields(kind: str, value: Any) -> Tree:
 
 
 def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
-    """Return the tree of a mapping; the order of its keys does not matter."""
+    """Return the tree of a mapping, independent of the order of its keys."""
     entries = [(digest(_tree_of(key)), f"[{shorten(key, 40)}]", _tree_of(value)) for key, value in pairs]
-    entries.sort(key=lambda each: each[0])
+    entries.sort(key=lambda entry: entry[0])
     keys, labels, parts = zip(*entries) if entries else ((), (), ())
     return Tree((kind, keys), labels, parts)
 
 
 def _of_steps(value: Opaque) -> Tree:
-    """Return the tree of an object by the steps in which a pickle makes it."""
+    """Return the tree of an object, from the steps of its pickle."""
     state = value._state
     labels: list[str] = []
     parts: list[Any] = []
@@ -98,12 +98,12 @@ def _of_steps(value: Opaque) -> Tree:
         elif slots is not None:
             labels.append("")
             parts.append(_tree_of(slots))
-    named = sorted(zip(labels, parts), key=lambda each: (each[0], digest(each[1])))
+    named = sorted(zip(labels, parts), key=lambda pair: (pair[0], digest(pair[1])))
     for label, more in (
         ("", value.args if not isinstance(value._new, Opaque) else (value._new, *value._args)),
         ("", value._items),
     ):
-        named += ((f"{label}[{place}]", _tree_of(each)) for place, each in enumerate(more))
+        named += ((f"{label}[{index}]", _tree_of(item)) for index, item in enumerate(more))
     if value._pairs:
         pairs = _of_pairs("pairs", value._pairs)
         named += zip(pairs.labels, pairs.parts)
@@ -112,7 +112,7 @@ def _of_steps(value: Opaque) -> Tree:
 
 
 def _of_object(value: Any) -> Any:
-    """Return the tree of an object of any other class, by its pickle."""
+    """Return the tree of an object of any other class, from its pickle."""
     try:
         payload = pickled(value)
     except Exception:
@@ -122,15 +122,15 @@ def _of_object(value: Any) -> Any:
             return Tree(("text", type(value).__qualname__), (), (shorten(value, 10_000),))
     read = loads_allowed(payload, AnyNames())
     kind = type(read)
-    # (An object of a subclass of these types is opaque.)
+    # Objects of subclasses of these types are opaque.
     if kind in _ATOMS or isinstance(read, (list, tuple, dict, set, frozenset, Opaque, type(Opaque))):
         return _tree_of(read)
     return Tree((kind.__module__, kind.__qualname__), (), (repr(read),))
 
 
 def digest(tree: Any) -> bytes:
-    """Return bytes that are equal for equal trees only."""
-    # Version 0 of the format does not depend on which objects are shared or interned.
+    """Return bytes that are equal only for equal trees."""
+    # Version 0 of the format is independent of shared and interned objects.
     return marshal.dumps(_plain(tree), 0)
 
 
@@ -140,30 +140,30 @@ def _plain(tree: Any) -> Any:
     return tuple(map(_plain, tree)) if type(tree) is tuple else tree
 
 
-def first_difference(one: Any, other: Any, place: str = "") -> Place | None:
-    """Return the innermost part in which two trees differ first, or None."""
-    if digest(one) == digest(other):
+def first_difference(left: Any, right: Any, path: str = "") -> ValueDifference | None:
+    """Return the innermost first part in which two trees differ, or None."""
+    if digest(left) == digest(right):
         return None
-    if isinstance(one, Tree) and isinstance(other, Tree):
-        if one.kind == other.kind and len(one.parts) == len(other.parts):
-            parts = zip(one.labels, one.parts, other.parts)
-            for label, mine, another in parts:
-                found = first_difference(mine, another, place + label)
-                if found is not None:
-                    return found
-        elif _name(one) == _name(other):
-            had, has = dict(zip(one.labels, one.parts)), dict(zip(other.labels, other.parts))
-            for label in (*one.labels, *other.labels):
-                found = first_difference(had.get(label, MISSING), has.get(label, MISSING), place + label)
-                if found is not None:
-                    return found
-    if type(one) is type(other) and isinstance(one, (str, bytes)):
-        begins = next((at for at, (mine, another) in enumerate(zip(one, other)) if mine != another), None)
-        begins = min(len(one), len(other)) if begins is None else begins
+    if isinstance(left, Tree) and isinstance(right, Tree):
+        if left.kind == right.kind and len(left.parts) == len(right.parts):
+            parts = zip(left.labels, left.parts, right.parts)
+            for label, left_part, right_part in parts:
+                difference = first_difference(left_part, right_part, path + label)
+                if difference is not None:
+                    return difference
+        elif _name(left) == _name(right):
+            had, has = dict(zip(left.labels, left.parts)), dict(zip(right.labels, right.parts))
+            for label in (*left.labels, *right.labels):
+                difference = first_difference(had.get(label, MISSING), has.get(label, MISSING), path + label)
+                if difference is not None:
+                    return difference
+    if type(left) is type(right) and isinstance(left, (str, bytes)):
+        shorter = min(len(left), len(right))
+        begins = next((index for index in range(shorter) if left[index] != right[index]), shorter)
         if begins > _SHOWN // 2:
             begins -= 20
-            return f"{place}[{begins}:]", one[begins:], other[begins:]
-    return place, one, other
+            return f"{path}[{begins}:]", left[begins:], right[begins:]
+    return path, left, right
 
 
 def _name(tree: Tree) -> Any:
@@ -171,7 +171,7 @@ def _name(tree: Tree) -> Any:
 
 
 def shown(tree: Any, limit: int = _SHOWN) -> str:
-    """Return a tree as text, cut short."""
+    """Format a tree, shortened."""
     if tree is MISSING:
         return "missing"
     if not isinstance(tree, Tree):
@@ -184,7 +184,7 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def told(name: str, place: Place, one: str, other: str) -> str:
-    """Return how two values differ, as a message: ``one`` and ``other`` are the programs."""
-    where, mine, another = place
-    return f"{name}{where} is {shown(mine)} in {one}, and {shown(another)} in {other}"
+def difference_text(name: str, difference: ValueDifference, left_name: str, right_name: str) -> str:
+    """Format a difference between two programs."""
+    path, left, right = difference
+    return f"{name}{path} is {shown(left)} in {left_name}, and {shown(right)} in {right_name}"

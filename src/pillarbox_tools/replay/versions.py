@@ -1,4 +1,4 @@
-"""Two versions of a program in one process: the modules of the recorded one are loaded from the recording."""
+"""Two versions of a program in one process: the recorded version's modules are loaded from the recording."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class _Loader(ExecutionLoader):
 
 
 class RecordedModules(MetaPathFinder):
-    """Finds the user's modules in a recording, and nowhere else.
+    """Finds the user's modules only in a recording.
 
     Attributes:
-        missing: the first of the user's modules that was imported and that the recording lacks, or None.
+        missing: the first user module that was imported and is not in the recording, or None.
     """
 
     def __init__(self, sources: dict[str, Source]) -> None:
@@ -57,7 +57,7 @@ class RecordedModules(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the recorded module; for one that is not the user's, None."""
+        """Return a recorded module, or None for modules that are not the user's."""
         source = self._sources.get(fullname)
         if source is not None and source.text is not None:
             spec = spec_from_loader(fullname, _Loader(source), origin=source.path, is_package=source.is_package)
@@ -72,10 +72,10 @@ class RecordedModules(MetaPathFinder):
 
 @contextmanager
 def recorded_modules(recording: Recording) -> Iterator[None]:
-    """Use the recorded modules of the user until the block ends.
+    """Use the recorded user modules during the block.
 
     Raises:
-        ConfigurationError: the recorded program needs a module that the recording lacks.
+        ConfigurationError: the recording lacks a module of the program.
     """
     sources, _ = recording.modules()
     finder = RecordedModules(sources)
@@ -90,22 +90,21 @@ def recorded_modules(recording: Recording) -> Iterator[None]:
         if finder.missing is not None:
             raise ConfigurationError(
                 f"{recording.folder} has no source of the module {finder.missing}, which the recorded program imports:"
-                " the programs cannot be compared, because both would use the module that is here; record the task"
-                " again by a script that imports the module when it starts"
+                " the programs cannot be compared, because both would use the installed module; record the task again"
+                " with a script that imports the module at its start"
             )
 
 
 def _take_modules() -> dict[str, Any]:
-    """Remove the user's modules from this process, and return them."""
     users = [name for name, module in list(sys.modules.items()) if is_users(name, getattr(module, "__spec__", None))]
     return {name: sys.modules.pop(name) for name in users}
 
 
 def check_installed(recording: Recording, vertex: Vertex) -> None:
-    """Refuse a recorded program whose functions are in an installed package of another version.
+    """Refuse a recorded program with functions from an installed package of another version.
 
     Raises:
-        ConfigurationError: they are.
+        ConfigurationError: a package has another version.
     """
     _, versions = recording.modules()
     for node in vertex.nodes:
@@ -117,20 +116,19 @@ def check_installed(recording: Recording, vertex: Vertex) -> None:
                 then, now = versions.get(package), versions_here().get(package)
                 if then != now:
                     raise ConfigurationError(
-                        f"the recorded program has functions of the module {name}, of {package} {then}, and {package}"
-                        f" {now} is installed here: the two programs cannot be compared, because both would use it"
+                        f"the recorded program has functions of the module {name} of {package} {then}, and {package}"
+                        f" {now} is installed here: the programs cannot be compared, because both would use it"
                     )
 
 
 def _modules_of(value: Any) -> Iterator[str]:
-    """Yield the modules of the functions that an operator is made with."""
     if isinstance(value, Captured):
         yield from _modules_of(value.function)
     elif isinstance(value, partial):
-        for each in (*value.args, *value.keywords.values()):
-            yield from _modules_of(each)
+        for part in (*value.args, *value.keywords.values()):
+            yield from _modules_of(part)
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _modules_of(each)
+        for part in value:
+            yield from _modules_of(part)
     else:
         yield str(getattr(value if callable(value) and hasattr(value, "__name__") else type(value), "__module__", ""))

@@ -1,6 +1,5 @@
-"""A query as it runs: its progress and its settings go into the model, and the model into the history.
+"""Watching a running query: progress and settings go into its model, and the model into the history.
 
-It imports `model`, `doctor` and `export`. All of it runs in the driver, in the thread of a query's hooks, or in
-one that wants to know something of it. Start with `watched.py`.
-Weak spot: under Spark Connect the history is written only at the end.
+It imports `model`, `doctor` and `export`, and runs in the driver, in the thread of the query's hooks or of a reader.
+Start with `watched.py`. Weak spot: under Spark Connect the history is written only at the end.
 """

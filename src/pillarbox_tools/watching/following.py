@@ -1,4 +1,4 @@
-"""A query that somebody wants to see: found by Spark's object, and followed if nobody looks after it."""
+"""Access to a query for the public tools, with a thread that follows queries without hooks."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pillarbox_tools.watching.watched import WatchedQuery
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-# How often the progress of a query is looked at that nobody else watches (seconds).
-_LOOK_EVERY = 1.0
+# Seconds between two reads of a followed query's progress.
+_READ_EVERY = 1.0
 
 
 def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
-    """Return a query as it is watched; where nobody does, a thread does from now on.
+    """Return the watched form of a query; a thread follows it if pillarbox does not run its hooks.
 
     Args:
-        method: the public method that takes it.
-        otherwise: what to do with a query of another process.
+        method: the public method, for errors.
+        otherwise: the advice for a query of another process.
 
     Raises:
-        ProgramError: it is no query with a program of pillarbox, or another process has started it.
+        ProgramError: the query has no program of pillarbox, or another process has started it.
     """
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"{method} takes a query, as start() returned it, not {shorten(query)}")
     started = find(query)
     if started is None:
         raise ProgramError(
-            f"{method} takes a query with a program of pillarbox, as start() returned it, and query {query.id} is"
-            f" none, or another process has started it{otherwise}"
+            f"{method} takes a query with a program of pillarbox, as start() returned it. Query {query.id} has no"
+            f" such program, or another process has started it{otherwise}"
         )
     return watched(started)
 
@@ -44,40 +44,40 @@ _watched: WeakKeyDictionary[StartedQuery, WatchedQuery] = WeakKeyDictionary()
 
 
 def watched(started: StartedQuery) -> WatchedQuery:
-    """Return a query as it is watched; a thread follows it if nobody hands on its progress. Any thread."""
+    """Return the watched form of a query; a thread follows it if it has no hooks. Any thread."""
     with _lock:
-        found = _watched.get(started)
-        if found is None:
-            found = _watched[started] = WatchedQuery(started)
+        query = _watched.get(started)
+        if query is None:
+            query = _watched[started] = WatchedQuery(started)
             if not started.is_watched:
-                _Follower(started, found).start()
-    return found
+                _Follower(started, query).start()
+    return query
 
 
 class _Follower(threading.Thread):
-    """Follows a query that its writer's own ``start()`` has started, whose progress nobody hands on."""
+    """Follows a query that was started by its writer's own ``start()``, without hooks."""
 
     def __init__(self, started: StartedQuery, watched: WatchedQuery) -> None:
         super().__init__(name=f"pillarbox watches query {started.query.id}", daemon=True)
-        self._managed = started  # (`_started` is an attribute of threads.)
+        self._managed = started  # `_started` is an attribute of Thread
         self._watched = watched
         self._progress = ProgressReader(started.query)
 
     def run(self) -> None:
         """Follow the query to its end."""
-        while (end := self._managed.end_within(_LOOK_EVERY, self._could_not_look)) is None:
+        while (end := self._managed.end_within(_READ_EVERY, self._log_failure)) is None:
             self._take_progress()
         self._take_progress()
         try:
             self._watched.end(end.failure)
-        except Exception as error:  # its Spark is gone
-            self._could_not_look(error)
+        except Exception as error:  # its Spark session has ended
+            self._log_failure(error)
 
     def _take_progress(self) -> None:
         try:
             self._watched.take(self._progress.new())
-        except Exception as error:  # the next look sees what is missing
-            self._could_not_look(error)
+        except Exception as error:  # the next read catches up
+            self._log_failure(error)
 
-    def _could_not_look(self, error: Exception) -> None:
-        self._watched.tell_unknown(describe(error))
+    def _log_failure(self, error: Exception) -> None:
+        self._watched.log_missing_progress(describe(error))

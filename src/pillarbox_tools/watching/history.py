@@ -1,9 +1,9 @@
-"""The history of a checkpoint's queries: small files in ``pillarbox/history/`` of the checkpoint.
+"""The history of a checkpoint's queries: small files in the checkpoint's folder ``pillarbox/history/``.
 
-The driver writes what the model knows of a run at most once a minute, and at the end of the run: each time a new file,
-after which it removes the one before. So the folder has a file for each of the last runs, each with a bounded number of
-moments and epochs; whoever reads one has all of it. Under Spark Connect nothing can be removed, so the driver writes
-only at the end. A history that cannot be written costs a query nothing: the log tells once.
+The driver writes its model of a run at most once a minute and at the end of the run, each time as a new file, and then
+removes the previous one. So the folder has one file for each recent run, with a bounded number of moments and epochs.
+Under Spark Connect files cannot be removed, so the driver writes only at the end. If the history cannot be written, the
+query continues, and the log has one warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pillarbox._json import plain, read
 from pillarbox._runtime.spark.session.folders import HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, VertexId, vertex_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pillarbox")
 
 _EVERY = 60_000
-# How many runs are kept, and of a run how many epochs. Of the tasks of an epoch those that were busy for longest.
+# Runs kept, epochs kept per run, and tasks kept per epoch: the busiest.
 _RUNS = 20
 _EPOCHS = 20
 _TASKS = 64
 
 
 def folder_of(checkpoint: str) -> str:
-    """Return the folder with the history of a checkpoint."""
+    """Return the folder of a checkpoint's history."""
     return f"{checkpoint.rstrip('/')}/pillarbox/history"
 
 
 class HistoryWriter:
-    """Writes the history of one run. One thread uses it."""
+    """Writes the history of one run. Confined to one thread."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, model: QueryModel) -> None:
         self._spark = spark
@@ -49,32 +49,34 @@ class HistoryWriter:
         self._written = 0
         self._version = 0
         self._next = now_ms() + _EVERY
-        # The file that holds the run; None: there is none yet.
+        # The run's current file, or None.
         self._file: str | None = None
         self._warned = False
 
     def write_if_due(self) -> None:
-        """Write what is new, if a minute has passed since the last time. It raises nothing."""
+        """Write changes, if a minute has passed since the last time. Never raises."""
         if session_of(self._spark).has_jvm and now_ms() >= self._next:
             self.write()
 
     def write(self, *, is_end: bool = False) -> None:
-        """Write what is new. It raises nothing.
+        """Write changes. Never raises.
 
         Args:
-            is_end: whether the query has ended: its session may have ended as well, which is nothing to warn of.
+            is_end: whether the query has ended. Its session may have ended too, so a failure is not a warning.
         """
         self._next = now_ms() + _EVERY
-        version = self._model.look()
+        version = self._model.refresh()
         if version == self._version:
             return
         try:
             content = {**plain(condensed(self._model.snapshot())), "format": FORMAT}
             self._write(json.dumps(content, separators=(",", ":")))
             self._version = version
-        except Exception as error:  # the query can do without
+        except Exception as error:  # the query does not need its history
             is_quiet = self._warned or is_end
-            (_log.debug if is_quiet else _log.warning)("history in %s: %s", self._folder, describe(error))
+            (_log.debug if is_quiet else _log.warning)(
+                "the history in %s cannot be written: %s", self._folder, describe(error)
+            )
             self._warned = True
 
     def _write(self, text: str) -> None:
@@ -100,63 +102,63 @@ def _forget_old_runs(folder: HadoopFolder) -> None:
 
 
 def condensed(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot as the history keeps it: of one run, with fewer epochs and tasks."""
+    """Reduce a snapshot to the history's content: one run, with fewer epochs and tasks."""
     epochs = snapshot.epochs[-_EPOCHS:]
-    return replace(snapshot, is_live=False, earlier=[], epochs=[_condensed(each) for each in epochs])
+    return replace(snapshot, is_live=False, earlier=[], epochs=[_condensed(epoch) for epoch in epochs])
 
 
 def _condensed(epoch: EpochRun) -> EpochRun:
-    """Return an epoch with the tasks that findings are about; sums over all tasks are in its vertices."""
+    """Keep the tasks that findings need; the vertices have the sums over all tasks."""
     if len(epoch.tasks) <= _TASKS:
         return epoch
-    kept = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]
-    kept += sorted(epoch.tasks, key=lambda task: -task.records_in)[: _TASKS // 4]
-    by_place = {(each.program, each.number, each.subtask): each for each in epoch.tasks}
+    tasks = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]
+    tasks += sorted(epoch.tasks, key=lambda task: -task.records_in)[: _TASKS // 4]
+    by_place = {(task.program, task.number, task.subtask): task for task in epoch.tasks}
     for lowest in _lowest(epoch):
         task: TaskReport | None = lowest
-        while task is not None and task not in kept:
-            kept.append(task)
+        while task is not None and task not in tasks:
+            tasks.append(task)
             task = None if task.held_by is None else by_place.get((task.program, task.held_by[0], task.held_by[1]))
     fullest = max(epoch.tasks, key=lambda task: task.process_bytes or 0)
-    places = {id(each) for each in (*kept, fullest)}
-    return replace(epoch, tasks=[each for each in epoch.tasks if id(each) in places])
+    places = {id(task) for task in (*tasks, fullest)}
+    return replace(epoch, tasks=[task for task in epoch.tasks if id(task) in places])
 
 
 def _lowest(epoch: EpochRun) -> list[TaskReport]:
-    """Return the task of each vertex whose watermark is the lowest: it shows what holds event time."""
-    found: dict[tuple[str, int], TaskReport] = {}
+    """Return each vertex's task with the lowest watermark, which shows the input that holds event time back."""
+    lowest: dict[VertexId, TaskReport] = {}
     for task in epoch.tasks:
-        known = found.get((task.program, task.number))
-        if task.watermark is not None and (known is None or task.watermark < (known.watermark or 0)):
-            found[task.program, task.number] = task
-    return list(found.values())
+        current = lowest.get(vertex_id(task))
+        if task.watermark is not None and (current is None or task.watermark < (current.watermark or 0)):
+            lowest[vertex_id(task)] = task
+    return list(lowest.values())
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
-    """Return what the history of a checkpoint has of each run, the newest first, without files of other formats."""
+    """Return the last snapshot of each run, newest first. Files in other formats are skipped."""
     newest: dict[str, Snapshot] = {}
     for _, line in session_of(spark).folder(folder_of(checkpoint)).lines():
-        found: dict[str, Any] = json_object(line)
-        if found.get("format") != FORMAT:
+        document: dict[str, Any] = json_object(line)
+        if document.get("format") != FORMAT:
             continue
         try:
-            snapshot = read(Snapshot, found)
-        except (TypeError, ValueError, StopIteration) as error:  # half of one
-            _log.debug("history in %s: %s", folder_of(checkpoint), describe(error))
+            snapshot = read(Snapshot, document)
+        except (TypeError, ValueError, StopIteration) as error:  # incomplete JSON
+            _log.debug("the history in %s cannot be read: %s", folder_of(checkpoint), describe(error))
             continue
-        known = newest.get(snapshot.run.id)
-        if known is None or known.at < snapshot.at:
+        previous = newest.get(snapshot.run.id)
+        if previous is None or previous.at < snapshot.at:
             newest[snapshot.run.id] = snapshot
-    return sorted(newest.values(), key=lambda each: -each.run.began)
+    return sorted(newest.values(), key=lambda snapshot: -snapshot.run.began)
 
 
 def with_earlier(snapshot: Snapshot, history: list[Snapshot]) -> Snapshot:
-    """Return a snapshot with the runs before its own, the newest first."""
-    runs = [_over(each) for each in history if each.run.id != snapshot.run.id]
+    """Return a snapshot with the runs before its own, newest first."""
+    runs = [_over(entry) for entry in history if entry.run.id != snapshot.run.id]
     return replace(snapshot, earlier=runs)
 
 
 def _over(snapshot: Snapshot) -> Run:
-    """Return a run that another one has followed: without an end, its driver is lost."""
+    """Return a run that has a successor: without an end, its driver was lost."""
     run = snapshot.run
     return run if run.ended is not None else replace(run, status="lost", ended=snapshot.at)

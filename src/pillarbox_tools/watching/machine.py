@@ -1,4 +1,4 @@
-"""The facts of a machine for the doctor: of this process, and of a worker."""
+"""Facts about a machine for the doctor: this process and a worker."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def facts_of_session(spark: SparkSession) -> Facts:
-    """Return the facts of a session: of its driver, and of one of its workers, which a job asks."""
+    """Return the facts of a session: its driver, and one of its workers by a Spark job."""
     settings, versions = configuration_of(spark)
     return Facts(versions, [worker_versions(spark)], settings)
 
 
 def worker_versions(spark: SparkSession) -> dict[str, str]:
-    """Return the versions that a worker has, which a job of one task asks."""
+    """Return the package versions of a worker, by a job of one task."""
     rows = spark.range(1).repartition(1).mapInArrow(_versions, "versions STRING").collect()
-    found: dict[str, str] = json.loads(rows[0][0])
-    return found
+    versions: dict[str, str] = json.loads(rows[0][0])
+    return versions
 
 
 def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The progress of a query in the terminal: one line on standard error, while the query has to catch up."""
+"""The progress of a query in the terminal: one line on standard error while the query catches up."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# How often the line is written again (seconds).
+# Seconds between two updates of the line.
 _EVERY = 1.0
 _CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Writes the line of a query again and again, in its place. One thread at a time uses it.
+    """A terminal line that is rewritten in place. One thread at a time uses it.
 
     Args:
-        stream: where to write to.
-        snapshot: what is known of the query.
-        is_batch: whether the query ends when its input does.
+        stream: the terminal.
+        snapshot: returns the query's snapshot.
+        is_batch: whether the query ends with its input.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class ProgressLine:
         self._is_batch = is_batch
         self._shown = ""
 
-    def look(self) -> None:
-        """Write the line as it is now. It raises nothing."""
+    def update(self) -> None:
+        """Rewrite the line. Never raises."""
         try:
             self._write(line_of(self._snapshot(), is_batch=self._is_batch) or "")
-        except Exception as error:  # the query can do without
-            _log.debug("the progress of the query is not shown: %s", describe(error))
+        except Exception as error:  # the query does not need the line
+            _log.debug("the progress line cannot be shown: %s", describe(error))
 
     def _write(self, line: str) -> None:
         line = line[: shutil.get_terminal_size().columns - 1]
@@ -62,32 +62,32 @@ class ProgressLine:
         self._shown = line
 
     def clear(self) -> None:
-        """Remove the line."""
+        """Remove the line. Never raises."""
         try:
             self._write("")
         except Exception as error:  # the terminal is gone
-            _log.debug("the progress of the query is not removed: %s", describe(error))
+            _log.debug("the progress line cannot be removed: %s", describe(error))
 
 
 @contextmanager
 def progress_line(started: StartedQuery) -> Iterator[None]:
-    """Show the line of a query while the block runs, and remove it then.
+    """Show the line of a query during the block.
 
-    There is none if standard error is no terminal, or if Spark's own progress bar uses it.
+    Not if standard error is not a terminal, or if Spark's own progress bar uses it.
     """
     stream = sys.stderr
     if not stream.isatty() or session_of(started.start.spark).shows_progress_bar:
         yield
         return
-    found = watched(started)
-    line = ProgressLine(stream, found.snapshot, is_batch=started.start.is_available_now)
+    query = watched(started)
+    line = ProgressLine(stream, query.snapshot, is_batch=started.start.is_available_now)
     has_ended = threading.Event()
 
     def write() -> None:
         while not has_ended.wait(_EVERY):
-            line.look()
+            line.update()
 
-    # A thread of its own: whoever waits looks for signals.
+    # In its own thread, because the waiting thread handles signals.
     writer = threading.Thread(target=write, name="pillarbox progress", daemon=True)
     writer.start()
     try:

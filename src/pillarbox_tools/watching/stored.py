@@ -1,4 +1,4 @@
-"""What a checkpoint tells of its query, without the driver of that query: from its history and its notes."""
+"""A query without its driver: read from its checkpoint's history and notes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.key_life import key_life
 from pillarbox._runtime.spark.running.heartbeat import FRESH_MS, newest_heartbeat
-from pillarbox_tools.model.condition import heard_at
+from pillarbox_tools.model.condition import last_report_at
 from pillarbox_tools.model.query_model import now_ms
 from pillarbox_tools.model.shown import StoredQuery
 from pillarbox_tools.model.snapshot import Run, Snapshot
@@ -21,7 +21,7 @@ from pillarbox_tools.watching.history import read_history, with_earlier
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# How old what was read may be before it is read again (seconds): the driver writes once a minute.
+# Maximum age of the snapshot (seconds). The driver writes once a minute.
 _FRESH = 15.0
 
 
@@ -29,7 +29,7 @@ class CheckpointQuery(StoredQuery):
     """The query of a checkpoint, which runs elsewhere or has stopped. Any thread may call its methods."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        # The newest snapshot that was read. It is shown with a note if it could not be read again.
+        # The last snapshot that could be read.
         self._known = stored_snapshot(spark, checkpoint)
         super().__init__(self._known)
         self._spark = spark
@@ -38,33 +38,32 @@ class CheckpointQuery(StoredQuery):
         self._version = 1
         self._read_at = time.monotonic()
 
-    def look(self) -> int:
-        """Read the checkpoint again, if that was some time ago; return a number that grows with what is new."""
+    def refresh(self) -> int:
+        """Read the checkpoint again if the snapshot is too old, and return the snapshot's version."""
         with self._reading:
             if time.monotonic() - self._read_at >= _FRESH:
-                found = self._read_again()
-                self._version += found != self._snapshot
-                self._snapshot, self._read_at = found, time.monotonic()
+                snapshot = self._read_again()
+                self._version += snapshot != self._snapshot
+                self._snapshot, self._read_at = snapshot, time.monotonic()
             return self._version
 
     def _read_again(self) -> Snapshot:
         try:
             self._known = stored_snapshot(self._spark, self._checkpoint)
-        except Exception as error:  # what was read before is still worth seeing
-            why = f"The checkpoint could not be read again, so this is older: {describe(error)}."
+        except Exception as error:  # the last snapshot is still useful
+            why = f"The checkpoint could not be read again, so the data is old: {describe(error)}."
             return replace(self._known, missing=[*self._known.missing, why])
         return self._known
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Return what the checkpoint has of a key."""
         return key_life(self._spark, self._checkpoint, uid, key)
 
 
 def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
-    """Return what a checkpoint tells of its query; what is missing is named in the snapshot.
+    """Return the snapshot of a checkpoint's query. ``missing`` names data that is unavailable.
 
     Raises:
-        CheckpointMismatchError: it is no checkpoint of a query.
+        CheckpointMismatchError: the folder is not the checkpoint of a query.
     """
     notes = Checkpoint(spark, checkpoint)
     query_id = notes.started_query("one, or the file of a bundle")
@@ -72,17 +71,17 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
     if history:
         now, beat = now_ms(), newest_heartbeat(spark, checkpoint)
         if beat is not None and beat.run != history[0].run.id:
-            beat = None  # of a driver that has been killed, or that has not written its history yet
-        found = replace(with_earlier(history[0], history), checkpoint=checkpoint, read_at=now)
-        if found.run.ended is None:
-            found = replace(found, heartbeat=beat or found.heartbeat)
-        return replace(found, missing=[*found.missing, *_what_is_old(found, now)])
+            beat = None  # of a driver that was killed, or that has not written its history yet
+        snapshot = replace(with_earlier(history[0], history), checkpoint=checkpoint, read_at=now)
+        if snapshot.run.ended is None:
+            snapshot = replace(snapshot, heartbeat=beat or snapshot.heartbeat)
+        return replace(snapshot, missing=[*snapshot.missing, *_what_is_old(snapshot, now)])
     described = notes.newest()
     run = Run(id="", began=0, status="unknown")
     missing = [
-        "There is no history: the query was not started with pillarbox.start(), or its driver died within a minute.",
-        *([] if described else ["There is no note of its program either."]),
-        f"The last epoch that was committed is {notes.last_committed}.",
+        "No history: the query was not started with pillarbox.start(), or its driver died within a minute.",
+        *([] if described else ["The checkpoint has no description of its program either."]),
+        f"The last committed epoch is {notes.last_committed}.",
     ]
     plan = None if described is None else plan_of_notes(described["programs"])
     return Snapshot(query_id, "", checkpoint, now_ms(), False, plan, run, missing=missing)
@@ -91,25 +90,25 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
 def _what_is_old(snapshot: Snapshot, now: int) -> list[str]:
     if snapshot.run.ended is not None:
         return []
-    minutes = (now - heard_at(snapshot)) / 60_000
-    if now - heard_at(snapshot) <= FRESH_MS:
-        return [f"The query runs in another process, whose driver wrote this {minutes:.1f} minutes ago."]
+    minutes = (now - last_report_at(snapshot)) / 60_000
+    if now - last_report_at(snapshot) <= FRESH_MS:
+        return [f"The query runs in another process; its driver wrote this data {minutes:.1f} minutes ago."]
     return [
-        f"The driver of the query wrote this {minutes:,.0f} minutes ago, and has not said that the query has ended: it"
-        " died, or it cannot write."
+        f"The query's driver wrote this data {minutes:,.0f} minutes ago, and has not reported the query's end: it died,"
+        " or it cannot write."
     ]
 
 
 def plan_of_notes(programs: list[dict[str, Any]]) -> Plan:
-    """Return a plan of the notes of a checkpoint, which do not tell the ways between vertices."""
+    """Return the plan from a checkpoint's notes, which do not contain the edges."""
     vertices: list[PlanVertex] = []
     edges: list[PlanEdge] = []
-    for place, program in enumerate(programs):
-        name = "pillarbox" if not place else f"pillarbox {place + 1}"
+    for index, program in enumerate(programs):
+        name = "pillarbox" if not index else f"pillarbox {index + 1}"
         numbers = {operator["number"] for operator in program["operators"]}
         free = (number for number in range(len(numbers) + len(program["sources"])) if number not in numbers)
-        for number, each in zip(free, program["sources"]):
-            vertices.append(PlanVertex(name, number, 0, "", 0, False, [], [PlanOperator(str(each.get("name")), "")]))
+        for number, source in zip(free, program["sources"]):
+            vertices.append(PlanVertex(name, number, 0, "", 0, False, [], [PlanOperator(str(source.get("name")), "")]))
         for operator in program["operators"]:
             chain = [PlanOperator(uid, uid) for uid in operator.get("chain") or ()]
             head = PlanOperator(str(operator.get("name") or operator["uid"]), operator["uid"])

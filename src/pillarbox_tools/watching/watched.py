@@ -1,11 +1,11 @@
-"""A query that is watched: its progress goes into its model, and the model into the history of the checkpoint."""
+"""A watched query: its progress goes into its model, and the model into the checkpoint's history."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import describe
@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.session.configuration import configuration_of
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES
 from pillarbox_tools.doctor.warnings import warn_of_findings
-from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.query_metrics import QueryMetrics
 from pillarbox_tools.model.query_model import QueryModel, now_ms
 from pillarbox_tools.model.snapshot import Run, Snapshot
 from pillarbox_tools.watching.history import HistoryWriter, read_history, with_earlier
@@ -37,7 +37,7 @@ class WatchedQuery(QueryModel):
     """The model of a query that this process runs, with its history.
 
     Attributes:
-        ledger: what exporters tell of it.
+        metrics: its metrics for exporters.
     """
 
     def __init__(self, started: StartedQuery) -> None:
@@ -45,8 +45,8 @@ class WatchedQuery(QueryModel):
         self._spark: SparkSession = started.start.spark
         self._warned = False
         self._examined = False
-        # Whether the runs before are known, and why not.
-        self._has_read = True  # until all is in place
+        # Whether the earlier runs have been read, and the reason if they could not be.
+        self._has_read = True  # until the constructor is done
         self._unread = ""
         self._reading = threading.Lock()  # guards both
         configuration = started.configuration or configuration_of(self._spark)
@@ -58,12 +58,12 @@ class WatchedQuery(QueryModel):
         )
         plan = plan_in(started.programs, started.layouts)
         super().__init__(str(query.id), query.name or "", started.checkpoint or "", plan, run)
-        self.ledger = Ledger(self)
+        self.metrics = QueryMetrics(self)
         self._has_read = started.checkpoint is None
         self._history = None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self)
 
     def take(self, reports: Iterable[Progress]) -> None:
-        """Take new progress reports, and write the history if that is due. One thread calls it, and :meth:`end`."""
+        """Add progress reports, and write the history if due. Called by one thread, which also calls :meth:`end`."""
         self._read_earlier()
         for progress in reports:
             self._take(progress)
@@ -75,23 +75,23 @@ class WatchedQuery(QueryModel):
             self.progressed(progress)
             if not self._examined:
                 self._examine()
-        except Exception as error:  # the query can do without, and whoever waits for its end must not fail
-            self.tell_unknown(describe(error))
+        except Exception as error:  # The query does not need its model, and its waiting caller must not fail.
+            self.log_missing_progress(describe(error))
 
     def _examine(self) -> None:
-        """Log what the doctor finds in the first epoch with tasks: Spark also reports that there was nothing to do."""
-        known = super().snapshot()
-        if known.newest is not None and known.newest.tasks:
+        """Log the doctor's findings about the first epoch with tasks. Spark also reports epochs without any."""
+        snapshot = super().snapshot()
+        if snapshot.newest is not None and snapshot.newest.tasks:
             self._examined = True
-            warn_of_findings(Facts.of(known), FIRST_EPOCH_RULES)
+            warn_of_findings(Facts.of(snapshot), FIRST_EPOCH_RULES)
 
-    def tell_unknown(self, why: str) -> None:
-        """Log that something of the query is not known; the first time as a warning."""
-        (_log.debug if self._warned else _log.warning)("query %s: its progress is not known: %s", self.id, why)
+    def log_missing_progress(self, why: str) -> None:
+        """Log that progress is missing: a warning the first time, then at debug level."""
+        (_log.debug if self._warned else _log.warning)("query %s: its progress cannot be read: %s", self.id, why)
         self._warned = True
 
     def end(self, failure: BaseException | None) -> None:
-        """Note that the query has ended; with an error, if it has failed."""
+        """Record the query's end, with its error if it failed."""
         if failure is not None:
             self.failed(str(failure))
         self.ended()
@@ -99,48 +99,47 @@ class WatchedQuery(QueryModel):
             self._history.write(is_end=True)
 
     def snapshot(self) -> Snapshot:
-        """Return what is known of the query now, and the runs before this one. Any thread."""
         self._read_earlier()
-        found = super().snapshot()
-        return replace(found, missing=[*found.missing, self._unread]) if self._unread else found
+        snapshot = super().snapshot()
+        return replace(snapshot, missing=[*snapshot.missing, self._unread]) if self._unread else snapshot
 
     def _read_earlier(self) -> None:
-        """Read the runs before this one, once: nobody adds to them while it lasts. Any thread."""
+        """Read the earlier runs, once: they no longer change. Any thread."""
         with self._reading:
             if self._has_read:
                 return
             self._has_read = True
             try:
-                known = super().snapshot()
-                self.follows(with_earlier(known, read_history(self._spark, self._checkpoint)).earlier)
-            except Exception as error:  # its Spark is gone
-                self._unread = (
-                    f"The runs before this one are not known, as the history cannot be read: {describe(error)}."
-                )
+                snapshot = super().snapshot()
+                self.follows(with_earlier(snapshot, read_history(self._spark, self._checkpoint)).earlier)
+            except Exception as error:  # its Spark session has ended
+                self._unread = f"Earlier runs are unknown, because the history cannot be read: {describe(error)}."
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Return what the checkpoint has of a key. Any thread."""
         if not self._checkpoint:
             raise no_checkpoint()
         return key_life(self._spark, self._checkpoint, uid, key)
 
 
 def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) -> Plan | None:
-    """Return the plan of the programs of a query; None: it is not known.
+    """Return the plan of a query's programs, or None if unknown.
 
     Args:
-        layouts: those that the programs run with, where these are not the ones that they were compiled with.
+        layouts: the layouts at run time, if they differ from the compiled ones.
     """
-    plans = [plan for one, layout in zip_longest(programs, layouts) if (plan := _plan_with(one, layout)) is not None]
+    plans = [plan for plan in map(_plan_with, programs, chain(layouts, repeat(None))) if plan is not None]
     if not plans:
         return None
-    return Plan([each for plan in plans for each in plan.vertices], [each for plan in plans for each in plan.edges])
+    return Plan([vertex for plan in plans for vertex in plan.vertices], [edge for plan in plans for edge in plan.edges])
 
 
 def _plan_with(program: PlannedProgram, layout: Layout | None) -> Plan | None:
     facts = program.facts
     if facts.plan is None or layout is None:
         return facts.plan
-    subtasks = {each["number"]: each["parallelism"] for each in facts.description.with_layout(layout)["operators"]}
-    vertices = [replace(each, parallelism=subtasks.get(each.number, each.parallelism)) for each in facts.plan.vertices]
-    return replace(facts.plan, vertices=vertices)
+    operators = facts.description.with_layout(layout)["operators"]
+    levels = {operator["number"]: operator["parallelism"] for operator in operators}
+    plan = facts.plan
+    return replace(
+        plan, vertices=[replace(part, parallelism=levels.get(part.number, part.parallelism)) for part in plan.vertices]
+    )

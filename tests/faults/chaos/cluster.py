@@ -1,4 +1,4 @@
-"""A driver of ``make chaos``, seen from outside: its processes, its orders, and what it says."""
+"""A driver of ``make chaos`` from outside: its processes, orders and answers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _ANSWERS |= {"read": ("read", "failed", "stopped")}
 
 
 class Driver:
-    """A driver process with all that belongs to it, in a session of its own.
+    """A driver process with its children, in its own session.
 
     Args:
-        home: where the shape of the run is; the driver gets a folder there for what it says.
-        number: of the driver.
+        home: the folder with the run's shape; the driver's output gets a subfolder.
+        number: number of the driver.
         environment: further environment variables.
 
     Attributes:
-        refused: how often a file could not grow, as the log says.
+        refused: number of failed file writes in the log.
     """
 
     def __init__(self, home: Path, number: int, environment: dict[str, str]) -> None:
@@ -70,7 +70,7 @@ class Driver:
                 self.refused += b"File too large" in line
 
     def log(self) -> str:
-        """Return the end of what it printed."""
+        """Return the end of its log."""
         return self.log_file.read_text(errors="replace")[-3000:]
 
     # -- orders --
@@ -83,12 +83,12 @@ class Driver:
             self.process.stdin.flush()
 
     def said(self) -> list[tuple[str, str]]:
-        """Return what it said: what happened, and why."""
+        """Return its reports: (event, reason)."""
         if not self.status.exists():
             return []
         lines = self.status.read_text().splitlines(keepends=True)
-        said = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [(what, why) for what, why in said]
+        reports = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [(what, why) for what, why in reports]
 
     def is_alive(self) -> bool:
         return self.process.poll() is None
@@ -100,27 +100,27 @@ class Driver:
         return self.said()[-1:] == [("started", "")]
 
     def has_answered(self, order: str, said: int) -> bool:
-        """Tell whether it has done what it was ordered to when it had said so much, or will not do it any more."""
-        wanted = _ANSWERS.get(order.partition(" ")[0].partition("-")[0], ("started", "failed"))
-        answered = any(what in wanted for what, _ in self.said()[said:])
+        """Return whether it has completed or refused an order since the first ``said`` reports."""
+        expected = _ANSWERS.get(order.partition(" ")[0].partition("-")[0], ("started", "failed"))
+        answered = any(what in expected for what, _ in self.said()[said:])
         return answered or self.is_done() or not self.is_alive()
 
     def has_done(self, order: str, said: int) -> bool:
-        """Tell whether it has done what it was ordered to when it had said so much."""
+        """Return whether it has completed an order since the first ``said`` reports."""
         return (_ANSWERS[order][0], "") in self.said()[said:]
 
     def is_done(self) -> bool:
         return self.said()[-1:] == [("done", "")]
 
     def hung(self) -> bool:
-        """Tell whether it has ended because something took as long as nothing takes: all its threads are in the log."""
+        """Return whether it ended on a timeout, with all threads in its log."""
         return not self.is_alive() and "Timeout (0:0" in self.log_file.read_text(errors="replace")
 
     def failure(self) -> str | None:
-        """Return what its queries have died of, or it itself."""
-        said = self.said()[-1:]
-        if said and (said[0][0] == "failed" or (said[0][0] == "stopped" and said[0][1])):
-            return said[0][1]
+        """Return the failure of its queries, or its own."""
+        last = self.said()[-1:]
+        if last and (last[0][0] == "failed" or (last[0][0] == "stopped" and last[0][1])):
+            return last[0][1]
         if not self.is_alive() and not self.is_done():
             lines = [line for line in self.log().splitlines() if "Error" in line or "Exception" in line]
             return f"the driver is dead: {lines[-1] if lines else ''}"
@@ -129,10 +129,10 @@ class Driver:
     # -- processes --
 
     def java(self) -> list[int]:
-        """Return its JVMs: the driver's first, then those of executors."""
+        """Return its JVMs: the driver's first, then the executors'."""
         parents = self._parents()
-        found = [process for process, (name, _) in parents.items() if name == "java"]
-        return sorted(found, key=lambda process: (parents[process][1] in found, process))
+        results = [process for process, (name, _) in parents.items() if name == "java"]
+        return sorted(results, key=lambda process: (parents[process][1] in results, process))
 
     def workers(self) -> tuple[list[int], list[int]]:
         """Return the daemons of Python workers, and the workers."""
@@ -158,12 +158,12 @@ class Driver:
 
     def _parents(self) -> dict[int, tuple[str, int]]:
         """Return program and parent of each process."""
-        found = {}
+        results = {}
         for process, name in members(self.process.pid).items():
             with suppress(OSError):
                 rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-                found[process] = (name, int(rest[1]))
-        return found
+                results[process] = (name, int(rest[1]))
+        return results
 
     def leave(self) -> None:
         """Let it end by itself, with its JVM."""
@@ -190,7 +190,7 @@ class Driver:
 
 
 def _group(process: int) -> int:
-    """Return the process group of a process; 0: it has gone."""
+    """Return the process group of a process, or 0 if it has ended."""
     try:
         return os.getpgid(process)
     except ProcessLookupError:
@@ -198,7 +198,7 @@ def _group(process: int) -> int:
 
 
 def spark_home(folder: Path) -> str:
-    """Return a home for a Spark that writes there what executors print, instead of where PySpark is installed."""
+    """Return a Spark home whose executors' output is written there, not where PySpark is installed."""
     folder.mkdir()
     for path in Path(pyspark.__file__).parent.iterdir():
         if path.name != "work":
@@ -207,8 +207,8 @@ def spark_home(folder: Path) -> str:
 
 
 def reason(failure: str) -> str:
-    """Return the line of an error that tells the most."""
+    """Return the most specific line of an error."""
     message = failure.partition("=== Streaming Query ===")[0]
     lines = [line.strip() for line in message.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    said: Sequence[str] = [line for line in lines if "Error" in line or "Exception" in line] or lines[:1]
-    return said[-1][:300] if said else "nothing"
+    errors: Sequence[str] = [line for line in lines if "Error" in line or "Exception" in line] or lines[:1]
+    return errors[-1][:300] if errors else "nothing"

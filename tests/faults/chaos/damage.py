@@ -1,4 +1,4 @@
-"""Damaged files of a checkpoint, and what came of each."""
+"""Damaged files of a checkpoint, and their effects."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Damage:
     """A file that was cut, changed or emptied.
 
     Attributes:
-        file: below the checkpoint.
-        how: what was done to it.
-        batch: the first batch that may be wrong because of it.
-        noticed_at: the batch at which it led to an error, and was taken back; None: it did not.
+        file: path below the checkpoint.
+        how: kind of damage.
+        batch: first batch that may be wrong because of it.
+        noticed_at: batch at which it caused an error and was reverted, or None.
         said: the error.
-        wrong: how many rows of the batches between are wrong.
+        wrong: number of wrong rows in the batches between.
     """
 
     file: str
@@ -32,35 +32,35 @@ class Damage:
     after: dict[Path, bytes | None] = field(default_factory=dict)
 
     def may_have_spoilt(self, batch: int) -> bool:
-        """Tell whether rows of a batch may be wrong because of it."""
+        """Return whether it may affect a batch."""
         return self.batch <= batch and (self.noticed_at is None or batch < self.noticed_at)
 
     def is_there(self) -> bool:
-        """Tell whether the file is still as it was left."""
+        """Return whether the file is still damaged."""
         return self.noticed_at is None and all(
             (path.read_bytes() if path.exists() else None) == content for path, content in self.after.items()
         )
 
     def is_in(self, checkpoint: Path) -> bool:
-        """Tell whether it is a file of this checkpoint."""
+        """Return whether the file belongs to this checkpoint."""
         return all(checkpoint in path.parents for path in self.before)
 
     def take_back(self, batch: int, said: str) -> None:
-        """It was noticed: put back what there was."""
+        """Record that it was noticed, and restore the file."""
         self.noticed_at, self.said = batch, said
         for path, content in self.before.items():
             path.write_bytes(content)
 
     def outcome(self) -> str:
-        """Say what came of it."""
+        """Describe its effect."""
         return f"SILENT: {self.wrong} rows" if self.wrong else "noticed" if self.noticed_at is not None else "harmless"
 
 
 def damage(checkpoint: Path, rng: random.Random, shift: int = 0) -> Damage | None:
-    """Damage one of the newest files, which are those that are read; None where there is none of the kind.
+    """Damage one of the newest files, which are read next. Return None without a suitable file.
 
     Args:
-        shift: from the number of a batch in the checkpoint to that in the output.
+        shift: number of a batch in the output minus its number in the checkpoint.
     """
     kind = rng.choice(["offsets", "commits", "state", "state"])
     which, how, far, bit, count, without = (
@@ -94,7 +94,7 @@ def damage(checkpoint: Path, rng: random.Random, shift: int = 0) -> Damage | Non
         data.clear()
     path.write_bytes(bytes(data))
     if crc in before and without:
-        crc.unlink()  # other file systems have none
+        crc.unlink()  # only local file systems have it
         how += ", no .crc"
     committed = [int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdigit()]
     batch = max(committed, default=-1) + 1

@@ -1,15 +1,15 @@
 """A driver process for ``make chaos``: ``python -m tests.faults.chaos.driver HOME STATUS``.
 
-It runs the programs that HOME/shape.json says on HOME's input to its end, and then a bounded one. Lines of its
-standard input are orders: ``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the
-programs only; ``stop``; ``read-READER PLACE``, while they run: what a reader says of the first program's checkpoint.
-While the programs are stopped: ``finish PLACE`` runs each epoch that was begun and not committed; ``available PLACE``
-runs the second program until all is done that can be done by then; and of the first program, ``rescale PLACE`` changes
-it to the parallelism that the shape has by now, and ``savepoint PLACE`` writes the savepoint that the shape names next.
-It says in the file STATUS, a line of JSON each, what has become of them. It ends with its input, or when all is done.
+It runs the programs of HOME/shape.json on HOME's input to its end, and then a bounded program. Lines of standard input
+are orders: ``start PLACE``, with checkpoints and output there; ``start-first PLACE``, only the first program; ``stop``;
+``read-READER PLACE``, a reader on the first program's checkpoint while it runs. While the programs are stopped:
+``finish PLACE`` repeats each uncommitted epoch; ``available PLACE`` runs the second program until all due work is done;
+and for the first program, ``rescale PLACE`` changes it to the shape's current parallelism, and ``savepoint PLACE``
+writes the shape's next savepoint. Results are JSON lines in the file STATUS. It ends with its input, or when everything
+is done.
 
-A sink that finds a file ``die in NAME ...`` or ``stop NAME ...`` in HOME when it has written a batch kills the driver,
-or stops its query, before Spark knows of the batch.
+When a sink has written a batch and finds a file ``die in NAME ...`` or ``stop NAME ...`` in HOME, it kills the driver,
+or stops its query, before Spark commits the batch.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class Programs:
         self.files = -1
 
     def _shape(self, place: Path | None = None) -> dict[str, Any]:
-        """Return what is to run, by now; a copy has a shape of its own."""
+        """Return the current shape; a copy has its own."""
         folder = self.home if place is None or not (place / "shape.json").exists() else place
-        found: dict[str, Any] = json.loads((folder / "shape.json").read_text())
-        return found
+        document: dict[str, Any] = json.loads((folder / "shape.json").read_text())
+        return document
 
     def disk_is_full(self, df: DataFrame, batch: int) -> None:
         """Fail as often as was ordered."""
-        for wanted in self.home.glob("sink is full *"):
-            wanted.rename(self.home / f"done {wanted.name}")
+        for marker in self.home.glob("sink is full *"):
+            marker.rename(self.home / f"done {marker.name}")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"batch {batch}")
 
     def start(self, place: Path, *, all_of_them: bool) -> None:
@@ -99,10 +99,10 @@ class Programs:
             writers.append(partial(self._second, place))
         starts = [partial(_start, shape["starter"], writer) for writer in writers]
         with _Crossing(self.spark, crossing):
-            self.queries = _in_threads(starts) if shape["threads"] else [one() for one in starts]
+            self.queries = _in_threads(starts) if shape["threads"] else [start() for start in starts]
 
     def _sink(self, name: str, directory: Path, shape: dict[str, Any], *, all_of_them: bool = True) -> FileSink:
-        """Return the sink of a program, without faults where it is not among all the others."""
+        """Return a program's sink; without faults unless it is among the faulty sinks."""
         return ChaosSink(
             directory,
             self.disk_is_full if name == "first" and all_of_them else None,
@@ -112,11 +112,11 @@ class Programs:
         )
 
     def _after(self, name: str) -> None:
-        """Do what was ordered for the moment when a sink has written a batch."""
+        """Carry out the order for the moment after a sink's write."""
         orders: dict[str, Callable[[str], None]] = {"die in": _die, "stop": self._stop}
         for what, obey in orders.items():
-            for wanted in self.home.glob(f"{what} {name} *"):
-                wanted.rename(self.home / f"done {wanted.name}")
+            for marker in self.home.glob(f"{what} {name} *"):
+                marker.rename(self.home / f"done {marker.name}")
                 obey(name)
 
     def _stop(self, name: str) -> None:
@@ -150,8 +150,9 @@ class Programs:
         return writer.foreachBatch(self._sink("frames", self.frames, shape))
 
     def _second(self, place: Path) -> DataStreamWriter:
-        """Return the writer of the second program. Where it waits for times, its input is files that come by and by:
-        between them nothing but the program itself makes Spark run an epoch."""
+        """Return the writer of the second program. If it waits for times, its input arrives in files one by one:
+        between them, only the program itself triggers epochs.
+        """
         mode: second_job.Mode = self._shape()["mode"]
         waits = mode in second_job.WAITING
         folder = self.home / "squares in"
@@ -180,7 +181,7 @@ class Programs:
         pillarbox.start(self._second(place).trigger(availableNow=True)).awaitTermination()
 
     def read(self, reader: str, place: Path) -> dict[str, Any]:
-        """Return what a reader says of the first program's checkpoint: its epoch, and sums of keys; or an error."""
+        """Return a reader's result for the first program's checkpoint: epoch and sums by key, or an error."""
         checkpoint = str(place / self._shape()["checkpoint"])
         try:
             epoch, totals = getattr(self, f"_{reader}")(checkpoint)
@@ -216,15 +217,15 @@ class Programs:
         directory = shape["next savepoint"]
         with suppress(CheckpointMismatchError):
             LocalSavepoint(directory)
-            return  # somebody was killed right behind it
+            return  # killed right after it
         pillarbox.savepoint(self.spark, str(place / shape["checkpoint"]), directory)
 
     def collect(self) -> None:
         """Write the results of the bounded program."""
         events = self.spark.read.parquet(str(self.home / "in.parquet"))
-        found = limited_job.first_sums(events, self._faults())
+        result = limited_job.first_sums(events, self._faults())
         part = self.home / "first sums.new"
-        part.write_text(json.dumps(found))
+        part.write_text(json.dumps(result))
         part.rename(self.home / "first sums")
 
     def stop(self) -> None:
@@ -235,14 +236,14 @@ class Programs:
         self.queries = []
 
     def failure(self) -> str | None:
-        """Return what a query has died of."""
+        """Return the failure of a query."""
         for query in self.queries:
             if not query.isActive:
                 return str(query.exception() or "a query has ended")
         return None
 
     def is_done(self) -> bool:
-        """Tell whether all has come out."""
+        """Return whether all output is complete."""
         if any(query.lastProgress is None for query in self.queries):
             return False  # the epoch that another driver was killed in is run again first
         squares = [path.name for path in self.squares.directory.glob("[0-9]*.json")]
@@ -257,10 +258,10 @@ class Programs:
 
 
 class _Crossing:
-    """While a query starts from a savepoint, another thread writes savepoints of the checkpoint that it came from.
+    """Writes savepoints of the original checkpoint in another thread, while a query starts from a savepoint.
 
     Args:
-        wanted: the checkpoint, and where the savepoints go; None: there is no such thread.
+        wanted: the checkpoint and the folder of savepoints, or None for no thread.
     """
 
     def __init__(self, spark: SparkSession, wanted: dict[str, str] | None) -> None:
@@ -317,11 +318,11 @@ def _start(starter: str, plan: Callable[[], DataStreamWriter]) -> StreamingQuery
 
 
 def _in_threads(starts: Sequence[Callable[[], StreamingQuery]]) -> list[StreamingQuery]:
-    """Return what they start, all at once; the first one that fails raises when all are over."""
+    """Run all starts at once, and return their results. Raise the first failure when all have ended."""
     faulthandler.dump_traceback_later(HANGS, exit=True)
     try:
         with ThreadPoolExecutor(len(starts)) as pool:
-            started = [pool.submit(one) for one in starts]
+            started = [pool.submit(start) for start in starts]
         return [one.result() for one in started]
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -374,14 +375,14 @@ def main(home: Path, status: Path, python: str) -> None:
             order = orders.get(timeout=0.05)
             if order == "end":
                 break
-            what, _, place = order.partition(" ")
+            what, _, folder = order.partition(" ")
             if what in _DONE:
-                getattr(programs, what)(Path(place))
+                getattr(programs, what)(Path(folder))
                 say(_DONE[what])
             elif what.startswith("read-"):
-                say("read", json.dumps(programs.read(what.removeprefix("read-"), Path(place))))
+                say("read", json.dumps(programs.read(what.removeprefix("read-"), Path(folder))))
             elif what.startswith("start"):
-                programs.start(Path(place), all_of_them=what == "start")
+                programs.start(Path(folder), all_of_them=what == "start")
                 say("started")
             else:
                 failure = programs.failure()

@@ -1,4 +1,4 @@
-"""The faults of ``make chaos``: each method is one, and tells whether it has happened."""
+"""The faults of ``make chaos``: one method each, which returns whether the fault has happened."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["ChaosFaults"]
 
 CAN_RESCALE = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 READERS = {"inspect": 2, "read_state": 4, "savepoint": 1}  # the last one takes as long as many batches
-# What a reader may say of a checkpoint whose query runs on and keeps few batches.
-CLEANED_AWAY = ("has removed state", "no longer exists")
+# Valid errors of a reader whose checkpoint belongs to a running query with few retained batches.
+CLEANED_AWAY = ("has removed state", "has been removed")
 
 
 class ChaosFaults(ChaosRun):
-    """What may happen to the programs of one seed."""
+    """The faults of one seed."""
 
     def send(self, processes: Callable[[], Sequence[int]], number: int, rng: random.Random) -> bool:
         """Send a signal to one of the processes, when there are any."""
@@ -83,16 +83,16 @@ class ChaosFaults(ChaosRun):
 
     def fill_the_sink(self, rng: random.Random) -> bool:
         """The next batch finds the sink's disk full."""
-        wanted = self.home / f"sink is full {self.faults['fill_the_sink']}"
-        wanted.touch()
-        return self.until(lambda: not wanted.exists())
+        marker = self.home / f"sink is full {self.faults['fill_the_sink']}"
+        marker.touch()
+        return self.until(lambda: not marker.exists())
 
     def fill_the_disk(self, rng: random.Random) -> bool:
         """No file of the driver's JVM may grow, until one could not, or even until the query has died of it."""
-        found, until_it_dies = self.driver.java(), rng.random() < 0.5
-        if not found:
+        result, until_it_dies = self.driver.java(), rng.random() < 0.5
+        if not result:
             return False
-        process = found[0]
+        process = result[0]
         limits, before = resource.prlimit(process, resource.RLIMIT_FSIZE), self.driver.refused
         resource.prlimit(process, resource.RLIMIT_FSIZE, (rng.choice([0, 100]), limits[1]))
         try:
@@ -114,10 +114,10 @@ class ChaosFaults(ChaosRun):
 
     def _in_the_sink(self, what: str, rng: random.Random) -> bool:
         name = rng.choice(["first"] if self.shape["sinks"]["frames"] == "parquet" else ["first", "frames"])
-        wanted = self.home / f"{what} {name} {self.faults.total()}"
-        wanted.touch()
-        happened = self.until(lambda: not wanted.exists())
-        wanted.unlink(missing_ok=True)
+        marker = self.home / f"{what} {name} {self.faults.total()}"
+        marker.touch()
+        happened = self.until(lambda: not marker.exists())
+        marker.unlink(missing_ok=True)
         return happened
 
     def undo_a_commit(self, rng: random.Random) -> bool:
@@ -145,48 +145,48 @@ class ChaosFaults(ChaosRun):
         return True
 
     def read_the_checkpoint(self, rng: random.Random) -> bool:
-        """While the first program runs on, somebody reads its checkpoint: there is an epoch, and all of its state."""
+        """Read the first program's checkpoint while it runs: it has an epoch with its whole state."""
         if not self.until(lambda: self._newest("commits") >= 0):
             return False
-        driver, said, reader = (
+        driver, count, reader = (
             self.driver,
             len(self.driver.said()),
             rng.choices(list(READERS), list(READERS.values()))[0],
         )
         order = f"read-{reader} {self.place}"
         driver.order(order)
-        if not self.until(lambda: driver.has_answered(order, said)):
+        if not self.until(lambda: driver.has_answered(order, count)):
             return False
-        found = next((json.loads(why) for what, why in driver.said()[said:] if what == "read"), None)
-        if found is None:
+        document = next((json.loads(why) for what, why in driver.said()[count:] if what == "read"), None)
+        if document is None:
             return False
-        self.say(f"{reader}: {found.get('error', 'epoch {}'.format(found.get('epoch')))[:3000]}")
-        if error := found.get("error"):
-            is_fair = error.startswith("CheckpointMismatchError") and any(said in error for said in CLEANED_AWAY)
+        self.say(f"{reader}: {document.get('error', 'epoch {}'.format(document.get('epoch')))[:3000]}")
+        if error := document.get("error"):
+            is_fair = error.startswith("CheckpointMismatchError") and any(text in error for text in CLEANED_AWAY)
             if not is_fair and ("FileNotFound" in error or not self._is_explained()):
                 self.unexplained += 1
                 self.say(f"UNEXPLAINED: {reader}")
-        elif found["totals"] is not None:
-            totals = {int(key): total for key, total in found["totals"].items()}
-            self.outcome.compare_totals(found["epoch"] + self.shape["shift"], totals, reader)
+        elif document["totals"] is not None:
+            totals = {int(key): total for key, total in document["totals"].items()}
+            self.outcome.compare_totals(document["epoch"] + self.shape["shift"], totals, reader)
         return True
 
     def end_of_work(self, rng: random.Random) -> bool:
-        """Between two runs of the queries, the second program does all that it can do by now, and comes to its end."""
+        """Between two runs of the queries, run the second program until all due work is done."""
         if not self.stopped():
             return False
         if rng.random() < 0.5:
             far = rng.choice([-1500, 1500])
             self._write_clock(far)
-        due, said = async_job.count_of(self.epochs[: self.given]), len(self.driver.said())
+        due, count = async_job.count_of(self.epochs[: self.given]), len(self.driver.said())
         self.order(f"available {self.place}")
-        happened = self.driver.has_done("available", said)
+        happened = self.driver.has_done("available", count)
         if happened and self.mode == "carry":
             # A timer may be due later; but no request is left without an answer.
             squares = async_job.batches_of(FileSink(self.place / "squares"))
-            found = sum(map(len, squares.values()))
-            self.say(f"by the end of its work, the second program has answered {found} of {due}")
-            if found < due:
+            result = sum(map(len, squares.values()))
+            self.say(f"by the end of its work, the second program has answered {result} of {due}")
+            if result < due:
                 self.unexplained += 1
                 self.say("UNEXPLAINED: requests are left without an answer")
         if self.driver.failure() is None or not self.driver.is_alive():
@@ -217,20 +217,20 @@ class ChaosFaults(ChaosRun):
         present, most = self.shape["parallelism"], min(8, self.shape["max_parallelism"])
         if most == 1 or not CAN_RESCALE or not self._stopped_with_state():
             return False
-        wanted = rng.choice([number for number in range(1, most + 1) if number != present])
+        target = rng.choice([number for number in range(1, most + 1) if number != present])
 
         def begin() -> None:
-            self._write_shape(parallelism=wanted)
+            self._write_shape(parallelism=target)
             self.before = self._newest("commits")
 
         def done() -> None:
-            # The batch that did it, which has no epoch of the program's.
+            # The batch of the change, which is not an epoch of the program.
             last = self._newest("commits")
             self._write_shape(shift=self.shape["shift"] - (last - self.before))
             self.without_input.add((self.checkpoint.name, last))
 
         self._go_through([("finish", begin), ("rescale", done)], self._is_rescaling, rng)
-        self.say(f"from {present} to {wanted} tasks at a time{', which is not done yet' if self.pending else ''}")
+        self.say(f"from {present} to {target} tasks at a time{', which is not done yet' if self.pending else ''}")
         return not self.pending
 
     def move(self, rng: random.Random) -> bool:
@@ -251,14 +251,14 @@ class ChaosFaults(ChaosRun):
         self._write_shape(**{"next savepoint": str(savepoint)})
 
         def done() -> None:
-            # Batch 0 of the new checkpoint takes the state; batch 1 has the epoch behind that of the savepoint.
+            # Batch 0 of the new checkpoint restores the state; batch 1 is the epoch after the savepoint's.
             if crossing:
                 to = str(self.home / f"crossed-{self.moves}")
                 self._write_shape(crossing={"checkpoint": str(self.checkpoint), "savepoint": to})
             self.without_input.add((f"checkpoint-{self.moves}", 0))
             self._write_shape(
                 shift=self.shape["shift"] + self._newest("commits"),
-                checkpoint=f"checkpoint-{self.moves}",  # Spark reads no state where there is a space in the path
+                checkpoint=f"checkpoint-{self.moves}",  # Spark cannot read state in a path with a space
                 savepoint=str(savepoint),
                 parallelism=parallelism,
                 max_parallelism=parallelism * rng.choice([1, 2, 5]),
@@ -289,11 +289,11 @@ class ChaosFaults(ChaosRun):
         """
         self.pending += orders
         if rng.random() < 0.5 and self._carry_out(leave=1):
-            order, said = self.pending[0][0], len(self.driver.said())
+            order, count = self.pending[0][0], len(self.driver.said())
             self.driver.order(f"{order} {self.place}")
-            self.until(lambda: is_half() or self.driver.has_answered(order, said), recovering=False)
+            self.until(lambda: is_half() or self.driver.has_answered(order, count), recovering=False)
             time.sleep(rng.choice([0.0, rng.uniform(0, 1)]))
-            done = self.driver.has_done(order, said)
+            done = self.driver.has_done(order, count)
             self.driver.end(rng.choice(["all", "all", "jvm", "driver"]))
             self.say(f"killed {'behind' if done else 'in the middle of'} {order}")
         if self.driver.failure() is None or not self.driver.is_alive():
@@ -321,12 +321,12 @@ class ChaosFaults(ChaosRun):
         return one_gave_way
 
     def copy_the_checkpoint(self, rng: random.Random) -> bool:
-        """Copy the checkpoint while it is written, and start from the copy: that fails clearly, or goes on."""
+        """Copy the checkpoint during writes, and start from the copy: it fails with a clear error, or continues."""
         copy = self.home / "copy"
         copy.mkdir()
-        with suppress(shutil.Error):  # files that went meanwhile
+        with suppress(shutil.Error):  # files that were removed during the copy
             shutil.copytree(self.checkpoint, copy / self.checkpoint.name)
-        # It goes on as the first one does now, whatever becomes of that.
+        # It continues like the first driver, independently of it.
         (copy / "shape.json").write_text(json.dumps(self.shape))
         self.copied = self._new_driver()
         self.copied.order(f"start-first {copy}")

@@ -1,4 +1,4 @@
-"""What came out of a run of ``make chaos``, compared with what should have; and which damage may be to blame."""
+"""Comparison of a ``make chaos`` run with its expected output, and the damage that may explain differences."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Outcome:
 
     Args:
         epochs: the input.
-        right: what the first program makes of it.
-        say: told of all that is wrong.
+        right: the first program's expected output.
+        say: receives all errors.
 
     Attributes:
-        damages: files of the first program's checkpoint that were damaged.
-        lost: how many rows are missing.
-        doubled: how many are there too often, or should not be there at all.
-        silent: how many of both come after a damage that had not been noticed by then.
-        given_up: how many requests of the second program were.
+        damages: damaged files of the first program's checkpoint.
+        lost: number of missing rows.
+        doubled: number of duplicate or unexpected rows.
+        silent: number of both after damage that had not been noticed.
+        given_up: number of abandoned requests of the second program.
     """
 
     def __init__(self, epochs: Sequence[Epoch], right: Answer, say: Callable[[str], None]) -> None:
@@ -44,8 +44,8 @@ class Outcome:
 
     def wrong_batches(self, out: Path, damage: Damage) -> list[int]:
         """Return the batches so far that are wrong, and may be so because of a damage."""
-        found = [(batch, rows) for batch, rows in FileSink(out).output().items() if damage.may_have_spoilt(batch)]
-        return sorted(batch for batch, rows in found if any(_differ(rows, self._due(batch))))
+        results = [(batch, rows) for batch, rows in FileSink(out).output().items() if damage.may_have_spoilt(batch)]
+        return sorted(batch for batch, rows in results if any(_differ(rows, self._due(batch))))
 
     def check(self, out: Path) -> None:
         """Compare every row of the first program."""
@@ -70,28 +70,30 @@ class Outcome:
         self._compare(files.rows(), [row for rows in right.values() for row in rows], "the functions' files", [])
 
     def compare_totals(self, batch: int, found: Mapping[int, int], reader: str) -> None:
-        """Compare what a reader has found in the ledger's state after a batch."""
+        """Compare a reader's totals with the ledger's state after a batch."""
         right = self._right.totals[min(batch, len(self._right.totals) - 1)]
-        suspects = [one for one in self.damages if one.may_have_spoilt(batch)]
+        suspects = [damage for damage in self.damages if damage.may_have_spoilt(batch)]
         self._compare(list(found.items()), list(right.items()), f"what {reader} found after batch {batch}", suspects)
 
     def check_first_sums(self, file: Path) -> None:
-        """Compare what came of the bounded program, and its order."""
-        found, right = json.loads(file.read_text()), first_sums_answer(self._epochs)
-        self._compare(list(enumerate(map(tuple, found))), list(enumerate(map(tuple, right))), "the first sums", [])
+        """Compare the output of the bounded program, and its order."""
+        document, right = json.loads(file.read_text()), first_sums_answer(self._epochs)
+        self._compare(list(enumerate(map(tuple, document))), list(enumerate(map(tuple, right))), "the first sums", [])
 
     def check_squares(self, out: Path, *, may_give_up: bool) -> None:
         """Compare every row of the second program."""
-        found = [row for rows in async_job.batches_of(FileSink(out)).values() for row in rows]
+        results = [row for rows in async_job.batches_of(FileSink(out)).values() for row in rows]
         events = [event for parts in self._epochs[:-1] for part in parts for event in part]
-        given_up = {row.id for row in found if row.square == GIVEN_UP and may_give_up}
+        given_up = {row.id for row in results if row.square == GIVEN_UP and may_give_up}
         self.given_up = len(given_up)
         right = [(event.id, event.key, GIVEN_UP if event.id in given_up else event.id**2) for event in events]
-        self._compare([(row.id, row.key, row.square) for row in found], right, "the squares", [])
+        self._compare([(row.id, row.key, row.square) for row in results], right, "the squares", [])
 
     def compare_batch(self, batch: int, rows: Sequence[Any], what: str) -> None:
         """Compare the rows of a batch."""
-        self._compare(rows, self._due(batch), what, [one for one in self.damages if one.may_have_spoilt(batch)])
+        self._compare(
+            rows, self._due(batch), what, [damage for damage in self.damages if damage.may_have_spoilt(batch)]
+        )
 
     def _due(self, batch: int) -> list[Any]:
         """Return the rows that a batch should have; there may be batches without any behind the last."""
@@ -106,9 +108,9 @@ class Outcome:
         self.doubled += extra
         if suspects:
             self.silent += missing + extra
-        for one in suspects:
-            one.wrong += missing + extra
-            self._say(f"SILENT: after {one.how}: {one.file}")
+        for suspect in suspects:
+            suspect.wrong += missing + extra
+            self._say(f"SILENT: after {suspect.how}: {suspect.file}")
 
 
 def _differ(found: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:

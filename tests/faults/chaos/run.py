@@ -1,4 +1,4 @@
-"""One seed of ``make chaos``: its programs and cluster, the drivers that run them, and what goes on after a failure."""
+"""One seed of ``make chaos``: its programs and cluster, their drivers, and recovery from failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.operators_table.table import chaos_parts
 __all__ = ["EPOCHS", "HOUR", "PATIENCE", "SECOND", "ChaosRun"]
 
 EPOCHS = 14
-# Seconds for what is waited for: something is wrong then, however much else the machine has to do.
+# Time limit of waits (seconds), generous enough for a busy machine.
 PATIENCE = 1_800
 HOMES = ("fork", "off", "fork", "spawn", "fork", "fork", "fork")
 FAILURES = 30  # of queries and drivers in one seed, at the most
@@ -39,9 +39,9 @@ class ChaosRun:
     """One seed's programs, and the drivers that run them.
 
     Args:
-        archive: where the JVMs of further seeds find their classes.
-        epochs: how many there are; with fewer than `EPOCHS` there are fewer faults, too.
-        only: the faults that there are, in this order, instead of those that the seed draws.
+        archive: class archive for the JVMs of further seeds.
+        epochs: number of epochs; fewer than `EPOCHS` have fewer faults.
+        only: the faults, in this order, instead of the seed's.
         homes: the mode of homes, instead of the seed's.
     """
 
@@ -78,7 +78,7 @@ class ChaosRun:
         keys, grain = self.rng.choice([5, 40]), self.rng.choice([1, 1, 1000])
         self.epochs = make_events(seed, epochs=epochs, keys=keys, one_sided=0.3, grain=grain)
         self.share = epochs / EPOCHS
-        # The joins of the first program, and those of the DataFrame functions.
+        # The joins of the first program, and of the DataFrame functions.
         self.joined, self.joined_frames = (
             Joined(self.rng.choice(BOUNDS), self.rng.choice(["left", "left", "inner"])) for _ in range(2)
         )
@@ -105,23 +105,23 @@ class ChaosRun:
             "faults": self._planned(),
             "checkpoint": "checkpoint",
             "savepoint": None,
-            # From the number of a batch in this checkpoint to that of the epoch whose input it has.
+            # Number of a batch in this checkpoint minus the number of its input's epoch.
             "shift": 0,
             # Any six seeds in a row have each sink of the DataFrame functions with both of the first program.
             "sinks": {"first": SINKS[seed % 2], "frames": SINKS[seed % 3]},
             "joined": {"first": self.joined, "frames": self.joined_frames},
-            # Whether each query is planned and started by a thread of its own, and by what they are started.
+            # Whether each query is planned and started in its own thread, and the method that starts them.
             "threads": self.rng.random() < 0.5,
             "starter": self.rng.choice(["writer", "pillarbox"]),
             # Spark keeps so many batches, and so many entries of a sink's log until it writes them as one.
             "retained": self.rng.choice([2, 100]),
             "compacted": self.rng.choice([2, 3, 10]),
-            # The checkpoint of which savepoints are written while the first program starts from one, and where.
+            # The checkpoint whose savepoints are written while the first program starts from one, and their folder.
             "crossing": None,
         }
-        # Batches of the first program's checkpoints that have no input of the program's.
+        # Batches of the first program's checkpoints without input of the program.
         self.without_input: set[tuple[str, int]] = set()
-        self.given = 0  # epochs of input that the second program has, where it is given them by and by
+        self.given = 0  # epochs of input that the second program has, if it receives them one by one
         # The orders to the stopped first program that are not carried out yet, and what to do then.
         self.pending: list[tuple[str, Callable[[], None]]] = []
         self.before = self.moves = self.crossed = 0
@@ -160,7 +160,7 @@ class ChaosRun:
         planned = []
         for name in [*names, "limited", "restored", *(["answered"] if self.mode else [])]:
             at = self.rng.choice([point for epoch in points[name] for point in epoch])
-            # What is raised where a record or a timer is refused would be one more dead letter.
+            # An error at a refused record or timer would be another dead letter.
             action = "kill" if name in ("letter", "letter timer") else self.rng.choice(["kill", "raise"])
             planned.append({"place": name, "at": at, "action": action})
         return [] if self.only else planned
@@ -177,11 +177,11 @@ class ChaosRun:
         return driver
 
     def batches(self) -> int:
-        """Return how many batches of the first program have come out."""
+        """Return the number of completed batches of the first program."""
         return len(FileSink(self.place / "out").batches())
 
     def until(self, condition: Callable[[], Any], *, recovering: bool = True) -> bool:
-        """Wait for something, starting again what has ended; tell whether it came before all was done."""
+        """Wait for a condition, restarting ended queries. Return whether it held before everything was done."""
         patience = time.monotonic() + PATIENCE
         while not condition():
             if self.driver.is_done():
@@ -196,21 +196,21 @@ class ChaosRun:
         return True
 
     def feed(self) -> None:
-        """Give the second program the next epoch of its input, when all that it had has come out."""
+        """Give the second program its next epoch of input when its output is complete."""
         if self.mode not in WAITING or self.given == len(self.epochs):
             return
-        found = sum(map(len, async_job.batches_of(FileSink(self.place / "squares")).values()))
-        if found >= async_job.count_of(self.epochs[: self.given]):
+        result = sum(map(len, async_job.batches_of(FileSink(self.place / "squares")).values()))
+        if result >= async_job.count_of(self.epochs[: self.given]):
             write_events(self.epochs[self.given : self.given + 1], self.home / "squares in", first=self.given)
             self.given += 1
 
     def go_on(self, batches: int) -> bool:
-        """Wait for so many batches more; tell whether there is more to do."""
-        wanted = self.batches() + batches
-        return self.until(lambda: self.batches() >= wanted)
+        """Wait for more batches. Return whether there is more to do."""
+        expected = self.batches() + batches
+        return self.until(lambda: self.batches() >= expected)
 
     def recover(self) -> None:
-        """Start what has ended, having looked why it did."""
+        """Restart ended queries, after checking the cause."""
         failure = self.driver.failure()
         if failure is None:
             return
@@ -222,13 +222,13 @@ class ChaosRun:
         if self.driver.hung():
             self.unexplained += 1
             self.say(f"UNEXPLAINED: the driver hung: {self.driver.log_file.read_text(errors='replace')[-20_000:]}")
-        damages = [one for one in self.outcome.damages if one.is_there() and one.is_in(self.checkpoint)]
+        damages = [damage for damage in self.outcome.damages if damage.is_there() and damage.is_in(self.checkpoint)]
         if self._is_explained() or TOO_BUSY in failure:
             pass
         elif damages:
-            for one in damages:
-                one.take_back(self.batches(), why)
-                self.say(f"noticed: {one.how}: {one.file}")
+            for damage in damages:
+                damage.take_back(self.batches(), why)
+                self.say(f"noticed: {damage.how}: {damage.file}")
         else:
             self.unexplained += 1
             self.say(f"UNEXPLAINED: {failure[:6000]}")
@@ -236,7 +236,7 @@ class ChaosRun:
         self.start_again()
 
     def start_again(self) -> None:
-        """Have the queries run, by another driver where there is none."""
+        """Run the queries, in another driver if necessary."""
         if not self.driver.is_alive():
             self.driver.end()
             self.driver = self._new_driver()
@@ -252,18 +252,18 @@ class ChaosRun:
         return self.place / str(self.shape["checkpoint"])
 
     def _newest(self, log: str, checkpoint: Path | None = None) -> int:
-        """Return the newest number in one of Spark's logs of a checkpoint, by default that of the first program."""
+        """Return the newest number in one of Spark's logs of a checkpoint; by default the first program's."""
         folder = (checkpoint or self.checkpoint) / log
         return max((int(path.name) for path in folder.glob("[0-9]*")), default=-1)
 
     def order(self, what: str) -> None:
         """Give the driver an order, and wait until it is carried out."""
-        driver, said = self.driver, len(self.driver.said())
+        driver, count = self.driver, len(self.driver.said())
         driver.order(what)
-        self.until(lambda: driver.has_answered(what, said), recovering=False)
+        self.until(lambda: driver.has_answered(what, count), recovering=False)
 
     def stopped(self) -> bool:
-        """Stop the queries; tell whether they have not failed or come to their end just before."""
+        """Stop the queries. Return whether they were still running."""
         self.order("stop")
         if self.driver.said()[-1] == ("stopped", ""):
             return True
@@ -271,14 +271,14 @@ class ChaosRun:
         return False
 
     def _is_explained(self) -> bool:
-        """Tell whether there was a fault just before: within two batches, and since queries were started again."""
+        """Return whether a fault explains a failure: within two batches, and since the last start."""
         batches = sorted(path.stat().st_mtime for path in (self.place / "out").glob("[0-9]*.json"))
         since = max([self.recovered_at, *batches[:-2]])
         points = [path.stat().st_mtime for path in (self.home / "faults").iterdir()]
         return any(at >= since for at in (*points, *self.blows))
 
     def _set_clock(self, milliseconds: int) -> bool:
-        """Set the clock of the workers; tell whether one of them has seen that."""
+        """Set the workers' clock. Return whether a worker has noticed."""
         number = self._write_clock(milliseconds)
         return self.until(lambda: is_seen(self.home / "clock", number))
 
@@ -290,18 +290,18 @@ class ChaosRun:
         return self.settings_of_the_clock
 
     def _carry_out(self, leave: int = 0) -> bool:
-        """Have the driver do what is pending, but for the last orders; tell whether it has."""
+        """Make the driver carry out pending orders, except the last ``leave``. Return whether it has."""
         while len(self.pending) > leave:
-            (order, then), said = self.pending[0], len(self.driver.said())
+            (order, then), count = self.pending[0], len(self.driver.said())
             self.order(f"{order} {self.place}")
-            if not self.driver.has_done(order, said):
+            if not self.driver.has_done(order, count):
                 return False
             self.pending.pop(0)
             then()
         return True
 
     def look_at_the_copy(self) -> None:
-        """Compare what has come of the copy, as soon as it has failed or gone on for two batches."""
+        """Compare the output of the copy, once it has failed or run for two batches."""
         if self.copied is None:
             return
         sink, failure = FileSink(self.home / "copy" / "out"), self.copied.failure()

@@ -1,10 +1,10 @@
 """Programs on Spark under faults drawn from a seed: ``python -m tests.faults.chaos.seeds --seed 7 --minutes 10``.
 
-A seed says the shape of a cluster, programs, their input and the faults: what is killed, stopped, filled up, set or
-damaged. The moments are those of a real run: a seed repeats its faults, not the microsecond at which they come. At the
-end every row is compared with what plain Python works out. One seed follows the other; without a first one, each is
-drawn by the clock. A line of JSON says what became of a seed, the last one sums them up, and the exit code says whether
-all was right. A fault is counted when it has happened, not when it was wanted.
+A seed determines the cluster's shape, programs, input and faults: kills, stops, full disks, clock changes, damage. The
+moments are those of a real run, so a seed repeats its faults, but not their exact times. Finally every row is compared
+with plain Python's result. Seeds follow each other; without a first one, the clock draws each. Each seed prints a line
+of JSON, and the last line sums them up. The exit code tells whether everything was right. Only faults that have
+happened are counted.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ OF_HOMES = ("kill_home", "stop_home", "kill_starter")
 
 
 class Chaos(ChaosFaults):
-    """One seed: which faults there are, and what comes of them."""
+    """One seed: its faults and results."""
 
-    # Faults after which Spark goes on by itself; those after which a query has to start again; and those for which a
-    # driver has to start, which takes the longest.
+    # Faults that Spark handles; faults that need a restart of the query; and faults that need a new driver, which takes
+    # longest.
     CHEAP = {
         "kill_worker": 3,
         "stop_worker": 1,
@@ -91,7 +91,7 @@ class Chaos(ChaosFaults):
         if self.COSTLY.keys() & kinds[:3]:
             self.spare = self._new_driver()
         if kinds[0] in self.COSTLY and not (self.spare and self.spare.is_ready()):
-            return next((place for place, kind in enumerate(kinds) if kind not in self.COSTLY), 0)
+            return next((index for index, kind in enumerate(kinds) if kind not in self.COSTLY), 0)
         return 0
 
     def run(self) -> None:
@@ -144,7 +144,7 @@ class Chaos(ChaosFaults):
     answers: dict[str, int] = {}
 
     def result(self) -> dict[str, Any]:
-        """Return what has happened."""
+        """Return the results."""
         return {
             "seed": self.seed,
             "master": "local-cluster" if self.is_cluster else "local",
@@ -156,8 +156,8 @@ class Chaos(ChaosFaults):
             "doubled": self.outcome.doubled,
             "silent": self.outcome.silent,
             "unexplained": self.unexplained,
-            "damages": [[one.file, one.how, one.outcome(), one.said] for one in self.outcome.damages],
-            "damage_noticed": sum(one.noticed_at is not None for one in self.outcome.damages),
+            "damages": [[damage.file, damage.how, damage.outcome(), damage.said] for damage in self.outcome.damages],
+            "damage_noticed": sum(damage.noticed_at is not None for damage in self.outcome.damages),
             "failures": self.failures,
             "drivers": self.started,
             "service": {name: self.answers[name] for name in ("hung", "500", "twice") if name in self.answers},
@@ -172,10 +172,10 @@ def run_seed(
     only: Sequence[str] = (),
     homes: str | None = None,
 ) -> dict[str, Any]:
-    """Run a seed; return what happened. What it wrote stays where it is if something went wrong.
+    """Run a seed, and return its results. Files are kept after an error.
 
     Args:
-        archive: where the JVMs of further seeds find their classes.
+        archive: class archive for the JVMs of further seeds.
         epochs: as for :class:`ChaosRun`.
         only: likewise.
         homes: likewise.
@@ -189,7 +189,7 @@ def run_seed(
     except Exception:
         error = traceback.format_exc()
         chaos.say(f"FAILED: {error}")
-    except BaseException:  # somebody ends it
+    except BaseException:  # interrupted by a signal
         shutil.rmtree(home, ignore_errors=True)
         raise
     result = {**chaos.result(), "error": error, "seconds": round(time.monotonic() - began)}
@@ -205,7 +205,7 @@ BAD = ("lost", "doubled", "silent", "unexplained")
 
 
 def is_right(result: dict[str, Any]) -> bool:
-    """Tell whether nothing went wrong."""
+    """Return whether there was no error."""
     return not result["error"] and not any(result[name] for name in BAD)
 
 
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=(), choices=kinds_of_faults, help="these faults, in this order")
     parser.add_argument("--homes", choices=("fork", "spawn", "off"), help="by default the seed says which")
     options = parser.parse_args(arguments)
-    # Whoever ends this process ends its drivers as well.
+    # Ending this process also ends its drivers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     until = time.monotonic() + 60 * options.minutes
     results: list[dict[str, Any]] = []

@@ -15,19 +15,19 @@ from tests.faults.programs.job import FileSink, Row
 
 __all__ = ["SINKS", "ChaosSink", "LoggedFiles", "Sink"]
 
-# What becomes of a batch that the sink has already: it is written again; or the sink returns at once, without running
-# the plan, as sinks do that keep the numbers of batches with their rows. The third is Spark's own sink of files, which
-# leaves out what is in its log.
+# Handling of a batch that the sink already has. ``overwriting`` writes it again. ``knowing`` returns without running
+# the plan, like sinks that store batch numbers with their rows. ``parquet`` is Spark's own file sink, which skips
+# batches in its log.
 Sink = Literal["overwriting", "knowing", "parquet"]
 SINKS: tuple[Sink, ...] = ("overwriting", "knowing", "parquet")
 
 
 class ChaosSink(FileSink):
-    """A file for each batch. When one is written, and Spark does not know that yet, what was ordered happens.
+    """A sink with one file per batch. After a write, before Spark commits the batch, it carries out an order.
 
     Args:
-        knowing: it returns at once for a batch that it has.
-        after: called with the batch when it is written.
+        knowing: whether it returns at once for a batch that it has.
+        after: called with the batch after a write.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class ChaosSink(FileSink):
 
 
 class LoggedFiles:
-    """The folder of a sink of files of Spark's, read by its log alone.
+    """The folder of Spark's file sink, read by its log alone.
 
     Args:
-        directory: where Spark writes.
+        directory: Spark's output folder.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -65,7 +65,7 @@ class LoggedFiles:
         return list(range(max(self._entries(), default=-1) + 1))
 
     def rows(self) -> list[Row]:
-        """Return all rows, without what may differ."""
+        """Return all rows, without their variable parts."""
         entries = self._entries()
         compacted = max((batch for batch, path in entries.items() if path.suffix), default=-1)
         logged = [path for batch, path in sorted(entries.items()) if batch >= compacted]
@@ -74,7 +74,7 @@ class LoggedFiles:
         return sorted((row["part"], row["key"], row["ts"], row["state"]) for rows in tables for row in rows)
 
     def _entries(self) -> dict[int, Path]:
-        """Return the log's files by batch; a batch that stands for all those before has ``.compact``."""
+        """Return the log's files by batch; a compacted log file includes all earlier batches."""
         paths = sorted((self.directory / "_spark_metadata").glob("[0-9]*"))
         return {int(path.stem): path for path in paths if path.suffix in ("", ".compact")}
 

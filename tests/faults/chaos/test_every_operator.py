@@ -1,4 +1,4 @@
-"""Each operator is in a program that chaos runs. A new one needs a part in the table, or a reason why it has none."""
+"""Each operator is in a program that chaos runs. A new operator needs a part in the table, or a reason against one."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class Shown:
 
 
 def operators_of(make: Callable[..., Any] | None) -> Iterator[type[StreamOperator]]:
-    """Yield the operator that is made, and the one that it guards."""
+    """Yield the created operator, and the operator that it guards."""
     if make is None:
         return
     if isinstance(make, Captured):
         make = make.function
-    known: Any = make.func if isinstance(make, partial) else make
-    assert isinstance(known, type) and issubclass(known, StreamOperator), f"an operator is made by {make}"
-    yield known
+    operator: Any = make.func if isinstance(make, partial) else make
+    assert isinstance(operator, type) and issubclass(operator, StreamOperator), f"an operator is made by {make}"
+    yield operator
     if isinstance(make, partial):
         yield from operators_of(make.keywords.get("make"))
 
@@ -99,8 +99,8 @@ def test_every_operator_is_under_faults(programs):
     limited_job.first_sums(events, NO_FAULTS)
     assert len(programs) == 3 + len(MODES)
     nodes = [node for program in programs for vertex in program.vertices for node in vertex.nodes]
-    made = {operator for node in nodes for operator in operators_of(node.factory.make)}
-    missing = set(all_operators()) - made - NOT_UNDER_FAULTS.keys()
-    missing -= {entry.operator for entry in OPERATORS if entry.lacks("chaos")}  # the table's own test says so
+    tested = {operator for node in nodes for operator in operators_of(node.factory.make)}
+    missing = set(all_operators()) - tested - NOT_UNDER_FAULTS.keys()
+    missing -= {entry.operator for entry in OPERATORS if entry.lacks("chaos")}  # tested by the table's own test
     assert not missing, f"chaos has no program with {missing}: enter a part in the table, or say why not"
-    assert not made & NOT_UNDER_FAULTS.keys(), "there is a program with what is said to be in none"
+    assert not tested & NOT_UNDER_FAULTS.keys(), "there is a program with what is said to be in none"

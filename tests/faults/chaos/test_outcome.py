@@ -1,4 +1,4 @@
-"""What chaos counts: lost, doubled and silent rows, damage that was noticed, and clocks that were set."""
+"""Chaos counts lost, doubled and silent rows, noticed damage, and clock changes."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ RIGHT = answer(EPOCHS)
 
 
 def outcome_of(*damages: Damage) -> tuple[Outcome, list[str]]:
-    said: list[str] = []
-    outcome = Outcome(EPOCHS, RIGHT, said.append)
+    messages: list[str] = []
+    outcome = Outcome(EPOCHS, RIGHT, messages.append)
     outcome.damages += damages
-    return outcome, said
+    return outcome, messages
 
 
 def test_right_rows_count_for_nothing():
-    outcome, said = outcome_of(Damage("state/0", "cut", 1))
+    outcome, messages = outcome_of(Damage("state/0", "cut", 1))
     for batch, rows in RIGHT.output.items():
         outcome.compare_batch(batch, rows, f"batch {batch}")
-    assert (outcome.lost, outcome.doubled, outcome.silent, said) == (0, 0, 0, [])
+    assert (outcome.lost, outcome.doubled, outcome.silent, messages) == (0, 0, 0, [])
     assert outcome.damages[0].outcome() == "harmless"
 
 
 def test_wrong_rows_are_silent_only_after_damage_that_was_not_noticed():
     early, late = Damage("state/early", "cut", 1), Damage("state/late", "cut", 3)
-    outcome, said = outcome_of(early, late)
+    outcome, messages = outcome_of(early, late)
     early.take_back(2, "an error")
     for batch, missing in ((0, 1), (1, 1), (2, 1), (3, 2)):
         outcome.compare_batch(batch, RIGHT.output[batch][missing:], f"batch {batch}")
     assert (outcome.lost, outcome.doubled, outcome.silent) == (5, 0, 3)
     assert (early.wrong, late.wrong) == (1, 2)
-    assert [one.outcome() for one in outcome.damages] == ["SILENT: 1 rows", "SILENT: 2 rows"]
-    assert "SILENT: after cut: state/late" in said
+    assert [damage.outcome() for damage in outcome.damages] == ["SILENT: 1 rows", "SILENT: 2 rows"]
+    assert "SILENT: after cut: state/late" in messages
 
 
 def test_a_row_that_came_twice():

@@ -1,4 +1,4 @@
-"""What the ledger of ``job.py`` must give, in plain Python."""
+"""The expected output of the ledger in ``job.py``, in plain Python."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Accounts(Model):
     """The accounts of all keys.
 
     Args:
-        place: where faults meet timers: at their key and timestamp.
+        place: the timers' place of faults, at their key and timestamp.
 
     Attributes:
-        emitted: key and timestamp of those rows that are the ledger's own, and how many records the key had by then.
+        emitted: key and timestamp of the ledger's own rows, with the key's number of records by then.
     """
 
     def __init__(self, place: str) -> None:

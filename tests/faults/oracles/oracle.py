@@ -1,4 +1,4 @@
-"""What the program of the fault tests must give, worked out in plain Python without anything of pillarbox."""
+"""The expected output of the fault tests' program, in plain Python without pillarbox."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class _Region:
 
 @dataclass
 class Answer:
-    """What is to come out, and where faults can be put.
+    """The expected output, and the possible points of faults.
 
     Attributes:
         output: the rows of each batch, sorted.
-        points: of each place of a fault, what passes by there in each batch.
-        totals: of each batch, the sum of ids that each key of the ledger has in state after it.
+        points: the events at each place of a fault, by batch.
+        totals: the sum of ids in state of each ledger key, after each batch.
     """
 
     output: dict[int, list[Row]] = field(default_factory=dict)
@@ -41,14 +41,14 @@ class _Program:
     def __init__(self, further: Sequence[Model]) -> None:
         self.ledger = Accounts("timer")
         self.ledger.name = "ledger"
-        # What event time and the source bring, in this order.
+        # Effects of event time and of the source, in this order.
         self.models: list[Model] = [self.ledger, *further]
         self.regions: dict[int, _Region] = {}
         self.watermark = BEGINNING
         self.totals: list[dict[int, int]] = []
 
     def epoch(self, parts: Epoch) -> tuple[list[Row], dict[str, list[Any]]]:
-        """Return the rows of an epoch, and what passes by the places of faults."""
+        """Return the rows of an epoch, and the events at the places of faults."""
         ids = [event.id for part in parts for event in part]
         events = [event for part in parts for event in part if event.key != HEARTBEAT]
         for event in events:
@@ -95,12 +95,12 @@ class _Program:
 
 
 def answer(epochs: Sequence[Epoch], parts: Sequence[Part] = ()) -> Answer:
-    """Work out what is to come out of the ledger, and of these parts beside it."""
+    """Compute the expected output of the ledger and of these parts."""
     program = _Program([part.new_model() for part in parts])
-    found = [program.epoch(events) for events in epochs]
-    places = {place: None for _, points in found for place, passed in points.items() if passed}
+    results = [program.epoch(events) for events in epochs]
+    places = {point: None for _, points in results for point, passed in points.items() if passed}
     return Answer(
-        {batch: sorted(rows) for batch, (rows, _) in enumerate(found)},
-        {place: [points.get(place, []) for _, points in found] for place in places},
+        {batch: sorted(rows) for batch, (rows, _) in enumerate(results)},
+        {point: [points.get(point, []) for _, points in results] for point in places},
         program.totals,
     )

@@ -25,12 +25,12 @@ _OTHER_BOUNDS = pytest.mark.long("the models of joins on the local runtime draw 
 def test_they_are_what_plain_python_says(input_seed, parallelism):
     epochs = make_events(input_seed, epochs=8, keys=10, grain=1000 if input_seed == 2 else 1)
     right = answer(epochs, PARTS)
-    rows = [found for batch in right.output.values() for found in batch]
+    rows = [result for batch in right.output.values() for result in batch]
     assert {name for name, *_ in rows} == {"ledger", "region", *(name for part in PARTS for name in part.rows)}
-    assert {place for place, found in right.points.items() if sum(map(len, found)) <= 10} == set()
+    assert {point for point, result in right.points.items() if sum(map(len, result)) <= 10} == set()
     assert sum(name == "column pairs" and state.endswith("null]") for name, _, _, state in rows) > 10
     assert sum(name == "strict: refused" and "the timer at" in state for name, _, _, state in rows) > 10
-    assert max(Counter(found[:3] for found in rows if found[0] == "tumbling").values()) > 1  # one fired twice
+    assert max(Counter(row[:3] for row in rows if row[0] == "tumbling").values()) > 1  # one fired twice
     check_epochs(epochs, PARTS, parallelism)
 
 
@@ -43,7 +43,7 @@ def test_joins_are_what_plain_python_says_whatever_their_bounds(bounds, how):
     joined = Joined(bounds, how)
     parts = [joins.pairs_of(joined), columns.pairs_of(joined)]
     epochs = make_events(7, epochs=8, keys=5, records=60, one_sided=0.3, grain=1000)
-    rows = [found for batch in answer(epochs, parts).output.values() for found in batch]
+    rows = [result for batch in answer(epochs, parts).output.values() for result in batch]
     assert sum(name == "pairs" for name, *_ in rows) > 5
     alone = sum(name == "column pairs" and state.endswith("null]") for name, _, _, state in rows)
     assert alone > 10 if how == "left" else alone == 0
@@ -51,14 +51,14 @@ def test_joins_are_what_plain_python_says_whatever_their_bounds(bounds, how):
 
 
 def check_epochs(epochs: list[Epoch], parts: Sequence[Part], parallelism: int = 2) -> None:
-    """Run epochs, some of them twice, some from what a snapshot has; compare what comes out."""
+    """Run epochs, some twice, some from a snapshot, and compare the output."""
     right = answer(epochs, parts)
     with ProgramTestHarness(
         lambda env, events: program(events, further=streams_of(parts)), parallelism=parallelism
     ) as harness:
         for number, events_of in enumerate(epochs):
-            for place, events in enumerate(events_of):
-                harness.push_all("events", [row(**event._asdict()) for event in events], partition=place)
+            for index, events in enumerate(events_of):
+                harness.push_all("events", [row(**event._asdict()) for event in events], partition=index)
             if number % 3 == 1:
                 harness.restore(harness.snapshot())
             if number % 3 == 2:

@@ -1,7 +1,7 @@
-"""Windows and joins of columns: in the program that chaos runs, and by DataFrame functions.
+"""Columnar windows and joins: in the program that chaos runs, and by DataFrame functions.
 
-The former have the events that Python functions have touched, and a place in the level of the others. The latter are a
-query of their own, of which Arrow sees the rows as the source has them; and so does a join whose pairs a function gets.
+The former receive events from Python functions, at the same level as the other parts. The latter are a query of their
+own with the source's rows in Arrow; it also has a join whose pairs are passed to a function.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.faults.programs.job import HEARTBEAT, OUT_OF_ORDER, Epoch, Event, Fau
 
 __all__ = ["PANES", "SESSIONS", "TUMBLING_COLUMNS", "build", "frames_answer", "pairs_of", "processed"]
 
-SESSION = GAP // 2  # milliseconds: shorter ones, so that there are more
+SESSION = GAP // 2  # milliseconds; short, for many sessions
 
 EVENT = Types.ROW_NAMED(["id", "key", "ts"], [Types.LONG(), Types.LONG(), Types.LONG()])
 AGGREGATES = {"n": count_(), "total": sum_("id"), "least": min_("id"), "latest": last_("id")}
@@ -93,7 +93,7 @@ class ColumnWindowsModel(WindowsModel):
 
 
 class ColumnSessionsModel(Model):
-    """Sessions without lateness. Those of an epoch are merged before it is judged which are over."""
+    """Sessions without lateness. An epoch's sessions are merged before expired ones are found."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class ColumnJoinModel(JoinModel):
         self.say(left.key, left.ts, [left.id, right.id])
 
     def end_of_input(self) -> None:
-        """Emit the rows that no partner can come for any more: with a negative bound as soon as they are there."""
+        """Emit the rows that can no longer match: at once, if the bound is negative."""
         over = [event for event in self._alone if event.ts + self._bounds[1] < self.watermark]
         self._alone.difference_update(over)
         for event in over if self._is_left else ():
@@ -202,10 +202,10 @@ def _pair_of(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
 
 
 def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
-    """Return what the DataFrame functions give, and a join whose pairs a function gets: one query of all.
+    """Return one query of all: the results of the DataFrame functions, and a join whose pairs are passed to a function.
 
     Args:
-        joined: the bounds of both joins, and the kind of the one by a DataFrame function.
+        joined: the bounds of both joins, and the kind of the DataFrame function's join.
     """
     windows = PF.window_aggregate(
         events,
@@ -240,7 +240,7 @@ def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B
 
 
 def processed(left: DataFrame, right: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
-    """Return what a function makes of pairs of rows that no other function has touched."""
+    """Return a function's results for pairs of untouched rows."""
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession).set_parallelism(1)
     by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
     one, other = (
@@ -264,7 +264,7 @@ def _rows(df: DataFrame, part: str, time: Any, *values: Any) -> DataFrame:
 
 
 class _OnlyPairs(Model):
-    """Nobody takes what is late."""
+    """Late rows are dropped."""
 
     def say(self, key: int, ts: int, state: Any, side: str | None = None) -> None:
         if side is None:
@@ -280,13 +280,13 @@ class FramePairsModel(_OnlyPairs, ColumnJoinModel):
 
 
 def watermark_of(parts: Sequence[Iterable[Event]]) -> int:
-    """Return the watermark of a source's partitions: the least of those that have rows."""
+    """Return the watermark of a source's partitions: the minimum over partitions with rows."""
     marks = [max(event.ts for event in part) - OUT_OF_ORDER - 1 for part in map(list, parts) if part]
     return min(marks, default=BEGINNING)
 
 
 def frames_answer(epochs: Sequence[Epoch], joined: Joined = Joined()) -> dict[int, list[Row]]:  # noqa: B008
-    """Work out what is to come out of the DataFrame functions, by batch; an outcome has no blanks in its state."""
+    """Compute the expected output of the DataFrame functions, by batch. The output's state has no blanks."""
     windows, pairs, processed = (
         ColumnWindowsModel(SIZE, SLIDE, LATENESS),
         FramePairsModel(joined),

@@ -1,7 +1,7 @@
-"""Two streams in one operator: all such operators that ``joins.py`` lacks.
+"""Operators with two streams that ``joins.py`` lacks.
 
-Even events are connected with odd ones. They come in any order, so what comes out depends on each stream by itself, or
-on what is there when event time advances: then all of an epoch is.
+Even events are connected with odd ones, in any order. So the output depends on each stream alone, or on the records
+present when event time advances, after all records of an epoch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_dropped(event: Any) -> bool:
 
 
 class Sides(CoMapFunction):
-    """Has no key: tells of each record where it came from, of some of the second stream nothing."""
+    """Without keys: emits each record with its stream; drops some of the second stream."""
 
     def map1(self, left: Any) -> Said:
         return Said(left.key, left.ts, ["left", left.id])
@@ -80,11 +80,11 @@ class Turns(CoFlatMapFunction):
 
     def flat_map2(self, right: Any) -> Iterator[Said]:
         self.rights.add(right.id)
-        found = list(self.rights.get())
-        if len(found) == 3:
+        results = list(self.rights.get())
+        if len(results) == 3:
             self.rights.clear()
-            for place, number in enumerate(found):
-                yield Said(right.key, right.ts, [number, place])
+            for index, number in enumerate(results):
+                yield Said(right.key, right.ts, [number, index])
 
 
 class TurnsModel(Model):
@@ -101,8 +101,8 @@ class TurnsModel(Model):
             return
         self._rights[event.key].append(event.id)
         if len(self._rights[event.key]) == 3:
-            for place, number in enumerate(self._rights.pop(event.key)):
-                self.say(event.key, event.ts, [number, place])
+            for index, number in enumerate(self._rights.pop(event.key)):
+                self.say(event.key, event.ts, [number, index])
 
 
 TURNS = Part("turns", lambda events, faults: sides_of(events).key_by("key", "key").flat_map(Turns()), TurnsModel)
@@ -115,9 +115,9 @@ TAKEN = OutputTag[Said]("taken")
 
 
 class Balance(KeyedCoProcessFunction):
-    """Keeps both sides in state of their own, and timers at times of their own, each of which takes what it is past.
+    """Keeps separate state and timers for both sides; a timer takes the records that are past it.
 
-    A fault's place is key and time of a timer.
+    A fault's place is a timer's key and time.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -219,10 +219,10 @@ def is_tick(event: Any) -> bool:
 
 
 class Held(CoProcessFunction, CheckpointedFunction):
-    """Has no key: holds records in state of the subtask's own, until event time has advanced and a tick comes.
+    """Without keys: holds records in the subtask's state until event time has advanced and a tick arrives.
 
-    All subtasks get all ticks. So it does not matter which of them has a record, nor when in an epoch it came. A
-    fault's place is the id of a record.
+    All subtasks receive all ticks. So a record's subtask and position in the epoch do not matter. A fault's place is a
+    record's id.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -250,7 +250,7 @@ class HeldModel(Model):
         self._held: list[tuple[int, Event]] = []
 
     def record(self, event: Event) -> None:
-        """Take a record; what is of this epoch is not let go."""
+        """Take a record; records of this epoch are still held."""
         if is_tick(event):
             for _, held in (each for each in self._held if each[0] < self.watermark):
                 self.say(*id_of(held))
@@ -268,7 +268,7 @@ HELD = Part(
 
 # -- broadcast state, without key --
 
-NEWEST = 2  # so many facts, the newest ones, are told
+NEWEST = 2  # number of newest facts in the output
 FACTS = MapStateDescriptor[int, int]("facts")
 
 
@@ -277,12 +277,12 @@ def is_fact(event: Any) -> bool:
 
 
 class Known(BroadcastProcessFunction):
-    """Has no key: tells of each record the newest facts that were there when event time advanced last."""
+    """Without keys: emits each record with the newest facts as of the last advance of event time."""
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Said]:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()
-        known = sorted(number for number, since in facts.items() if since < now)[-NEWEST:]
-        yield Said(value.key, value.ts, [value.id, known])
+        numbers = sorted(number for number, since in facts.items() if since < now)[-NEWEST:]
+        yield Said(value.key, value.ts, [value.id, numbers])
 
     def process_broadcast_element(self, fact: Any, ctx: Any) -> None:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()
@@ -297,9 +297,9 @@ class KnownModel(Model):
         self._facts: dict[int, int] = {}
 
     def record(self, event: Event) -> None:
-        """Take a record; what is of this epoch is not known."""
-        known = sorted(fact for fact, since in self._facts.items() if since < self.watermark)
-        self.say(event.key, event.ts, [event.id, known[-NEWEST:]])
+        """Take a record; facts of this epoch are not visible yet."""
+        facts = sorted(fact for fact, since in self._facts.items() if since < self.watermark)
+        self.say(event.key, event.ts, [event.id, facts[-NEWEST:]])
         if is_fact(event):
             self._facts[event.id] = self.watermark
 

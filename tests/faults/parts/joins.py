@@ -1,7 +1,7 @@
-"""Joins, rules and windows of both: the streams of each are parts of the one that is read.
+"""Joins, rules and windows over both: all streams are parts of one input.
 
 Even events are joined with odd ones that are near in time, or in the same windows. Each third event waits for its time,
-and is told which rule is in force then; rules are events, too, and go to all subtasks.
+and receives the rule in force then. Rules are events, too, and are broadcast.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class JoinModel(Model):
             return
         if is_left(event):
             self._lefts[event.key].append(event)
-            found = [(event, right) for right in self._rights[event.key]]
+            results = [(event, right) for right in self._rights[event.key]]
         else:
             self._rights[event.key].append(event)
-            found = [(left, event) for left in self._lefts[event.key]]
-        for left, right in found:
+            results = [(left, event) for left in self._lefts[event.key]]
+        for left, right in results:
             if self._bounds[0] <= right.ts - left.ts <= self._bounds[1]:
                 self.pair(left, right)
 
@@ -132,10 +132,10 @@ def is_ruled(event: Any) -> bool:
 
 
 class Ruled(KeyedBroadcastProcessFunction):
-    """Tells of each event the rule that is in force at its time, and all rules that there are up to then.
+    """Emits each event with the rule in force at its time, and all rules up to then.
 
-    The former is found in broadcast state, from which rules go that are in force no more. The latter are in the state
-    of each key: a new key copies them, and a new rule is added to all keys. So the order within an epoch does not show.
+    The rule in force is in broadcast state, from which expired rules are removed. All rules are in each key's state: a
+    new key copies them, and a new rule is added to all keys. So the order within an epoch does not matter.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -186,9 +186,9 @@ def ruled(events: DataStream, faults: Faults) -> DataStream:
 
 
 class RuledModel(Model):
-    """All rules, and what waits for its time.
+    """All rules, and the events that wait for their time.
 
-    Faults' places are the ids of rules, and key and time of what had waited for them.
+    Faults' places are the ids of rules, and key and time of waiting events.
     """
 
     def __init__(self) -> None:
@@ -209,14 +209,14 @@ class RuledModel(Model):
                 del self._in_force[at]
 
     def advance(self, watermark: int) -> None:
-        """Advance event time: what waits is told its rules."""
+        """Advance event time: due events receive their rules."""
         super().advance(watermark)
-        for key, at in sorted(place for place in self._waiting if place[1] <= watermark):
+        for key, at in sorted(waiting for waiting in self._waiting if waiting[1] <= watermark):
             rule = max((since for since in self._in_force if since <= at), default=None)
             state = [
                 sorted(self._waiting.pop((key, at))),
                 None if rule is None else self._in_force[rule],
-                sorted(each.id for each in self._all_rules if each.ts <= at),
+                sorted(rule.id for rule in self._all_rules if rule.ts <= at),
             ]
             self.points["rule timer"].append((key, at))
             self.say(key, at, state)

@@ -1,8 +1,8 @@
-"""Dead letters: functions that refuse records when they are nearly done.
+"""Dead letters: functions that refuse records after changing state.
 
-Under keys it is the ledger of ``job.py``, with each kind of state and timers; it refuses timers, too. Another one has
-no key. What comes out is right only if nothing is left of what was done for a record before it was refused. (Windows
-that refuse records are in ``windows.py``.)
+The keyed one is the ledger of ``job.py``, with each kind of state and timers; it also refuses timers. Another one has
+no key. The output is right only if all changes for a refused record are undone. (``windows.py`` has windows that refuse
+records.)
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def is_refused(event: Any) -> bool:
 
 
 def is_refused_timer(timestamp: int) -> bool:
-    return timestamp // MINUTE % 3 == 2  # not that at which each key shows its state
+    return timestamp // MINUTE % 3 == 2  # not the minute of the key report
 
 
 class Strict(Ledger):
-    """A ledger that refuses some records and timers: what it said of them on a side output goes, too."""
+    """A ledger that refuses some records and timers; their side output is dropped, too."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__(NO_FAULTS)  # an error that is raised here fails nothing
@@ -71,9 +71,9 @@ class Strict(Ledger):
 
 
 class StrictModel(Accounts):
-    """To a ledger that refuses, what is refused has never been.
+    """A ledger without the refused records and timers.
 
-    Faults' places are the ids of the records that were refused, and the timers.
+    Faults' places are the ids of the refused records, and the timers.
     """
 
     def record(self, event: Event) -> None:

@@ -1,7 +1,7 @@
-"""A part of the program that chaos runs: an operator with its rows, and what these must be, in plain Python.
+"""A part of the program that chaos runs: an operator with its rows, and their model in plain Python.
 
-The ledger of ``job.py`` runs beside all parts, on the same events. Which parts there are is in the table of operators
-(``tests/operators_table``): an entry has its own.
+The ledger of ``job.py`` runs beside all parts, on the same events. The table of operators (``tests/operators_table``)
+lists the parts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["BEGINNING", "BOUNDS", "Joined", "Model", "Part", "Said", "streams_of
 
 BEGINNING = -(2**63)  # where event time begins
 
-# Milliseconds, with every sign. Records come up to 15 seconds later than event time: some are late. Where the upper
-# bound is negative, a row may be past all its partners when it comes, and event time need not advance in that epoch.
+# Milliseconds, with every sign. Records are up to 15 seconds behind event time, so some are late. With a negative upper
+# bound, a row may be past all its partners on arrival, and event time need not advance in that epoch.
 BOUNDS = ((-2_000, 3_000), (-12_000, -5_000), (4_000, 9_000), (-6_000, 0), (0, 5_000), (0, 0))
 
 
@@ -42,7 +42,7 @@ class Said(NamedTuple):
     """A row of a part.
 
     Attributes:
-        state: what the part has to say of its key at this time, for JSON.
+        state: the part's state of its key at this time, for JSON.
     """
 
     key: int
@@ -51,13 +51,13 @@ class Said(NamedTuple):
 
 
 class Model:
-    """What a part does with the events of an epoch, and when event time has advanced.
+    """A part's model: its effects of an epoch's events, and of an advance of event time.
 
     Attributes:
-        name: that of its part.
-        watermark: how far event time is.
-        rows: what came out since somebody took it.
-        points: by the place of a fault, what came by there since somebody took it.
+        name: the part's name.
+        watermark: current event time.
+        rows: output since the last take.
+        points: events at each place of a fault since the last take.
     """
 
     def __init__(self) -> None:
@@ -82,9 +82,9 @@ class Model:
 
     def taken(self) -> tuple[list[Row], dict[str, list[Any]]]:
         """Return rows and points, and forget them."""
-        found = self.rows, dict(self.points)
+        result = self.rows, dict(self.points)
         self.rows, self.points = [], defaultdict(list)
-        return found
+        return result
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ class Part:
     """An operator of the program that chaos runs.
 
     Attributes:
-        name: the name and the uid of the operator, and the name of its rows.
-        stream: makes the operator, from the stream of events and the faults of a run; with it the stream whose side
-            outputs are meant, if these are another one's.
-        model: makes what works out the part's rows.
-        row: makes a row of a result; None: results are rows.
+        name: name and uid of the operator, and the name of its rows.
+        stream: creates the operator from the stream of events and the faults of a run; with the stream of the side
+            outputs, if that is another one.
+        model: creates the model of the part's rows.
+        row: converts a result to a row, or None if results are rows.
         sides: the same for the side outputs.
         has_state: whether the operator has state in a checkpoint.
-        of: makes the part for joins of another kind, where it is a join.
+        of: creates the part for another kind of join, if it is a join.
     """
 
     name: str
@@ -131,18 +131,18 @@ class Part:
 
 
 def streams_of(parts: Sequence[Part]) -> Callable[[DataStream[Any], Any], list[DataStream[Any]]]:
-    """Return what makes the streams of these parts, from events and faults."""
+    """Return a function that creates the streams of these parts from events and faults."""
     return lambda events, faults: [stream for part in parts for stream in part.streams(events, faults)]
 
 
 def rows_of(models: Iterable[Model], points: defaultdict[str, list[Any]]) -> list[Row]:
-    """Take the rows of models; add what came by the places of faults."""
+    """Take the models' rows, and add the events at places of faults."""
     rows = []
     for model in models:
-        of_model, found = model.taken()
+        of_model, result = model.taken()
         rows += of_model
-        for place, passed in found.items():
-            points[place] += passed
+        for point, passed in result.items():
+            points[point] += passed
     return rows
 
 
@@ -151,5 +151,5 @@ def _name(part: str, side: str | None) -> str:
 
 
 def _out(name: str, row: Callable[[Any], Said] | None, result: Any) -> Out:
-    said = result if row is None else row(result)
-    return Out(name, said.key, said.ts, json.dumps(said.state), os.getpid(), 0)
+    output = result if row is None else row(result)
+    return Out(name, output.key, output.ts, json.dumps(output.state), os.getpid(), 0)

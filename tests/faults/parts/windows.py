@@ -1,7 +1,6 @@
-"""Windows: tumbling ones that keep late records, sliding ones, sessions, and windows that refuse records.
+"""Windows: tumbling ones with late records, sliding ones, sessions, and windows that refuse records.
 
-Each operator of windows that there is has a part: that of all elements, that of panes, that of sessions that fold, that
-of tumbling windows that do, and the one that is guarded.
+Each window operator has a part: all elements, panes, folding sessions, folding tumbling windows, and the guarded one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tests.faults.programs.job import Event, Faults
 
 __all__ = ["GAP", "LATENESS", "SIZE", "SLIDE", "TUMBLING", "WindowsModel"]
 
-# Milliseconds. Records come up to 15 seconds later than event time: too late for some windows, late for others.
+# Milliseconds. Records are up to 15 seconds behind event time: too late for some windows, late for others.
 TUMBLING, LATENESS = 7_000, 8_000
 SIZE, SLIDE = 12_000, 5_000
 GAP, SESSION_LATENESS = 4_000, 6_000
@@ -81,7 +80,7 @@ class CountAndSum(AggregateFunction):
 
 
 class Contents(ProcessWindowFunction):
-    """Emits what a window has: numbers, or one tuple of them. A fault's place is key and start of a window."""
+    """Emits a window's content: numbers, or one tuple of them. A fault's place is a window's key and start."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -89,7 +88,7 @@ class Contents(ProcessWindowFunction):
     def process(self, key: int, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> Iterable[Said]:
         window = context.window()
         self.faults.pass_by("window", (key, window.start))
-        numbers = [number for each in elements for number in (each if type(each) is tuple else [each.id])]
+        numbers = [number for element in elements for number in (element if type(element) is tuple else [element.id])]
         yield Said(key, window.start, [window.end, *numbers])
 
 
@@ -182,7 +181,7 @@ class SessionsModel(Model):
             for start, end, ids in sessions:
                 if before < end - 1 <= watermark:
                     self._fire(key, start, end, ids)
-            self._sessions[key] = [one for one in sessions if one[1] - 1 + SESSION_LATENESS > watermark]
+            self._sessions[key] = [session for session in sessions if session[1] - 1 + SESSION_LATENESS > watermark]
 
     def _fire(self, key: int, start: int, end: int, ids: list[int]) -> None:
         self.points["window"].append((key, start))
@@ -231,7 +230,7 @@ def picky(events: DataStream, faults: Faults) -> DataStream:
 
 
 def spoilt(letter: DeadLetter) -> Said:
-    """Return the row of a letter: of a record, or of what a window had folded."""
+    """Return the row of a dead letter: of a record, or of a window's accumulator."""
     assert letter.timestamp is not None
     value = list(letter.value) if type(letter.value) is tuple else letter.value.id
     return Said(

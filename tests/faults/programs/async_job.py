@@ -1,7 +1,7 @@
-"""The program with requests in flight that the fault tests run.
+"""The fault tests' program with requests in flight.
 
-Each record's square is asked of a real HTTP service: before any shuffle, where an epoch waits for all answers
-(``drain``), or behind a ``key_by``, where requests that are in flight at the barrier go with the state (``carry``).
+A real HTTP service returns each record's square: before any shuffle, where an epoch waits for all answers (``drain``),
+or after ``key_by``, where requests in flight at the barrier are stored with the state (``carry``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ask(Function):
 
 
 async def square_of(number: int, session: aiohttp.ClientSession, faults: Faults) -> int:
-    """Ask the service. A connection on which the answer to another request comes is of no use any more."""
+    """Ask the service. A connection with an answer to another request is unusable."""
     async with session.get(f"/square/{number}") as response:
         faults.pass_by("answered", number)
         response.raise_for_status()
@@ -75,7 +75,7 @@ def build(events: DataFrame, service: str, mode: Mode, faults: Faults = NO_FAULT
 
 
 def batches_of(sink: FileSink) -> dict[int, list[Squared]]:
-    """Give what is in the sink, in order."""
+    """Return the sink's content, in order."""
     paths = sorted(sink.directory.glob("[0-9]*.json"))
     return {int(path.stem): [Squared(*row) for row in json.loads(path.read_text())] for path in paths}
 
@@ -86,7 +86,7 @@ def count_of(epochs: Sequence[Epoch]) -> int:
 
 
 def check(found: dict[int, list[Squared]], epochs: Sequence[Epoch], mode: str) -> None:
-    """Compare with what is right: each record once; of a key in order; and where an epoch drains, in its own batch."""
+    """Check the output: each record once, keys in order, and drained epochs in their own batch."""
     right = [[event for part in parts for event in part if event.key != HEARTBEAT] for parts in epochs]
     rows = [row for batch in sorted(found) for row in found[batch]]
     every = [event for events in right for event in events]
@@ -95,7 +95,7 @@ def check(found: dict[int, list[Squared]], epochs: Sequence[Epoch], mode: str) -
         for batch, events in enumerate(right):
             _same(found.get(batch, []), events, f"batch {batch}")
     else:
-        # A key has one subtask, and its records of an epoch come from one partition.
+        # A key has one subtask, and its records of an epoch are in one partition.
         by_key: dict[int, list[int]] = defaultdict(list)
         for row in rows:
             by_key[row.key].append(row.id)
@@ -104,8 +104,10 @@ def check(found: dict[int, list[Squared]], epochs: Sequence[Epoch], mode: str) -
 
 
 def _same(rows: Sequence[Squared], events: Sequence[Event], what: str) -> None:
-    found = sorted((row.id, row.key, row.square) for row in rows)
+    results = sorted((row.id, row.key, row.square) for row in rows)
     right = sorted((event.id, event.key, event.id**2) for event in events)
-    extra, missing = [row for row in found if row not in right], [row for row in right if row not in found]
+    extra, missing = [row for row in results if row not in right], [row for row in right if row not in results]
     assert not extra and not missing, f"{what}: too much {extra[:5]}, missing {missing[:5]}"
-    assert found == right, f"{what}: records came more than once: {[row for row in right if found.count(row) > 1][:5]}"
+    assert results == right, (
+        f"{what}: records came more than once: {[row for row in right if results.count(row) > 1][:5]}"
+    )

@@ -1,10 +1,9 @@
-"""A program with all that a checkpoint can hold, for tests that operate it.
+"""A program with everything that a checkpoint can hold, for tests that operate it.
 
 To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles) and the parts of all operators
-in the table (windows, joins, broadcast state, state of operators, dead letters...), this adds state with a
-time-to-live, processing-time timers and requests that are carried from epoch to epoch. The last two wait until a file
-is there: so they are pending wherever a query is stopped before that. What comes out, all in all, does not depend on
-the parallelism.
+in the table (windows, joins, broadcast state, operator state, dead letters...), this adds state with a time-to-live,
+processing-time timers and requests that are carried between epochs. The last two wait until a file exists, so they are
+pending whenever a query is stopped before that. The total output does not depend on the parallelism.
 """
 
 from __future__ import annotations
@@ -79,9 +78,9 @@ class Later(KeyedProcessFunction):
         if not os.path.exists(self.released):
             self._look_later(ctx)
             return None
-        found = list(self.waiting.get())
+        results = list(self.waiting.get())
         self.waiting.clear()
-        return [Said(ctx.get_current_key(), at, number) for at, number in found]
+        return [Said(ctx.get_current_key(), at, number) for at, number in results]
 
 
 class LaterModel(Model):
@@ -93,10 +92,10 @@ class Counts(KeyedProcessFunction):
     """Counts a key's records: all of them, in state that lives for years, and this epoch's, in state that dies."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        kept, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
-        kept.enable_time_to_live(StateTtlConfig("1000 days"))
+        lasting, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
+        lasting.enable_time_to_live(StateTtlConfig("1000 days"))
         fresh.enable_time_to_live(StateTtlConfig("1 ms"))
-        self.kept = runtime_context.get_state(kept)
+        self.kept = runtime_context.get_state(lasting)
         self.fresh = runtime_context.get_state(fresh)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
@@ -155,7 +154,7 @@ UIDS = ("ledger", "region", *(part.name for part in PARTS if part.has_state))
 
 
 def expected(epochs: Sequence[Epoch]) -> Counter[Row]:
-    """Return all rows that come out, the last epoch being the one that ends the stream."""
+    """Return the expected rows; the last epoch ends the stream."""
     return Counter(row for batch in answer(epochs, PARTS).output.values() for row in batch)
 
 
@@ -220,7 +219,7 @@ class Operated:
         return number
 
     def finish(self, parallelism: int, wanted: int) -> None:
-        """Release what waits, and run the last epoch, and those without input, until so many rows have come out."""
+        """Release waiting work, and run the last epoch and epochs without input, until enough rows are written."""
         assert not list(self.sink.earlier()), "an epoch came out twice"
         self.released.touch()
         assert self.arrive() == len(self.epochs) - 1
@@ -231,5 +230,5 @@ class Operated:
                 break
 
     def found(self) -> Counter[Row]:
-        """Return all rows that came out."""
+        """Return all output rows."""
         return Counter(row for rows in self.sink.output().values() for row in rows)

@@ -1,8 +1,8 @@
-"""The program that the fault tests run, its input, its sink, and the faults that are put into it.
+"""The fault tests' program, its input, its sink, and its faults.
 
 Two keyed levels: ``Ledger`` has every kind of keyed state and event-time timers that it sets, moves and deletes;
-``Region`` sums what ledgers emit. Every output row holds all that its key has in state, and at the end of the stream
-each key that is left gives its last row: so output that is right means that state was right.
+``Region`` sums the ledgers' output. Every output row has the key's whole state, and at the end of the stream each
+remaining key emits its last row. So the output is right only if the state was.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SCHEMA = "id LONG, key LONG, ts LONG"
 
 
 class InjectedError(Exception):
-    """What a fault raises."""
+    """The error raised by a fault."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Fault:
     Attributes:
         place: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``, ``snapshot`` (a state
             value is pickled), ``restored`` (it is unpickled), ``second`` (the second level), ``second timer``, and
-            those of parts, such as ``window`` (key and start of one that fires).
+            places of parts, such as ``window`` (key and start of a firing window).
         at: the record's id; for timers key and timestamp.
         action: ``kill`` or ``raise``.
-        times: how often.
+        times: number of times.
     """
 
     place: str
@@ -80,14 +80,14 @@ class Fault:
 
 
 class Faults:
-    """Faults, each of which happens as often as it says, whatever process comes by: files keep count."""
+    """Faults with a number of repetitions each, counted in files over all processes."""
 
     def __init__(self, directory: Path | str, faults: Sequence[Fault] = ()) -> None:
         self.directory = str(directory)
         self._faults = {(fault.place, fault.at): fault for fault in faults}
 
     def pass_by(self, place: str, at: Any) -> None:
-        """Come to a point where there may be a fault."""
+        """Trigger a fault of this point, if there is one."""
         fault = self._faults.get((place, at))
         if fault is not None:
             self._strike(fault)
@@ -106,11 +106,11 @@ class Faults:
             raise InjectedError(f"injected: {name}")
 
     def happened(self) -> list[str]:
-        """Tell which faults have happened."""
+        """Return the faults that have happened."""
         return sorted(os.listdir(self.directory))
 
     def expected(self) -> list[str]:
-        """Tell which faults there are."""
+        """Return all faults."""
         return sorted(
             f"{fault.action} {fault.place} {fault.at} {number}"
             for fault in self._faults.values()
@@ -127,7 +127,7 @@ if os.environ.get("PILLARBOX_FAULT_SMALL_LOG"):
     limits.SPARE_CHUNKS = 4
 
 if said := os.environ.get("PILLARBOX_FAULT_CLOCK"):
-    # As tasks see it: their processing time is ahead of the machine's by what the file says.
+    # Tasks see a processing time that is ahead of the machine's by the file's offset.
     vars(system_clock)["time"] = SetClock(said)
 
 # -- the program --
@@ -160,10 +160,10 @@ def add(a: int, b: int) -> int:
 
 
 class Out(NamedTuple):
-    """A row that comes out.
+    """An output row.
 
     Attributes:
-        part: what it is of: an operator of the program, or one of its side outputs.
+        part: its operator in the program, or a side output.
     """
 
     part: str
@@ -299,8 +299,8 @@ def program(
     """Return the program's output as a stream.
 
     Args:
-        further: makes further streams of the events, such as those of parts (``tests/faults/parts``).
-        branch: add an operator with state that the program did not have; it gives nothing.
+        further: creates further streams from the events, such as parts (``tests/faults/parts``).
+        branch: add an operator with state that the program did not have; it emits nothing.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms")
     stamped = (
@@ -330,7 +330,7 @@ def build(
     """Return the program's output; ``options`` are those of :func:`program`.
 
     Args:
-        savepoint: that it starts from; None: it starts without state, or goes on from its checkpoint.
+        savepoint: the savepoint to start from. None starts without state, or continues from the checkpoint.
     """
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
     env.set_parallelism(parallelism)
@@ -368,11 +368,11 @@ def make_events(
     number = 0
     for epoch in range(epochs):
         parts: Epoch = [[], []]
-        wanted = rng.choice([records, records, records // 4])
+        target = rng.choice([records, records, records // 4])
         swap = rng.random() < 0.5
         step = 2 if one_sided and rng.random() < one_sided else 1
         number += step - 1 and rng.randrange(2)
-        for _ in range(wanted):
+        for _ in range(target):
             key = int(rng.triangular(0, keys, 3))
             stamp = epoch * 40_000 + rng.randrange(60_000) // grain * grain
             parts[(key + swap) % 2].append(Event(number, key, stamp))
@@ -383,7 +383,7 @@ def make_events(
 
 
 def write_events(epochs: Sequence[Epoch], directory: Path, first: int = 0) -> None:
-    """Write two files an epoch, one for each partition, in the order in which Spark is to read them."""
+    """Write two files per epoch, one per partition, in the order in which Spark reads them."""
     directory.mkdir(parents=True, exist_ok=True)
     schema = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("ts", pa.int64())])
     for number, parts in enumerate(epochs, first):
@@ -435,11 +435,11 @@ Row = tuple[str, int, int, str]
 
 
 class FileSink:
-    """For ``foreachBatch``: a file a batch id, put there by renaming. Earlier attempts at a batch are kept aside.
+    """A sink for ``foreachBatch``: one file per batch, created by renaming. Files of earlier attempts are kept.
 
     Args:
-        shift: is added to the numbers of batches, where some of a checkpoint are none of the program's, or another
-            checkpoint came before it.
+        shift: added to batch numbers, if some batches of the checkpoint are not the program's, or another checkpoint
+            preceded it.
     """
 
     def __init__(self, directory: Path, before: Callable[[DataFrame, int], None] | None = None, shift: int = 0) -> None:
@@ -473,7 +473,7 @@ class FileSink:
         }
 
     def output(self) -> dict[int, list[Row]]:
-        """Give the rows of each batch, without what may differ, sorted."""
+        """Return the rows of each batch, sorted and without their variable parts."""
         return {batch: sorted(row[:4] for row in rows) for batch, rows in self.raw().items()}
 
     def earlier(self) -> Iterator[tuple[int, list[Row]]]:

@@ -1,4 +1,4 @@
-"""A bounded program, of which no more than the first results are wanted."""
+"""A bounded program whose reader takes only the first results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = 100
 
 
 class Passing:
-    """Returns key and sum, if nothing comes between."""
+    """Returns key and sum, unless a fault occurs."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -43,8 +43,8 @@ def first_sums(events: DataFrame, faults: Faults) -> list[list[int]]:
 def first_sums_answer(epochs: Sequence[Epoch]) -> list[list[int]]:
     """Work out the first results of the program, which reads the events in the order of epochs."""
     sums: defaultdict[int, int] = defaultdict(int)
-    found = []
+    results = []
     for event in (event for parts in epochs for part in parts for event in part if event.key != HEARTBEAT):
         sums[event.key] += event.id
-        found.append([event.key, sums[event.key]])
-    return found[:LIMIT]
+        results.append([event.key, sums[event.key]])
+    return results[:LIMIT]

@@ -1,10 +1,10 @@
 """Levels of an epoch that run again: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
 
-Level 1 emits once for each key, when the file ``open`` says so: a tick of a processing-time timer, or an answer that an
-async operator carries from epoch to epoch. Level 2 counts what it gets. In each round, a task of level 2 is held in the
-middle of an epoch while the output of level 1 is lost: its shuffle files are deleted, or executors are killed. When
-level 1 runs again, other keys are open. If the query fails, it is started again. At the end, one line of JSON says how
-often it has failed, and which keys came never, and which twice.
+Level 1 emits once per key when the file ``open`` allows it: at a processing-time timer, or with an answer that an async
+operator carries between epochs. Level 2 counts its input. In each round, a task of level 2 is held in the middle of an
+epoch while the output of level 1 is lost: its shuffle files are deleted, or executors are killed. When level 1 runs
+again, other keys are open. A failed query is restarted. Finally, one line of JSON has the number of failures, and the
+missing and the doubled keys.
 
 KIND is ``ticks`` or ``carry``, and LOSS is ``files`` or ``executors`` (of a ``local-cluster``).
 """
@@ -97,10 +97,10 @@ class Second(KeyedProcessFunction):
 
 
 class LostLevels:
-    """The query, whose sink replaces what it has of a batch.
+    """The query; its sink replaces existing batches.
 
     Args:
-        parallelism: of both levels. With more than one, Spark often gives up a query instead of a level.
+        parallelism: of both levels. With more than one, Spark often fails a query instead of repeating a level.
         lose: loses the output of level 1.
     """
 
@@ -142,7 +142,7 @@ class LostLevels:
         return Counter(key for keys in list(self.emitted.values()) for key in keys)
 
     def round(self) -> None:
-        """Let the output of level 1 be lost in the middle of an epoch, and wait until all of the round has come."""
+        """Lose the output of level 1 in the middle of an epoch, and wait for the round's complete output."""
         keys = range(self.rounds * KEYS, (self.rounds + 1) * KEYS)
         self.rounds += 1
         self._put("open", "0 1")
@@ -166,25 +166,25 @@ class LostLevels:
         (self.home / "new").rename(self.home / name)
 
     def _wait(self, what: Callable[[], object]) -> None:
-        """Wait for what the query does; start it again if it has failed."""
+        """Wait for a condition of the query, restarting it if it has failed."""
         patience = time.monotonic() + _PATIENCE
         while not what():
             if not self.query.isActive:
-                said = str(self.query.exception())
-                found = re.search(r"[^\n]*(indeterminate|different attempt|has ended)[^\n]*", said)
-                self.failures.append((found[0] if found else said).strip()[:200])
+                message = str(self.query.exception())
+                match = re.search(r"[^\n]*(indeterminate|different attempt|has ended)[^\n]*", message)
+                self.failures.append((match[0] if match else message).strip()[:200])
                 self.start()
             if time.monotonic() > patience:
                 raise AssertionError(f"round {self.rounds}: after {_PATIENCE} s of waiting: {self.result()}")
             time.sleep(0.01)
 
     def result(self) -> dict[str, Any]:
-        """Return what came never, and what came more than once."""
-        wanted = Counter(range(self.rounds * KEYS))
-        return {"lost": sorted(wanted - self.found()), "doubled": sorted(self.found() - wanted)}
+        """Return the missing and the doubled keys."""
+        expected = Counter(range(self.rounds * KEYS))
+        return {"lost": sorted(expected - self.found()), "doubled": sorted(self.found() - expected)}
 
     def stop(self) -> dict[str, Any]:
-        """Let whatever is left come, and return the result."""
+        """Wait for the remaining output, and return the result."""
         last = max(self.emitted)
         self._wait(lambda: not self.query.status["isTriggerActive"] or max(self.emitted) > last + 1)
         self.query.stop()
@@ -192,7 +192,7 @@ class LostLevels:
 
 
 def lose_files(local: Path) -> Callable[[], None]:
-    """Return what deletes the files of all shuffles below a ``spark.local.dir``, as if they had been an executor's."""
+    """Return a function that deletes all shuffle files below a ``spark.local.dir``, as if an executor was lost."""
 
     def lose() -> None:
         for path in local.glob("**/shuffle_*"):
@@ -202,7 +202,7 @@ def lose_files(local: Path) -> Callable[[], None]:
 
 
 def lose_executors(spark: Any, seed: int) -> Callable[[], None]:
-    """Return what kills one executor of a ``local-cluster``, or all of them."""
+    """Return a function that kills one executor of a ``local-cluster``, or all."""
     rng = random.Random(seed)
     driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())
 
@@ -215,17 +215,17 @@ def lose_executors(spark: Any, seed: int) -> Callable[[], None]:
 
 
 def _children(parent: int, command: bytes) -> Iterator[int]:
-    for place in Path("/proc").glob("[0-9]*"):
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            of = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-            if of == parent and command in (place / "cmdline").read_bytes():
-                yield int(place.name)
+            of = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if of == parent and command in (folder / "cmdline").read_bytes():
+                yield int(folder.name)
 
 
 def main(home: Path, kind: str, loss: str, rounds: int, seed: int) -> None:
     home.mkdir(parents=True, exist_ok=True)
     parallelism = 1 + seed % 2
-    # Each epoch writes a snapshot of the state, which Spark hands to a thread of its own.
+    # Each epoch writes a snapshot of the state, which Spark does in a separate thread.
     often = {"minDeltasForSnapshot": "1", "maintenanceInterval": "200ms"}
     more = {f"spark__sql__streaming__stateStore__{name}": value for name, value in often.items()}
     more |= {"spark__local__dir": str(home / "local")}
@@ -236,10 +236,10 @@ def main(home: Path, kind: str, loss: str, rounds: int, seed: int) -> None:
     levels = LostLevels(spark, home / "query", kind, lose, parallelism)
     for _ in range(rounds):
         levels.round()
-    found = levels.stop()
-    told = {"spark": spark.version, "kind": kind, "loss": loss, "rounds": rounds, "parallelism": parallelism}
-    print(json.dumps({**told, "failures": Counter(levels.failures), **found}), flush=True)
-    os._exit(1 if found["lost"] or found["doubled"] else 0)
+    result = levels.stop()
+    settings = {"spark": spark.version, "kind": kind, "loss": loss, "rounds": rounds, "parallelism": parallelism}
+    print(json.dumps({**settings, "failures": Counter(levels.failures), **result}), flush=True)
+    os._exit(1 if result["lost"] or result["doubled"] else 0)
 
 
 if __name__ == "__main__":

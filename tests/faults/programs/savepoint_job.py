@@ -19,7 +19,7 @@ from pillarbox import (
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records; a timer long after tells when they were."""
+    """Counts a key's records; a much later timer emits their times."""
 
     def __init__(self, home: Path | None = None) -> None:
         self._home = home

@@ -1,10 +1,10 @@
-"""The programs that ``make chaos`` runs beside that of ``job.py``: each record comes out once, with its square.
+"""The programs that ``make chaos`` runs beside ``job.py``: each record is emitted once, with its square.
 
 ``drain`` and ``carry``
-    ask a service whose clients have a timeout of their own, and ask again (``async_job.py``).
+    ask a service with a client timeout, and retry (``async_job.py``).
 ``deadline``
-    asks it without one, so what is never answered is given up by the operator; an answer that comes after that, which
-    is the second one to its request, must not come out.
+    asks without a client timeout, so the operator gives up unanswered requests; a later answer, the second one to its
+    request, must not be emitted.
 ``timers``
     holds records until a processing-time timer fires.
 """
@@ -36,8 +36,8 @@ __all__ = ["ASKING", "GIVEN_UP", "MODES", "WAITING", "Mode", "build"]
 
 Mode = Literal["drain", "carry", "deadline", "timers"]
 MODES: tuple[Mode, ...] = ("drain", "carry", "deadline", "timers")
-ASKING: Sequence[Mode] = ("drain", "carry", "deadline")  # those with a service
-WAITING: Sequence[Mode] = ("carry", "timers")  # those that wake up by themselves, without input
+ASKING: Sequence[Mode] = ("drain", "carry", "deadline")  # modes with a service
+WAITING: Sequence[Mode] = ("carry", "timers")  # modes that wake up without input
 
 GIVEN_UP = -1  # in the place of a square
 LATE = -2

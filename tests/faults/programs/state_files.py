@@ -1,11 +1,12 @@
-"""What Spark's settings notice of damaged state files: ``python -m tests.faults.programs.state_files HOME``.
+"""Detection of damaged state files by Spark's settings: ``python -m tests.faults.programs.state_files HOME``.
 
 A keyed query runs a few epochs and ends. Then the newest file of its state is cut, altered, emptied, doubled or
-removed, the checksums that Hadoop keeps on a local disk (an object store has none) are removed, and the query starts
-again from a copy of that checkpoint and is compared with what it gives from a whole one. Each outcome is one of
+removed, the checksums that Hadoop stores on a local disk (an object store has none) are removed, and the query starts
+again from a copy of that checkpoint. Its result is compared with a run on the undamaged checkpoint. Each outcome is one
+of
 
 noticed
-    the query ended in an error,
+    the query failed,
 harmless
     the result is right,
 SILENT
@@ -45,7 +46,7 @@ class Remember(KeyedProcessFunction):
     """Keeps all values of a key; emits their number and their sum."""
 
     def __init__(self, attempt: str) -> None:
-        # Each attempt is a program of its own to the workers: none goes on with the state that it has in memory.
+        # Each attempt is a new program to the workers, so none continues with its state in memory.
         self.attempt = attempt
 
     def open(self, runtime_context):
@@ -53,8 +54,8 @@ class Remember(KeyedProcessFunction):
 
     def process_element(self, value, ctx):
         self.values.add((value.n, value.text))
-        kept = list(self.values.get())
-        yield ctx.get_current_key(), len(kept), sum(n for n, _ in kept)
+        records = list(self.values.get())
+        yield ctx.get_current_key(), len(records), sum(n for n, _ in records)
 
 
 def write_input(spark: Any, folder: Path, epochs: int, seed: int = 1) -> None:
@@ -80,17 +81,17 @@ def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict
     try:
         df = spark.readStream.schema("k LONG, n LONG, text STRING").option("maxFilesPerTrigger", 1)
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1).set_max_parallelism(1)
-        kept = env.from_dataframe(df.parquet(str(inputs))).key_by("k").process(Remember(attempt)).uid("remember")
-        found: list[Any] = []
+        remembered = env.from_dataframe(df.parquet(str(inputs))).key_by("k").process(Remember(attempt)).uid("remember")
+        results: list[Any] = []
         query = (
-            kept.to_dataframe("k LONG, count LONG, sum LONG")
-            .writeStream.foreachBatch(lambda rows, epoch: found.extend(tuple(row) for row in rows.collect()))
+            remembered.to_dataframe("k LONG, count LONG, sum LONG")
+            .writeStream.foreachBatch(lambda rows, epoch: results.extend(tuple(row) for row in rows.collect()))
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
-        return sorted(found)
+        return sorted(results)
     finally:
         for name, old in before.items():
             if old is None:
@@ -100,10 +101,10 @@ def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict
 
 
 def newest_state_file(checkpoint: Path, kind: str) -> Path:
-    """Return the newest ``changelog`` or ``zip`` (or one of the ``sst`` files) of the first partition's store.
+    """Return the newest ``changelog`` or ``zip`` (or an ``sst`` file) of the first partition's store.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
     """
     files = sorted(
         (path for path in (checkpoint / "state" / "0" / "0").rglob(f"*.{kind}")),
@@ -136,10 +137,10 @@ def flip(share: float) -> Callable[[Path], None]:
 
 
 def lose_records(spark: Any, path: Path, count: int) -> None:
-    """End a changelog behind one of its records, in a well-formed stream: where a cut need not show.
+    """End a changelog after one of its records, as a well-formed stream, so that the cut may go unnoticed.
 
     Args:
-        count: of the last records that go; with 0 it is only the mark of the end.
+        count: number of removed records at the end; 0 removes only the end mark.
     """
     jvm = spark._jvm
     reader = jvm.net.jpountz.lz4.LZ4BlockInputStream(jvm.java.io.FileInputStream(str(path)))
@@ -216,16 +217,16 @@ def trials(spark: Any, home: Path, name: str, made: Checkpoint, kind: str, now: 
             continue
         damage(newest)
         try:
-            found = run(spark, made.inputs, copy, f"{name} {kind} {what}", now)
+            result = run(spark, made.inputs, copy, f"{name} {kind} {what}", now)
         except Exception as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             causes = [line.strip() for line in lines if line.startswith(("Caused by", "pillarbox."))]
-            said = (causes or lines or [type(error).__name__])[-1][:160]
+            message = (causes or lines or [type(error).__name__])[-1][:160]
             outcome = "noticed"
         else:
-            outcome, said = ("harmless" if found == made.right else "SILENT"), ""
+            outcome, message = ("harmless" if result == made.right else "SILENT"), ""
         shutil.rmtree(copy)
-        yield Trial(name, kind, what, outcome, said)
+        yield Trial(name, kind, what, outcome, message)
 
 
 def main(home: Path, names: list[str]) -> None:
@@ -234,13 +235,13 @@ def main(home: Path, names: list[str]) -> None:
         for name in names or SETTINGS:
             settings = SETTINGS[name]
             folder = home / kind / name.replace(" ", "-")
-            made = make(spark, folder, f"{name} {kind}", {**settings, **more})
-            for trial in trials(spark, folder, name, made, kind, settings):
+            checkpoint = make(spark, folder, f"{name} {kind}", {**settings, **more})
+            for trial in trials(spark, folder, name, checkpoint, kind, settings):
                 print(json.dumps([spark.version, *vars(trial).values()]), flush=True)
             if name == "nothing":
-                # An older checkpoint goes on when the settings come.
-                found = run(spark, made.inputs, made.path, "settings came", SETTINGS["both"])
-                print(json.dumps([spark.version, "older checkpoint", kind, found == made.right]), flush=True)
+                # An older checkpoint continues with the new settings.
+                result = run(spark, checkpoint.inputs, checkpoint.path, "settings came", SETTINGS["both"])
+                print(json.dumps([spark.version, "older checkpoint", kind, result == checkpoint.right]), flush=True)
     spark.stop()
 
 

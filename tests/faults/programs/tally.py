@@ -1,7 +1,6 @@
-"""A state value of the fault tests with code of its own, which runs when it is pickled and when it is unpickled.
+"""A state value with code that runs when it is pickled and unpickled.
 
-Unpickling compares and adds up objects of a dataclass that is frozen and has slots: such code needs the real objects,
-with all that they hold.
+Unpickling compares and adds objects of a frozen dataclass with slots, which needs the real objects with all fields.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ _PARTS = 3
 
 @dataclass(frozen=True, order=True)
 class Seen:
-    """Records that came one after the other.
+    """Consecutive records.
 
     Attributes:
-        last: the id of the last one.
-        count: how many there are.
+        last: id of the last record.
+        count: number of records.
     """
 
     last: int
@@ -34,15 +33,15 @@ class Seen:
 
 
 class Tally:
-    """A mutable state value: the records of a key. Pickling and unpickling it may fail.
+    """A mutable state value: the records of a key. Pickling and unpickling may fail.
 
     Args:
-        faults: the directory of the faults that it passes by.
+        faults: the directory of its faults.
         parts: the records so far, in order.
 
     Attributes:
-        n: the number of records.
-        last: the id of the last record; -1: there is none.
+        n: number of records.
+        last: id of the last record, or -1.
     """
 
     def __init__(self, faults: str, parts: tuple[Seen, ...] = ()) -> None:

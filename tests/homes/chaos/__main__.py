@@ -1,11 +1,11 @@
 """Two queries in each of two sessions, under faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
 
 Each session has a daemon, whose workers run the epochs of its queries; a query has three state partitions, whose homes
-count records by key. Each epoch's results are compared with what its query has committed. A fault hits a starter, a
+count records by key. Each epoch's results are compared with the query's committed state. A fault hits a starter, a
 home, a worker (a relay), a daemon or the executor: it is killed, or stopped for some time; or sockets vanish, so that
 connections are refused; or Spark's state is slow.
 
-In the end all processes and all files have to be gone. The last line is one JSON object.
+Finally all processes and all files must have disappeared. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def work(told: Any) -> Any:
 
 
 class Cluster:
-    """The executor, its daemons and workers, which come again when they have ended."""
+    """The executor, its daemons and workers, which are restarted after they end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -154,7 +154,7 @@ class Running(threading.Thread):
         self.last = ""
         self.epochs = 0
         self.is_over = False
-        # When the present epoch began, and how long the longest took since somebody asked (seconds).
+        # The current epoch's start, and the longest duration since the last read (seconds).
         self.began = time.monotonic()
         self._longest = 0.0
 
@@ -171,12 +171,12 @@ class Running(threading.Thread):
             rows = [self._random.randrange(12) for _ in range(self._random.randrange(1, 8))]
             out = self._epoch(rows)
             self._longest = max(self._longest, time.monotonic() - self.began)
-            wanted = []
+            expected = []
             for row in rows:
                 self._counted[row] += 1
-                wanted.append((row, self._counted[row]))
-            if sorted(out) != sorted(wanted):
-                self.wrong.append(f"{self.label}, epoch {self.epochs}: {sorted(out)} instead of {sorted(wanted)}")
+                expected.append((row, self._counted[row]))
+            if sorted(out) != sorted(expected):
+                self.wrong.append(f"{self.label}, epoch {self.epochs}: {sorted(out)} instead of {sorted(expected)}")
             self.epochs += 1
             time.sleep(0.01)
 
@@ -189,8 +189,8 @@ class Running(threading.Thread):
                 continue  # the executor has just ended
             worker = self._random.choice(self._workers)
             try:
-                told = (self.label, f"run of {self.label}", self._most, next(self.attempts))
-                send(worker.connected, (*told, self._state, rows, self.slow))
+                header = (self.label, f"run of {self.label}", self._most, next(self.attempts))
+                send(worker.connected, (*header, self._state, rows, self.slow))
                 answer = receive(worker.connected)
             except (OSError, EOFError):
                 self.failures["worker"] += 1
@@ -206,13 +206,13 @@ class Running(threading.Thread):
 
 
 class Faults:
-    """What happens to the cluster."""
+    """Faults of the cluster."""
 
     def __init__(self, cluster: Cluster, queries: list[Running], rng: random.Random, stop: float) -> None:
         self._cluster, self._queries, self._random, self._stop = cluster, queries, rng, stop
 
     def happen(self, kind: str) -> float | None:
-        """Let a fault happen; return how long it lasted (seconds), or None where there was nothing to hit."""
+        """Cause a fault; return its duration (seconds), or None without a target."""
         if kind == "refuse":
             return self._refuse()
         if kind == "slow":
@@ -225,10 +225,10 @@ class Faults:
             self._cluster.begin_again()
             return 0.0
         how, _, what = kind.partition(" ")
-        found = sorted(pid for pid, each in members(self._cluster.pid).items() if each == what)
-        if not found:
+        results = sorted(pid for pid, each in members(self._cluster.pid).items() if each == what)
+        if not results:
             return None
-        pid = self._random.choice(found)
+        pid = self._random.choice(results)
         with suppress(ProcessLookupError):
             if how == "kill":
                 os.killpg(pid, signal.SIGKILL) if what == "daemon" else os.kill(pid, signal.SIGKILL)
@@ -242,11 +242,11 @@ class Faults:
         """Let a starter's or a home's socket vanish."""
         name = sockets.executor_name(self._cluster.pid)
         folder = Path(sockets._address(""))
-        found = sorted(path for path in folder.iterdir() if path.name.startswith(name) and "," not in path.name)
-        if not found:
+        results = sorted(path for path in folder.iterdir() if path.name.startswith(name) and "," not in path.name)
+        if not results:
             return None
         with suppress(FileNotFoundError):
-            self._random.choice(found).unlink()
+            self._random.choice(results).unlink()
         return 0.0
 
 
@@ -262,7 +262,7 @@ def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
     inflicted = Faults(cluster, queries, rng, stop)
     while sum(happened.values()) < faults and not any(query.wrong for query in queries):
         epochs = [query.epochs for query in queries]
-        wait_for_epochs(cluster, queries, [each + 3 for each in epochs])
+        wait_for_epochs(cluster, queries, [epoch + 3 for epoch in epochs])
         for query in queries:
             query.longest()
         kind = rng.choice(KINDS)
@@ -273,7 +273,7 @@ def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
         happened[kind] += 1
         print(f"{sum(happened.values()):4} {kind:14}", end="", flush=True)
         epochs = [query.epochs for query in queries]
-        wait_for_epochs(cluster, queries, [each + 1 for each in epochs])
+        wait_for_epochs(cluster, queries, [epoch + 1 for epoch in epochs])
         took = max(query.longest() for query in queries)
         # A starter that hangs is replaced, however long it would have hung.
         allowed = LATE_OF_STARTER if kind.endswith("starter") else lasted + LATE
@@ -294,7 +294,7 @@ def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
         "epochs": sum(query.epochs for query in queries),
         "failures": dict(sum((query.failures for query in queries), Counter())),
         "worst_seconds": {kind: round(each, 1) for kind, each in sorted(worst.items())},
-        "wrong": [each for query in queries for each in query.wrong],
+        "wrong": [finding for query in queries for finding in query.wrong],
         "late": late,
         "left": left_behind(cluster),
     }
@@ -305,7 +305,7 @@ def wait_for_epochs(cluster: Cluster, queries: list[Running], wanted: list[int],
     while any(query.epochs < each for query, each in zip(queries, wanted)):
         if time.monotonic() > deadline:
             for pid in members(cluster.pid):
-                os.kill(pid, signal.SIGUSR1)  # where it is, for all threads
+                os.kill(pid, signal.SIGUSR1)  # log its stack, for all threads
             stuck = [f"{query.label}: {dict(query.failures)} {query.last}" for query in queries if query.is_stuck()]
             raise TimeoutError(f"no epoch has ended for {within} s: {stuck}")
         time.sleep(0.01)
@@ -315,9 +315,9 @@ def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
     """Return the processes and files that are left when the executors have ended."""
     deadline = time.monotonic() + within
     while True:
-        left = [f"{kind} {pid}" for each in cluster.executors for pid, kind in members(each).items()]
+        left = [f"{kind} {pid}" for executor in cluster.executors for pid, kind in members(executor).items()]
         left = [each for each in left if not each.startswith(("worker", "daemon"))]  # Spark ends these
-        names = tuple(f"{each}-" for each in cluster.executors)
+        names = tuple(f"{executor}-" for executor in cluster.executors)
         left += [name for name in os.listdir(sockets._address("")) if name.startswith(names) and is_in_use(name)]
         if not left or time.monotonic() > deadline:
             return left
@@ -325,7 +325,7 @@ def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
 
 
 def is_in_use(name: str) -> bool:
-    """Tell whether a file is more than a lock that nobody holds: the next starter removes these."""
+    """Return whether a file is more than an unheld lock, which the next starter removes."""
     name, is_lock, _ = name.partition(",lock")
     file = sockets.lock(name) if is_lock else None
     if file is None:
@@ -347,9 +347,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.tempdir = folder
         import_and_freeze()
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-        said = run(seed, options.faults, options.stop, options.most)
-    print(json.dumps(said), flush=True)
-    return 1 if said["wrong"] or said["late"] or said["left"] else 0
+        result = run(seed, options.faults, options.stop, options.most)
+    print(json.dumps(result), flush=True)
+    return 1 if result["wrong"] or result["late"] or result["left"] else 0
 
 
 if __name__ == "__main__":

@@ -32,6 +32,6 @@ def test_nothing_is_lost_doubled_or_left_behind(seed: int, faults: int, most: in
         text=True,
         check=False,
     )
-    said = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
-    assert (said.get("wrong"), said.get("left"), said.get("late")) == ([], [], []), ran.stdout + ran.stderr
-    assert sum(said["faults"].values()) == faults
+    output = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
+    assert (output.get("wrong"), output.get("left"), output.get("late")) == ([], [], []), ran.stdout + ran.stderr
+    assert sum(output["faults"].values()) == faults

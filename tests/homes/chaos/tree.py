@@ -34,7 +34,7 @@ def receive(connected: socket.socket) -> Any:
     """Receive a message.
 
     Raises:
-        EOFError: the other end has gone.
+        EOFError: the other end has closed.
     """
     return pickle.loads(_read(connected, _SIZE.unpack(_read(connected, _SIZE.size))[0]))
 
@@ -65,10 +65,10 @@ class Process:
             OSError: it has ended.
             EOFError: likewise.
         """
-        mine, other = socket.socketpair()
+        parent, other = socket.socketpair()
         with other:
             socket.send_fds(self.connected, [kind.encode()], [other.fileno()])
-        return Process(receive(mine), mine)
+        return Process(receive(parent), parent)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         with suppress(ProcessLookupError):
@@ -77,20 +77,20 @@ class Process:
 
 def executor(work: Callable[[Any], Any]) -> Process:
     """Fork an executor, whose workers answer messages by calling ``work``."""
-    mine, other = socket.socketpair()
+    parent, other = socket.socketpair()
     pid = os.fork()
     if not pid:
         _close_all_but(other.fileno())
         os.setsid()
         _serve(other, work)
     other.close()
-    return Process(pid, mine)
+    return Process(pid, parent)
 
 
 def _serve(asked: socket.socket, work: Callable[[Any], Any]) -> NoReturn:
-    """Be an executor or a daemon: fork what is asked for, until the other end has gone."""
+    """Act as an executor or a daemon: fork requested processes until the other end closes."""
     with suppress(OSError):
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended children
         while True:
             kind, [*files], _, _ = socket.recv_fds(asked, 16, 1)
             if not kind:
@@ -147,17 +147,17 @@ def _close_all_but(*kept: int) -> None:
 
 
 def members(executor: int) -> dict[int, str]:
-    """Return the living processes of an executor's session, with what each is."""
-    found = {}
+    """Return the living processes of an executor's session, with their kinds."""
+    results = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             fields = status(int(path.name))
             state, parent, group, session = fields[0], *map(int, fields[1:4])
             if session == executor and state not in "ZX":
-                found[int(path.name)] = parent, group
-    daemons = {pid for pid, (parent, group) in found.items() if parent == executor and group == pid}
+                results[int(path.name)] = parent, group
+    daemons = {pid for pid, (parent, group) in results.items() if parent == executor and group == pid}
     kinds = {}
-    for pid, (_, group) in found.items():
+    for pid, (_, group) in results.items():
         if pid == executor:
             kinds[pid] = "executor"
         elif pid in daemons:

@@ -53,14 +53,14 @@ class Log:
 
 
 def settle(harness: Any) -> None:
-    """Let the event loop come to rest, then the mailbox."""
+    """Run the event loop until idle, then the mailbox."""
 
     async def turns() -> None:
         for _ in range(6):
             await asyncio.sleep(0)
 
     operator: AsyncWaitOperator = harness.operator
-    for _ in range(2):  # what the mailbox does may begin requests
+    for _ in range(2):  # mails may begin requests
         operator.in_flight.host.thread.call(turns)
         harness._settle()
 

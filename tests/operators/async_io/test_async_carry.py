@@ -26,7 +26,7 @@ TIMEOUT = 1000
 
 
 class Tail(StreamOperator):
-    """Keeps values and watermarks in the order in which they come out."""
+    """Collects values and watermarks in output order."""
 
     def __init__(self, context: OperatorContext) -> None:
         super().__init__(context)
@@ -39,12 +39,12 @@ class Tail(StreamOperator):
         self.received.append(Watermark(timestamp))
 
     def take(self) -> list[Any]:
-        taken, self.received = self.received, []
-        return taken
+        received, self.received = self.received, []
+        return received
 
 
 class Resident:
-    """A task that lives in a process of its own, with a service of its own."""
+    """A task in its own process, with its own service."""
 
     def __init__(self, store: MemoryChunkStore, clock: ManualProcessingTimeService, **options: Any) -> None:
         options = {"timeout": TIMEOUT, "on_barrier": "carry", **options}
@@ -58,18 +58,18 @@ class Resident:
         _, self.operator, self.tail = self.task.chain.operators
 
     def run_epoch(self, *values: Any) -> list[Any]:
-        """Run an epoch of the subtask here; gives what came out."""
+        """Run an epoch of the subtask here, and return its output."""
         records = [Records(list(values), list(range(len(values))))] if values else []
         run_shuffled(self.task, self.store, *records)
         self.turn()
         return list(self.tail.take())
 
     def ask(self, *values: Any) -> None:
-        """Run an epoch, and another one, whose state tells that the requests have begun."""
+        """Run an epoch, and another one whose state has begun requests."""
         assert [*self.run_epoch(*values), *self.run_epoch()] == []
 
     def turn(self) -> None:
-        """Let what was submitted begin."""
+        """Begin submitted requests."""
 
         async def turns() -> None:
             for _ in range(6):
@@ -98,7 +98,7 @@ def clock():
 
 @pytest.fixture
 def pair(clock):
-    """Two residents of one subtask, of which the first one begins."""
+    """Two residents of one subtask; the first one begins."""
     store = MemoryChunkStore()
     residents = [Resident(store, clock), Resident(store, clock)]
     yield residents
@@ -146,7 +146,7 @@ def test_a_request_times_out_by_when_it_was_asked_first(pair, clock):
 
 
 def test_a_request_whose_time_ran_out_meanwhile_is_asked_before_it_is_given_up(pair, clock):
-    """A restart takes longer than a timeout: that is no reason to give up what nobody was asked about since."""
+    """A restart takes longer than a timeout, which must not expire requests that were not sent again."""
     first, second = pair
     first.ask("a", "b")
     first.task.cancel()
@@ -185,7 +185,7 @@ def test_what_waits_for_its_turn_is_not_given_up_unasked(clock):
 
 
 class SetClock(ManualProcessingTimeService):
-    """A clock whose wall clock somebody sets: no time passes, and timers wait as long as before."""
+    """A clock with a settable wall clock: no time passes, and timers wait as long as before."""
 
     ahead = 0
 
@@ -234,7 +234,7 @@ def test_watermarks_stay_in_their_places(clock, ordered):
     first.operator.process_watermark(7)
     first.operator.in_flight.process_records(Records(["c"], [8]))
     first.turn()
-    # As of another epoch: what has come in is in the state.
+    # Like another epoch: the received records are in the state.
     assert first.run_epoch() == []
     first.answer("b", "B")
     first.answer("c", "C")
@@ -290,7 +290,7 @@ REQUESTS: list[tuple[Any, ...]] = [
     ],
 )
 def test_requests_of_other_batch_sizes(function, size, sizes):
-    """In batches of whatever size, and without the time of the first ask."""
+    """In batches of any size, and without the time of the first request."""
     SIZES.clear()
     with Harness(carrying(function, batch_size=size)) as h:
         h.operator.restore_state(REQUESTS)

@@ -1,4 +1,4 @@
-"""Carried requests of a task that dies at random, against what must hold whatever happens (A7)."""
+"""Carried requests of a task that dies at random, against invariants (A7)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CarryMachine(RuleBasedStateMachine):
         prepare = resident.operator.prepare_snapshot_pre_barrier
 
         def prepare_when_all_has_begun(checkpoint_id: int) -> None:
-            """Whether the state tells that a request has begun must not depend on who is faster: the loop has been."""
+            """Whether the state has begun requests must not depend on timing: the loop has run."""
             resident.turn()
             prepare(checkpoint_id)
             resident.turn()
@@ -47,7 +47,7 @@ class CarryMachine(RuleBasedStateMachine):
         resident.operator.prepare_snapshot_pre_barrier = prepare_when_all_has_begun
         return resident
 
-    # -- what happens --
+    # -- events --
 
     @rule(records=st.integers(0, 3))
     def epoch(self, records: int) -> None:
@@ -70,11 +70,11 @@ class CarryMachine(RuleBasedStateMachine):
         left = {outcome[1] if isinstance(outcome, tuple) else outcome for outcome in self.out}
         for value in resident.service.waiting:
             assert value not in left
-            # It is a last chance, where it was asked here only now.
+            # It gets a last chance if it was only sent now.
             assert now < self.asked[value] + TIMEOUT or answering is not None, "not given up in time"
 
     def answer_all_that_is_overdue(self, resident: Resident) -> Any:
-        """The epoch will wait for what nobody was asked about here before its time ran out."""
+        """The epoch waits for requests that were not sent here before their timeout."""
         now = self.clock.current_processing_time()
         if all(now < asked + TIMEOUT for asked in self.asked.values()):
             return None
@@ -121,7 +121,7 @@ class CarryMachine(RuleBasedStateMachine):
         self.resident.task.cancel()
         self.resident = self.new_resident()
 
-    # -- what holds --
+    # -- invariants --
 
     @invariant()
     def at_most_capacity_under_way_and_each_asked_once(self) -> None:

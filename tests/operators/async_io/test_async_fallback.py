@@ -134,7 +134,7 @@ def test_a_fallback_that_raises_fails_the_task():
 
     with pytest.raises(OperatorError, match=r"the fallback failed at the record 2, which had failed with Conn.*not 2"):
         env(1, 2).map_async(odd, on_failure=fallback(broken)).execute_and_collect()
-    with pytest.raises(OperatorError, match=r"fallback\(\) returned 5 for the record 2: it has to return a list"):
+    with pytest.raises(OperatorError, match=r"fallback\(\) returned 5 for the record 2: return a list"):
         five = fallback(lambda value, error: 5)
         AsyncDataStream.ordered_wait(env(1, 2), Odd(), "1 minute", on_failure=five).execute_and_collect()
 
@@ -153,7 +153,7 @@ def test_a_fallback_of_another_kind_is_refused():
 
 
 class Sizes(AsyncBatchFunction):
-    """Tells for each record how many were in its batch."""
+    """Returns each record's batch size."""
 
     async def open(self, runtime_context):
         self.opened = runtime_context.get_task_name()
@@ -304,7 +304,7 @@ WRONGLY: Any = AsyncDataStream
         (
             lambda s: WRONGLY.ordered_wait(s, Odd(), 1, on_failure="x"),
             ProgramError,
-            r"on_failure is .*or fallback\(f\)",
+            r"on_failure must be .*or fallback\(f\)",
         ),
         (
             lambda s: WRONGLY.ordered_wait(s, Sizes(), 1),
@@ -316,11 +316,11 @@ WRONGLY: Any = AsyncDataStream
             ProgramError,
             "takes an instance of an AsyncBatchFunction",
         ),
-        (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, None), ProgramError, "batch_size is a whole number"),
-        (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, 0), ProgramError, "batch_size is a whole number"),
+        (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, None), ProgramError, "batch_size must be a whole number"),
+        (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, 0), ProgramError, "batch_size must be a whole number"),
         (lambda s: WRONGLY.ordered_wait_batch(s, Sizes(), 1, 2, cache=AsyncCache()), TypeError, "argument 'cache'"),
         (lambda s: WRONGLY.unordered_wait_batch([], Sizes(), 1, 2), ProgramError, "takes a DataStream"),
-        (lambda s: s.map_async(Sizes()), ProgramError, "an AsyncBatchFunction: give it to"),
+        (lambda s: s.map_async(Sizes()), ProgramError, "an AsyncBatchFunction: pass it to"),
     ],
 )
 def test_wrong_options_are_refused(build, kind, says):
@@ -333,5 +333,5 @@ def test_a_batch_function_that_is_no_coroutine_function():
         def async_invoke_batch(self, values):
             return values
 
-    with pytest.raises(ProgramError, match=r"Plain.async_invoke_batch\(\) has to be an async def"):
+    with pytest.raises(ProgramError, match=r"Plain.async_invoke_batch\(\) must be an async def"):
         AsyncDataStream.ordered_wait_batch(env(1), Plain(), 1, 2)

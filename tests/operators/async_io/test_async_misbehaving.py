@@ -1,4 +1,4 @@
-"""Functions that raise what is no Exception, hang, or do not heed their cancellation: an error, but no hang."""
+"""Functions that raise a BaseException, hang, or ignore cancellation cause an error, but no hang."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def collect(function: Any, records: Any = range(3), **options: Any) -> list[Any]
     return list(env.from_collection(records).map_async(function, **options).execute_and_collect())
 
 
-# -- whatever a function raises --
+# -- raised errors --
 
 
 @pytest.mark.parametrize("plain", [True, False])
@@ -121,7 +121,7 @@ def test_a_function_that_stops_the_loop_does_not_end_it():
 
 def test_stop_iteration_of_a_plain_function():
     def ask(value):
-        return next(known for known in [0, 2] if known == value)
+        return next(number for number in [0, 2] if number == value)
 
     with pytest.raises(OperatorError, match="failed at the record 1: RuntimeError: the function raised StopIteration"):
         collect(ask, timeout=None)
@@ -216,7 +216,7 @@ def pass_time(h: Any, milliseconds: int) -> None:
     h.advance_processing_time(milliseconds)
 
 
-# -- what hangs --
+# -- hangs --
 
 
 class Stubborn:
@@ -239,7 +239,7 @@ STOP = threading.Event()
 
 @pytest.fixture(autouse=True)
 def stop(monkeypatch):
-    """What tests leave running ends with them; cancellation is to be heeded soon, but no loop is too slow."""
+    """Ends the tests' remaining work; cancellation must be quick, but no loop is too slow."""
     STOP.clear()
     monkeypatch.setattr(workers, "_HEED", 0.01)
     monkeypatch.setattr(workers, "_HEARS", 60.0)
@@ -419,7 +419,7 @@ def test_a_coroutine_that_blocks_the_loop_is_reported_once(monkeypatch, caplog):
     assert record.message.endswith(" (operator 'map_async: ask')")
 
 
-# -- what belongs to a request alone --
+# -- per request --
 
 
 SEEN: list[Any] = []
@@ -470,7 +470,7 @@ def test_cached_results_are_nobodys_to_change():
     assert SEEN == [1]
 
 
-# -- what is refused, and what is not --
+# -- refusals --
 
 
 def test_only_a_partial_is_looked_into():
@@ -499,7 +499,7 @@ def test_a_generator_is_refused(asynchronous):
     def plainly(value):
         yield value
 
-    with pytest.raises(ProgramError, match=r"map_async\(\) got .*which yields: give it a function that returns"):
+    with pytest.raises(ProgramError, match=r"map_async\(\) got .*which yields: pass a function that returns"):
         collect(several if asynchronous else plainly)
 
 
@@ -508,9 +508,12 @@ def test_a_generator_is_refused(asynchronous):
     [
         ({"timeout": -5}, r"map_async\(\): timeout: a duration cannot be negative: -5"),
         ({"batch_timeout": -5, "batch_size": 2}, r"map_async\(\): batch_timeout: a duration cannot be negative: -5"),
-        ({"rate_limit": float("inf")}, r"map_async\(\): rate_limit is .*a finite number.*not inf"),
-        ({"rate_limit": float("nan")}, r"map_async\(\): rate_limit is requests per second, a number above 0, not nan"),
-        ({"job_rate_limit": float("inf")}, r"map_async\(\): job_rate_limit is .*a finite number"),
+        ({"rate_limit": float("inf")}, r"map_async\(\): rate_limit must be .*a finite number.*not inf"),
+        (
+            {"rate_limit": float("nan")},
+            r"map_async\(\): rate_limit must be requests per second, a number above 0, not nan",
+        ),
+        ({"job_rate_limit": float("inf")}, r"map_async\(\): job_rate_limit must be .*a finite number"),
     ],
 )
 def test_the_option_is_named(options, words):
@@ -571,7 +574,7 @@ def test_a_job_rate_limit_in_a_program():
 
 
 def test_what_heeds_no_cancellation_does_not_hang_the_process():
-    """As garbage, the coroutine would spin where it is collected; it is held for good, up to the process's end."""
+    """As garbage, the coroutine would spin in the collector; it is held until the process ends."""
     program = """
 import asyncio, gc, threading
 from pillarbox._operators.async_io.loop import event_loop

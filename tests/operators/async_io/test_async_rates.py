@@ -53,9 +53,9 @@ class TooManyRequests(Exception):
 
 def harness(**options: Any) -> Any:
     options = {"timeout": None, **options}
-    made: Any = Harness(node(AsyncWaitOperator, "ask", Service(), AsyncOptions("map_async", **options)))
-    made.operator.function.clock = made.processing_time_service
-    return made
+    created: Any = Harness(node(AsyncWaitOperator, "ask", Service(), AsyncOptions("map_async", **options)))
+    created.operator.function.clock = created.processing_time_service
+    return created
 
 
 @pytest.mark.parametrize("option", ["rate_limit", "job_rate_limit", "budgets"])
@@ -92,7 +92,7 @@ def test_units_cost_what_the_result_says():
         h.push_all(range(3))
         h.end_input(time_passes="1 minute")
         times = h.operator.function.times
-    # (Those that were let begin before the first cost was known are the overshoot that is allowed.)
+    # Requests that began before the first cost was known are the permitted overshoot.
     assert (times[1] <= 100 and times[2] <= 200) or times[2] >= 5_000
 
 
@@ -191,7 +191,7 @@ async def echo(value: Any) -> Any:
 
 
 def test_subtasks_and_operators_share_a_budget_by_its_name():
-    """Sixteen subtasks and two operators in one process: what one has used up, the others wait for."""
+    """Sixteen subtasks and two operators in one process: all wait for the shared budget."""
     budget = Budget("model", requests=100)
 
     def build(env: Any, numbers: Any) -> Any:

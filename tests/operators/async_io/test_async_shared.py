@@ -1,4 +1,4 @@
-"""What the subtasks of an async operator share that live in one process: event loop, places, results, limits."""
+"""Shared resources of an async operator's subtasks in one process: event loop, slots, results, limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.nodes import node
 
 
 class Service(Function):
-    """Answers a value when it is told to; each subtask has a copy, as from a pickle."""
+    """Answers a value on request; each subtask has a copy, as from a pickle."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -51,7 +51,7 @@ class Service(Function):
             assert self._changed.wait_for(lambda: len(self.asked) >= count, 60)
 
     def settle(self) -> None:
-        """Wait until the loop has done what is ready, and what follows from it."""
+        """Run the loop until idle."""
 
         async def pause() -> None:
             for _ in range(10):
@@ -93,7 +93,7 @@ ALIKE = [
 
 @pytest.mark.parametrize("key", [None, lambda value: value])
 def test_equal_records_of_different_types_share_no_answer(key):
-    """Those that look alike do, also NaN, which equals nothing."""
+    """Equal-looking records share one, also NaN, which equals nothing."""
     numbers = iter(range(1000))
 
     async def ask(value):
@@ -107,13 +107,13 @@ def test_equal_records_of_different_types_share_no_answer(key):
 
 
 def test_a_resource_is_made_once_and_closed_with_its_last_share():
-    made: list[Any] = []
+    resources: list[Any] = []
 
     class Resource:
         is_closed = False
 
         def __init__(self) -> None:
-            made.append(self)
+            resources.append(self)
 
         def close(self) -> None:
             self.is_closed = True
@@ -121,13 +121,13 @@ def test_a_resource_is_made_once_and_closed_with_its_last_share():
     shared = SharedResources()
     one, two = shared.lease("a", Resource), shared.lease("a", Resource)
     other = shared.lease("b", Resource)
-    assert one.resource is two.resource is made[0] and other.resource is made[1] and len(made) == 2
+    assert one.resource is two.resource is resources[0] and other.resource is resources[1] and len(resources) == 2
     one.release()
-    assert not made[0].is_closed
+    assert not resources[0].is_closed
     two.spoil()
-    assert two.is_spoilt and shared.lease("a", Resource).resource is made[2]
+    assert two.is_spoilt and shared.lease("a", Resource).resource is resources[2]
     two.release()
-    assert [each.is_closed for each in made] == [True, False, False]
+    assert [each.is_closed for each in resources] == [True, False, False]
 
 
 def test_they_share_a_loop_which_ends_with_the_last_of_them():
@@ -153,7 +153,7 @@ def test_capacity_is_theirs_together_and_nobody_waits_for_ever():
         service.await_asked(3)
         two.push_all(["x", "y"])
         service.await_asked(4)
-        # All are taken, and who has none may always have one.
+        # All slots are taken, and a subtask without one may always have one.
         assert service.asked == ["a", "b", "c", "x"]
         service.answer("x")
         service.await_asked(5)
@@ -176,7 +176,7 @@ def test_who_waits_in_line_has_the_next_place():
         service.await_asked(2)
         two.push_all([11, 12, 13, 14])
         service.await_asked(3)
-        # What is answered, and what is asked then. Two are under way, and one more of whoever would have none.
+        # Answers, and the requests that follow. Two are in flight, plus one of a subtask that would have none.
         for value, asked in [(11, [12]), (1, []), (12, [13]), (2, [14, 3]), (13, []), (14, [4])]:
             before = len(service.asked)
             service.answer(value)

@@ -123,7 +123,7 @@ def test_no_more_than_capacity_at_a_time_and_all_of_it():
 
 
 def test_a_full_queue_holds_back_its_input():
-    """The records of a run wait outside: what is held is bounded by capacity."""
+    """The run's records wait outside: the capacity bounds the held records."""
     with harness(Service(), capacity=2) as h:
         service = h.operator.function
         worker = threading.Thread(target=_answer_all, args=(h.operator, service, 40))
@@ -140,7 +140,7 @@ def test_a_full_queue_holds_back_its_input():
 
 
 def _answer_all(operator: AsyncWaitOperator, service: Service, count: int) -> None:
-    answered: set[object] = set()  # the loop may not have come to the last answer yet
+    answered: set[object] = set()  # the loop may not have reached the last answer yet
     while len(answered) < count:
         time.sleep(0.001)
         for value in list(service.waiting):
@@ -273,9 +273,7 @@ def test_a_result_that_is_no_list_says_so():
 
     with (
         harness(Wrong()) as h,
-        pytest.raises(
-            OperatorError, match=r"'ask': async_invoke\(\) returned 5 for the record 5: it has to return a list"
-        ),
+        pytest.raises(OperatorError, match=r"'ask': async_invoke\(\) returned 5 for the record 5: return a list"),
     ):
         h.push(5)
         h.drain()
@@ -499,7 +497,7 @@ def test_cached_results_are_not_shared():
 def test_a_key_that_cannot_be_hashed():
     with (
         harness(Flaky(0), cache=AsyncCache()) as h,
-        pytest.raises(OperatorError, match=r"cache key \[1\].*AsyncCache a key"),
+        pytest.raises(OperatorError, match=r"cache key \[1\].*pass a key to AsyncCache"),
     ):
         h.push([1])
 
@@ -508,7 +506,7 @@ def test_a_key_that_cannot_be_hashed():
 
 
 class Client(Function):
-    """Knows where it was opened, asked and closed."""
+    """Notes where it was opened, asked and closed."""
 
     log: list[tuple[str, str]] = []
 
@@ -569,14 +567,14 @@ def test_state_is_refused():
         async def async_invoke(self, value):
             return [value]
 
-    with pytest.raises(ProgramError, match="keyed state 'n', but it runs outside the mailbox thread"):
+    with pytest.raises(ProgramError, match="keyed state 'n' outside of the mailbox thread"):
         harness(Greedy())
 
 
 def test_async_open_is_for_async_functions():
     class Confused(MapFunction):
         async def open(self, runtime_context):
-            """What would await it?"""
+            """nothing could await it"""
 
         def map(self, value):
             return value
@@ -596,7 +594,7 @@ def test_close_gives_up_what_is_under_way():
 
 
 def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
-    """Closing must not wait for ever for a loop that does not come to hear of it."""
+    """Closing must not wait forever for a blocked loop."""
     monkeypatch.setattr(workers, "GRACE", 0.05)
     monkeypatch.setattr(workers, "_HEARS", 0.05)
     monkeypatch.setattr(event_loop, "GRACE", 0.05)
@@ -742,13 +740,13 @@ def test_carried_requests_of_an_operator_that_is_gone():
         snapshot = h.snapshot()
     with ProgramTestHarness(counted, snapshot=snapshot) as h:
         h.push("source", "b")
-        with pytest.raises(CheckpointMismatchError, match="holds what operator 'ask' had not finished"):
+        with pytest.raises(CheckpointMismatchError, match="contains unfinished work of operator 'ask'"):
             h.run_epoch()
 
 
 def test_carry_needs_a_shuffle():
     stream = env().from_collection([1]).map_async(Gate(), on_barrier="carry")
-    with pytest.raises(ProgramError, match=r"'map_async: Gate' carries.*before the first shuffle: put key_by"):
+    with pytest.raises(ProgramError, match=r"'map_async: Gate' carries.*call key_by"):
         stream.execute_and_collect()
 
 
@@ -803,21 +801,25 @@ async def some(value):
 @pytest.mark.parametrize(
     ("function", "options", "words"),
     [
-        (some, {"capacity": 0}, "capacity is a whole number of at least 1, not 0"),
+        (some, {"capacity": 0}, "capacity must be a whole number of at least 1, not 0"),
         (some, {"timeout": "soon"}, "not a duration: 'soon'"),
-        (some, {"timeout": 0}, "timeout has to be at least one millisecond"),
-        (some, {"retry": "often"}, "retry is an AsyncRetryStrategy, or the number of further attempts, not 'often'"),
-        (some, {"batch_timeout": 5}, "batch_timeout is for the batch form"),
-        (some, {"batch_size": 1.5}, "batch_size is a whole number"),
-        (some, {"rate_limit": -1}, "rate_limit is requests per second, a number above 0, not -1"),
-        (some, {"job_rate_limit": "fast"}, "job_rate_limit is requests per second"),
-        (some, {"cache": 10}, "cache is an AsyncCache, not 10"),
-        (some, {"cache": AsyncCache(), "batch_size": 2}, "cache is for single requests"),
-        (some, {"on_failure": "ignore"}, r'on_failure is "fail", "drop", an OutputTag or fallback\(f\)'),
-        (some, {"on_barrier": "wait"}, 'on_barrier is "drain" or "carry"'),
-        (some, {"ordered": "yes"}, "ordered is True or False"),
-        (Service(), {}, r"an AsyncFunction: give it to AsyncDataStream.ordered_wait\(\)"),
-        (Service, {}, "give it a function"),
+        (some, {"timeout": 0}, "timeout must be at least one millisecond"),
+        (
+            some,
+            {"retry": "often"},
+            "retry must be an AsyncRetryStrategy, such as .*, or the number of further attempts, not 'often'",
+        ),
+        (some, {"batch_timeout": 5}, "batch_timeout must be None without a batch_size"),
+        (some, {"batch_size": 1.5}, "batch_size must be a whole number"),
+        (some, {"rate_limit": -1}, "rate_limit must be requests per second, a number above 0, not -1"),
+        (some, {"job_rate_limit": "fast"}, "job_rate_limit must be requests per second"),
+        (some, {"cache": 10}, "cache must be an AsyncCache, not 10"),
+        (some, {"cache": AsyncCache(), "batch_size": 2}, "cache must be None with a batch_size"),
+        (some, {"on_failure": "ignore"}, r'on_failure must be "fail", "drop", an OutputTag or fallback\(f\)'),
+        (some, {"on_barrier": "wait"}, 'on_barrier must be "drain" or "carry"'),
+        (some, {"ordered": "yes"}, "ordered must be True or False"),
+        (Service(), {}, r"an AsyncFunction: pass it to AsyncDataStream.ordered_wait\(\)"),
+        (Service, {}, "pass a function"),
         (5, {}, r"map_async\(\) got 5"),
     ],
 )
@@ -833,12 +835,12 @@ def test_wrong_options_are_refused_while_the_program_is_built(function, options,
         (lambda s: WRONGLY.unordered_wait([1], Service(), 5), "takes a DataStream"),
         (lambda s: WRONGLY.ordered_wait_with_retry(s, Service(), 5, 3), "takes an AsyncRetryStrategy"),
         (lambda s: WRONGLY.unordered_wait_with_retry(s, Service(), 5, None), "takes an AsyncRetryStrategy"),
-        (lambda s: AsyncRetryStrategy.fixed_delay(0, 5), "max_attempts is a whole number of at least 1"),
-        (lambda s: AsyncRetryStrategy.fixed_delay(1, 0), "backoff_time_millis has to be at least one millisecond"),
-        (lambda s: AsyncRetryStrategy.exponential_backoff(1, 5, 5, 0), "multiplier is a number above 0"),
-        (lambda s: RETRY.fixed_delay(1, 5, 7), "result_predicate is a function"),
-        (lambda s: RETRY.fixed_delay(1, 5, None, (int,)), "which is no exception"),
-        (lambda s: AsyncCache(max_size=0), "max_size is a whole number"),
+        (lambda s: AsyncRetryStrategy.fixed_delay(0, 5), "max_attempts must be a whole number of at least 1"),
+        (lambda s: AsyncRetryStrategy.fixed_delay(1, 0), "backoff_time_millis must be at least one millisecond"),
+        (lambda s: AsyncRetryStrategy.exponential_backoff(1, 5, 5, 0), "multiplier must be a number above 0"),
+        (lambda s: RETRY.fixed_delay(1, 5, 7), "result_predicate must be a function"),
+        (lambda s: RETRY.fixed_delay(1, 5, None, (int,)), "which is not an exception class"),
+        (lambda s: AsyncCache(max_size=0), "max_size must be a whole number"),
         (lambda s: AsyncCache(ttl="x"), "not a duration"),
         (lambda s: CACHE(key=7), "AsyncCache: key"),
     ],
@@ -853,5 +855,5 @@ def test_async_invoke_has_to_be_async():
         def async_invoke(self, value):
             return [value]
 
-    with pytest.raises(ProgramError, match=r"Plain.async_invoke\(\) has to be an async def"):
+    with pytest.raises(ProgramError, match=r"Plain.async_invoke\(\) must be an async def"):
         AsyncDataStream.ordered_wait(env().from_collection([1]), Plain(), 5)

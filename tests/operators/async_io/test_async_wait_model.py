@@ -36,13 +36,13 @@ class Element:
 
 
 class Model:
-    """What Flink says of the operator, in the simplest words."""
+    """Flink's contract of the operator, in plain Python."""
 
     def __init__(self, ordered: bool, capacity: int) -> None:
         self.ordered, self.capacity = ordered, capacity
         self.now = 0
         self.held: list[Element] = []
-        # Records, in the order in which they are to be begun; those completed are out.
+        # Records in starting order; completed ones are removed.
         self.turn: list[Element] = []
         self.emitted: list[Any] = []
         self.completions = 0
@@ -81,7 +81,7 @@ class Model:
         self.advance()
 
     def _emit_unordered(self) -> None:
-        """What is completed before the first watermark leaves, as it was completed; the watermark when all has left."""
+        """Results before the first watermark are emitted in completion order; the watermark after all of them."""
         while self.held:
             end = next((index for index, element in enumerate(self.held) if element.watermark), len(self.held))
             ready = [element for element in self.held[:end] if element.outputs is not None]
@@ -102,10 +102,10 @@ class Model:
         return self.turn[: self.capacity]
 
     def restored(self) -> Model:
-        """What is held is asked again, whether or not an answer had come.
+        """Held records are requested again, answered or not.
 
-        The snapshot tells when it was asked first: its time continues, if it is not up already. Flink's unordered queue
-        tells, of the records between two watermarks, first those that were completed.
+        The snapshot has the time of the first request: its timeout continues, unless it has expired. Flink's unordered
+        queue lists completed records first between two watermarks.
         """
         other = copy.deepcopy(self)
         if not self.ordered:
@@ -157,7 +157,7 @@ class AsyncWaitMachine(RuleBasedStateMachine):
         log.elements += self.model.emitted
         return log
 
-    # -- what happens --
+    # -- events --
 
     @precondition(lambda self: len(self.model.turn) < 2 * self.capacity and len(self.model.held) < 2 * self.capacity)
     @rule(data=st.data(), stamped=st.booleans())
@@ -198,13 +198,13 @@ class AsyncWaitMachine(RuleBasedStateMachine):
 
     @rule(milliseconds=st.integers(1, TIMEOUT))
     def wait(self, milliseconds: int) -> None:
-        # In small steps, so that those that begin when others give up begin at a known time.
+        # In small steps, so that requests start at known times when others expire.
         for _ in range(milliseconds // 10 + 1):
             self.model.now += 10
             self.harness.set_processing_time(self.model.now)
             settle(self.harness)
             late = [e for e in self.model.turn if e.started is not None and e.started + TIMEOUT <= self.model.now]
-            # Those late together give up together, before others begin; in the order in which they are held.
+            # Simultaneous timeouts expire together before other requests start, in queue order.
             begun = self.model.begun
             for element in sorted(late, key=self.order_of_giving_up):
                 if element in begun:
@@ -222,7 +222,7 @@ class AsyncWaitMachine(RuleBasedStateMachine):
 
     @rule()
     def restore(self) -> None:
-        """The process dies: what was emitted since is not committed."""
+        """The process dies: later output is not committed."""
         snapshot, model, self.watermark = self.saved
         now = self.model.now
         self.model = copy.deepcopy(model)
@@ -234,7 +234,7 @@ class AsyncWaitMachine(RuleBasedStateMachine):
         self.log = log
         settle(self.harness)
 
-    # -- what holds --
+    # -- invariants --
 
     @invariant()
     def emitted_as_the_model_says(self) -> None:

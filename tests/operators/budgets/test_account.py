@@ -48,7 +48,7 @@ def most(times: list[float], seconds: float) -> int:
     seconds=st.floats(0.01, 3),
 )
 def test_in_any_time_there_are_at_most_so_many_requests(rate, visits, seconds):
-    """Whoever books when, begins as late as a slot allows, and gives slots back (R32)."""
+    """For any times of bookings, latest possible starts, and returned slots (R32)."""
     budget = account(requests=rate)
     begun, now = [], 0.0
     for pause, count, late, unused in visits * 10:
@@ -83,7 +83,7 @@ def test_units_are_reserved_and_settled_and_nobody_begins_in_debt():
     budget = account(units="100 per second", estimate=20)
     (first,) = budget.book([20], 0.0, 0).times  # type: ignore[union-attr]
     assert first == 0.0
-    # It has cost 320 units: as much as comes in 3.2 seconds.
+    # It cost 320 units: the income of 3.2 seconds.
     budget.settle(Report(300.0), 0.0)
     booking = budget.book([20], 0.5, 0)
     assert isinstance(booking, Later)
@@ -105,7 +105,7 @@ def test_the_last_slot_is_given_back_and_no_other():
 
 @given(costs=st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1)), min_size=1, max_size=60))
 def test_a_ceiling_is_never_exceeded_if_estimates_are_upper_bounds(costs):
-    """R34: failed requests stay charged with their estimates; others with what they cost."""
+    """R34: failed requests stay charged with their estimates; others with their costs."""
     budget = account(ceiling=(200, "1 day"), estimate=50, when_exceeded="fail")
     spent, refused = 0.0, False
     for number, (cost, fails) in enumerate(costs):
@@ -127,7 +127,7 @@ def test_a_period_begins_with_the_first_request_after_the_one_before():
     end = budget.book([1], 2.0, 5 * DAY + 2_000)
     assert isinstance(end, Later)
     assert end.at == pytest.approx(DAY / 1000)
-    # Nobody asks for two days and a half; the period begins then, and not at a multiple of a day.
+    # No bookings for two days and a half; the period begins now, and not at a multiple of a day.
     late = int(7.5 * DAY)
     assert isinstance(budget.book([1], late / 1000, late), Slots)
     assert (budget.period.began, budget.period.spent) == (late, 1)
@@ -189,7 +189,7 @@ def test_a_breaker_opens_lets_one_through_and_closes(when):
     assert closed[:1] == (11.0,) if when == "hold" else isinstance(closed, Refused) and closed.is_open
     probe = budget.book([1] * 10, 11.0, 0)
     assert probe == Slots([11.0], probes=True)
-    # Others wait for its outcome; requests that were under way say nothing.
+    # Others wait for its outcome; requests in flight have no outcome.
     budget.settle(Report(outcomes=(True, True, True)), 11.5)
     assert not isinstance(budget.book([1], 12.0, 0), Slots)
     budget.settle(Report(probe=False), 12.0)

@@ -1,4 +1,4 @@
-"""How budgets are written, and what is refused."""
+"""Notations of budgets, and refusals."""
 
 from __future__ import annotations
 
@@ -35,19 +35,25 @@ def test_ceilings():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "Budget 'b': limits nothing: give it requests, units, a ceiling or a breaker"),
-        ({"requests": 0}, "Budget 'b': requests is a number per second, or a text such as .*, not 0"),
-        ({"requests": "fast"}, "Budget 'b': requests is .*, not 'fast'"),
+        ({}, "Budget 'b': limits nothing: set requests, units, a ceiling or a breaker"),
+        ({"requests": 0}, "Budget 'b': requests must be a number per second, or a text such as .*, not 0"),
+        ({"requests": "fast"}, "Budget 'b': requests must be .*, not 'fast'"),
         ({"requests": "5 per fortnight"}, "Budget: requests: not a duration: '1 fortnight'"),
-        ({"units": float("inf")}, "Budget 'b': units is .*, not inf"),
-        ({"ceiling": 5}, "Budget 'b': ceiling is a number of units and a period, as in .*, not 5"),
-        ({"ceiling": ("much", "1 day")}, "Budget 'b': ceiling is"),
+        ({"units": float("inf")}, "Budget 'b': units must be .*, not inf"),
+        ({"ceiling": 5}, "Budget 'b': ceiling must be a number of units and a period, as in .*, not 5"),
+        ({"ceiling": ("much", "1 day")}, "Budget 'b': ceiling must be"),
         ({"ceiling": (5, "-1 day")}, "Budget: the period of ceiling"),
         ({"ceiling": (5, "1 day"), "estimate": 6}, "an estimate of 6 units is above the ceiling: no request could"),
-        ({"units": 5, "unit_cost": 3}, "Budget 'b': unit_cost is a function of the result, not 3"),
-        ({"units": 5, "estimate": -1}, "Budget 'b': estimate is a number of units, or a function of the record, not"),
-        ({"requests": 5, "when_exceeded": "drop"}, "Budget 'b': when_exceeded is \"hold\" or \"fail\", not 'drop'"),
-        ({"breaker": 5}, "Budget 'b': breaker is a CircuitBreaker, not 5"),
+        ({"units": 5, "unit_cost": 3}, "Budget 'b': unit_cost must be a function of the result, not 3"),
+        (
+            {"units": 5, "estimate": -1},
+            "Budget 'b': estimate must be a number of units, or a function of the record, not",
+        ),
+        (
+            {"requests": 5, "when_exceeded": "drop"},
+            "Budget 'b': when_exceeded must be \"hold\" or \"fail\", not 'drop'",
+        ),
+        ({"breaker": 5}, "Budget 'b': breaker must be a CircuitBreaker, not 5"),
     ],
 )
 def test_wrong_budgets(options, message):
@@ -56,9 +62,9 @@ def test_wrong_budgets(options, message):
 
 
 def test_wrong_breakers():
-    with pytest.raises(ProgramError, match="CircuitBreaker: 5 failures of 3 requests never happen"):
+    with pytest.raises(ProgramError, match="CircuitBreaker: 5 failures of 3 requests can never happen"):
         CircuitBreaker(5, 3)
-    with pytest.raises(ProgramError, match="CircuitBreaker: failures is a whole number of at least 1, not 0"):
+    with pytest.raises(ProgramError, match="CircuitBreaker: failures must be a whole number of at least 1, not 0"):
         CircuitBreaker(0)
 
 
@@ -76,11 +82,11 @@ def program(*budgets: Any) -> Any:
 def test_one_name_has_one_budget():
     with pytest.raises(
         ProgramError,
-        match=r"two budgets have the name 'model', one with requests 5.0, one with requests 6.0 .*: give all operators"
-        r" one Budget, or use another name",
+        match=r"two budgets have the name 'model', with requests 5.0 and with requests 6.0 .*: pass one Budget to"
+        r" all operators, or rename one",
     ):
         program(Budget("model", requests=5), Budget("model", requests=6)).execute_and_collect()
-    # What a request costs is each operator's own matter.
+    # The cost of a request is each operator's own.
     same = program(Budget("model", requests=5e5, estimate=1), Budget("model", requests="500000 per second", estimate=2))
     assert list(same.execute_and_collect()) == [1]
 
@@ -88,9 +94,9 @@ def test_one_name_has_one_budget():
 @pytest.mark.parametrize(
     ("budgets", "message"),
     [
-        (Budget("b", requests=5), r"map_async\(\): budgets is a list of Budget, not Budget\("),
-        ([5], r"map_async\(\): budgets is a list of Budget, not \[5\]"),
-        ([Budget("b", requests=5), Budget("b", units=5)], "budgets is a list of budgets with different names"),
+        (Budget("b", requests=5), r"map_async\(\): budgets must be a list of Budget, not Budget\("),
+        ([5], r"map_async\(\): budgets must be a list of Budget, not \[5\]"),
+        ([Budget("b", requests=5), Budget("b", units=5)], "budgets must be a list of budgets with different names"),
     ],
 )
 def test_wrong_lists(budgets, message):

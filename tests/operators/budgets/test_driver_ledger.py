@@ -116,12 +116,12 @@ def test_nobody_without_the_token_books(server, monkeypatch):
 def test_one_name_has_one_budget_in_a_driver(server):
     five, six = Limits("model", 5.0), Limits("model", 6.0)
     first = server.register("first", [five])
-    server.register("first once more", [six])  # nobody uses it: a notebook's cell was changed
+    server.register("first once more", [six])  # unused after a change in a notebook cell
 
     async def use() -> None:
         end = first.open()
         await end.book(five, [1.0])
-        with pytest.raises(ProgramError, match=r"two budgets have the name 'model', one with requests 6.0, one with"):
+        with pytest.raises(ProgramError, match=r"two budgets have the name 'model', with requests 6.0.* and with"):
             server.register("second", [five])
         server.register("same", [six])
         end.close()
@@ -196,7 +196,7 @@ def test_a_query_that_has_ended_is_written_no_more_and_holds_nobody_up(server):
     assert written.count("runs") > 1
     server._shared["shared"].writes = []
     server.resume("shared", [], write_into("ended", False))
-    asyncio.run(book(20))  # nobody has a file any more
+    asyncio.run(book(20))  # no process has a file any more
     assert written.count("ended") == 2
 
 
@@ -221,7 +221,7 @@ def test_a_charge_that_cannot_be_written_lets_nobody_begin(server, caplog):
 
     assert asyncio.run(run()) == 1
     assert failed.is_set()
-    assert "budget 'unwritten': its charge cannot be written into a checkpoint" in caplog.text
+    assert "budget 'unwritten': its charge cannot be written to a checkpoint" in caplog.text
 
 
 def test_the_clocks_of_two_machines_are_compared_by_messages():
@@ -230,7 +230,7 @@ def test_the_clocks_of_two_machines_are_compared_by_messages():
     assert [offset.low, offset.high] == pytest.approx([99.8, 100.2])
     offset.update(11.0, 111.01, 11.02)
     assert [offset.low, offset.high] == pytest.approx([99.99, 100.01])
-    offset.update(20.0, 125.0, 30.0)  # an answer that waited tells less; the clocks drift a little
+    offset.update(20.0, 125.0, 30.0)  # a delayed answer is less accurate; the clocks drift a little
     assert offset.low <= 99.99 and offset.high >= 100.01
     assert offset.high - offset.low < 0.05
     offset.update(40.0, 170.0, 40.5)  # one of the machines was suspended
@@ -251,7 +251,7 @@ class LateDriver(LedgerEnd):
         begin = self.time
         if self.answers == 1:
             self.time += 30.0
-        return [Slot(begin, begin + LATE, each, False, begin) for each in estimates]
+        return [Slot(begin, begin + LATE, estimate, False, begin) for estimate in estimates]
 
     def report(self, limits: Limits, report: Report) -> None:
         self.reports.append(report)
@@ -274,6 +274,6 @@ def test_slots_that_have_passed_let_nobody_begin():
     slot = asyncio.run(run())
     assert slot.begin == 130.0
     assert driver.answers == 2
-    # The three of the first answer went back, with their units, and so did the two that were left in the end.
+    # The first answer's three were returned with their units, and so were the last two.
     assert sum(report.units for report in driver.reports) == -10
     assert [at for report in driver.reports for at in report.unused] == [100.0] * 3 + [130.0] * 2

@@ -1,4 +1,4 @@
-"""What windows of columns do, counted: it goes by what came, not by what is kept."""
+"""Counted work of columnar windows: proportional to the input, not to the state."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_late_row_merges_the_rows_of_its_key(merged, keys, late):
 
 
 def test_the_windows_of_a_pane_are_registered_once(monkeypatch):
-    """However many pieces of a pane come. After a restore, once more."""
+    """For any number of pieces of a pane. Once more after a restore."""
     registered: list[Any] = []
     register = ColumnarWindowOperator._register
 
@@ -135,7 +135,7 @@ def test_an_epoch_merges_the_sessions_of_the_keys_that_came(merged, monkeypatch,
 
 @pytest.mark.parametrize("rare", [False, True])
 def test_the_panes_of_sliding_windows_are_kept_a_few_times(monkeypatch, rare):
-    """Where each pane has keys of its own, as where all have the same."""
+    """With different keys per pane, and with the same keys."""
     monkeypatch.setattr(stacks, "_FREE", 10)
     made: list[ColumnStacks] = []
     init = ColumnStacks.__init__
@@ -145,19 +145,19 @@ def test_the_panes_of_sliding_windows_are_kept_a_few_times(monkeypatch, rare):
         init(self, *args)
 
     monkeypatch.setattr(ColumnStacks, "__init__", noting)
-    size, each, found = 30, 5, []
+    size, each, result = 30, 5, []
     with program(SlidingEventTimeWindows.of(size, 1), "card") as harness:
         for pane in range(4 * size):
             cards = range(each * pane, each * (pane + 1)) if rare else range(each)
-            # Now and then something comes for an earlier pane, and nothing for this one.
+            # Sometimes an earlier pane gets records, but not this one.
             harness.push("events", *(event(card, pane) for card in cards if pane % 7))
-            found += [(each.card, each.window_end, each.n) for each in harness.run_epoch()["output"]]
+            result += [(each.card, each.window_end, each.n) for each in harness.run_epoch()["output"]]
             assert made[-1].rows <= 2 * each * size + 10
             if pane == 50:
                 harness.restore(harness.snapshot())
-        found += [(each.card, each.window_end, each.n) for each in harness.end_input()["output"]]
-    assert len(found) == len({(card, end) for card, end, _ in found})
+        result += [(each.card, each.window_end, each.n) for each in harness.end_input()["output"]]
+    assert len(result) == len({(card, end) for card, end, _ in result})
     panes = [pane for pane in range(4 * size) if pane % 7]
-    assert sum(n for *_, n in found) == len(panes) * each * size
+    assert sum(n for *_, n in result) == len(panes) * each * size
     if rare:
-        assert len(found) == len(panes) * each * size and {n for *_, n in found} == {1}
+        assert len(result) == len(panes) * each * size and {n for *_, n in result} == {1}

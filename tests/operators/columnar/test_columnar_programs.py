@@ -1,4 +1,4 @@
-"""Aggregates of columns: what is refused, errors, time zones, and what is kept."""
+"""Columnar aggregates: refusals, errors, time zones, and stored state."""
 
 from __future__ import annotations
 
@@ -101,24 +101,24 @@ class OfOtherTypes(Broken):
 REFUSED = {
     "no aggregate": (lambda: keyed().window(MINUTE).aggregate(), "pass an AggregateFunction|an AggregateFunction"),
     "something else": (lambda: keyed().window(MINUTE).aggregate(n=len), r"aggregate\(n=...\) takes an aggregate of"),
-    "both": (lambda: keyed().window(MINUTE).aggregate(Mean(), n=count_()), "either an AggregateFunction, or"),
+    "both": (lambda: keyed().window(MINUTE).aggregate(Mean(), n=count_()), "either an AggregateFunction or"),
     "no column": (
         lambda: keyed().window(MINUTE).aggregate(n=sum_("amonut")),
         r"n=sum_\('amonut'\)\): there is no column 'amonut'; the columns are card, at, amount, price, note",
     ),
     "sum of text": (
         lambda: keyed().window(MINUTE).aggregate(n=sum_("note")),
-        r"aggregate\(n=sum_\('note'\)\): sum_\(\) takes a column of numbers or intervals, and this one is string: ",
+        r"aggregate\(n=sum_\('note'\)\): sum_\(\) takes a column of numbers or intervals, and this column is string: ",
     ),
-    "name of a key": (lambda: keyed().window(MINUTE).aggregate(card=count_()), "2 columns are called 'card'"),
-    "name of a bound": (lambda: keyed().window(MINUTE).aggregate(window_end=count_()), "called 'window_end'"),
+    "name of a key": (lambda: keyed().window(MINUTE).aggregate(card=count_()), "2 columns have the name 'card'"),
+    "name of a bound": (lambda: keyed().window(MINUTE).aggregate(window_end=count_()), "the name 'window_end'"),
     "key function": (
         lambda: payments().key_by(lambda row: row.card).window(MINUTE).aggregate(n=count_()),
-        "need a key that is one column or several",
+        "need one or several columns as key",
     ),
     "key type": (
         lambda: payments().key_by("card", key_type=Types.LONG()).window(MINUTE).aggregate(n=count_()),
-        r"the key_type LONG is another type than that of the key's columns \('card' STRING\): leave out",
+        r"the key_type LONG is not the type of the key's columns \('card' STRING\): drop",
     ),
     "key types": (
         lambda: (
@@ -127,11 +127,11 @@ REFUSED = {
             .window(MINUTE)
             .aggregate(n=count_())
         ),
-        r"another type than that of the key's columns \('card' STRING, 'at' BIGINT\)",
+        r"is not the type of the key's columns \('card' STRING, 'at' BIGINT\)",
     ),
     "unknown columns": (
         lambda: payments().map(lambda row: row).key_by("card").window(MINUTE).aggregate(n=count_()),
-        "need to know the columns, and 'map' declares none: put the window after from_dataframe",
+        "need declared columns, and 'map' declares none: put the window after from_dataframe",
     ),
     "trigger": (
         lambda: keyed().window(MINUTE).trigger(CountTrigger.of(3)).aggregate(n=count_()),
@@ -158,7 +158,7 @@ REFUSED = {
     "own without type": (lambda: keyed().window(MINUTE).aggregate(n=Untyped("at")), "Untyped has no output_type"),
     "own of other types": (
         lambda: keyed().window(MINUTE).aggregate(n=OfOtherTypes("at")),
-        r"merge\(\) of OfOtherTypes\('at'\) has to return arrays of 0 values of the types int64, and returned 0 of",
+        r"merge\(\) of OfOtherTypes\('at'\) must return arrays of 0 values of the types int64, and returned 0 of",
     ),
     "no name": (lambda: sum_(5), r"sum_\(\) takes the name of a column, not 5"),  # type: ignore[arg-type]
 }
@@ -188,8 +188,8 @@ def test_keys_that_cannot_be_grouped_are_refused():
     ],
 )
 def test_results_that_do_not_fit_are_errors(rows, aggregate, message):
-    found = r"operator 'window.*': total=.*\('\w+'\) of key 'ann' in the window from 60000 \(epoch ms\) does not fit "
-    with pytest.raises(OperatorError, match=found + message):
+    result = r"operator 'window.*': total=.*\('\w+'\) of key 'ann' in the window from 60000 \(epoch ms\) does not fit "
+    with pytest.raises(OperatorError, match=result + message):
         keyed(*rows).window(MINUTE).aggregate(total=aggregate).execute_and_collect()
 
 
@@ -223,11 +223,11 @@ ALL_WINDOWS = [
 def test_a_lateness_without_end_keeps_windows_for_good(window):
     env = StreamExecutionEnvironment()
     stream = payments(env=env).key_by("card").window(window).allowed_lateness(2**63 - 1).aggregate(n=count_())
-    with env.local_job(out=stream.uid("windows")) as kept:
-        run(kept, ("ann", 5, 1, None, ""))
-        assert {row.n for row in run(kept, ("bob", 10**9, 1, None, ""))} == {1}
-        kept.reset()
-        assert {row.n for row in run(kept, ("ann", 6, 1, None, ""))} == {2}
+    with env.local_job(out=stream.uid("windows")) as endless:
+        run(endless, ("ann", 5, 1, None, ""))
+        assert {row.n for row in run(endless, ("bob", 10**9, 1, None, ""))} == {1}
+        endless.reset()
+        assert {row.n for row in run(endless, ("ann", 6, 1, None, ""))} == {2}
 
 
 @pytest.mark.parametrize("window", [*ALL_WINDOWS, TumblingEventTimeWindows.of("1 day", time_zone="Europe/Berlin")])
@@ -250,8 +250,8 @@ def test_sums_that_fit_are_exact_however_large_their_parts():
     rows += [("ann", 2, -(2**62), Decimal("-1.25"), "")]
     rows += [("ann", 3, 2**62, None, ""), ("bob", 3, 7, None, "")]
     windows = keyed(*rows).window(MINUTE).aggregate(total=sum_("amount"), price=sum_("price"))
-    found = {row.card: (row.total, row.price) for row in windows.execute_and_collect()}
-    assert found == {"ann": (2**62, Decimal("99999999999999999998.25")), "bob": (7, None)}
+    results = {row.card: (row.total, row.price) for row in windows.execute_and_collect()}
+    assert results == {"ann": (2**62, Decimal("99999999999999999998.25")), "bob": (7, None)}
 
 
 def test_errors_of_a_users_own_aggregate_name_it():
@@ -261,15 +261,15 @@ def test_errors_of_a_users_own_aggregate_name_it():
 
 def test_rows_without_timestamp_are_refused():
     stream = StreamExecutionEnvironment().from_collection([ROW(("ann", 1, 2, None, ""))], PAYMENT)
-    with pytest.raises(ProgramError, match=r"'window.aggregate: n' goes by event time, and .* have no timestamps"):
+    with pytest.raises(ProgramError, match=r"'window.aggregate: n' uses event time, and .* have no timestamps"):
         stream.key_by("card").window(MINUTE).aggregate(n=count_()).execute_and_collect()
-    # Results of a keyed function may have timestamps: those of its timers do.
+    # Results of a keyed function may have timestamps: results of its timers do.
     untimed = stream.key_by("card").process(lambda row, ctx: [row], PAYMENT)
     with pytest.raises(ProgramError, match="without a timestamp: put assign_timestamps_and_watermarks"):
         untimed.key_by("card").window(MINUTE).aggregate(n=count_()).execute_and_collect()
 
 
-# -- what is kept --
+# -- stored state --
 
 
 def job(window: Any, savepoint: Any = None, **aggregates: Any) -> LocalJob:
@@ -299,7 +299,7 @@ def test_windows_of_other_aggregates_are_refused(window):
 
 @pytest.mark.parametrize("window", [MINUTE, EventTimeSessionWindows.with_gap("1 minute")], ids=["panes", "sessions"])
 def test_many_epochs_leave_few_and_short_streams(window):
-    """What is kept is a small multiple of what is there, however often it changed; an epoch writes what it changed."""
+    """State is a small multiple of the live data, however often it changed; an epoch writes its changes."""
     rng = np.random.default_rng(1)
     keys = [f"card {number}" for number in range(200)]
     written = []
@@ -310,9 +310,9 @@ def test_many_epochs_leave_few_and_short_streams(window):
             written.append(report.state_bytes_written or 0)
         assert (report.state_bytes or 0) < 400_000
         assert sum(written) < 100 * 40_000
-        found = run(many, bounded=True)
-    assert sum(row.n for row in found) == 100 * 20
-    assert len(found) == 200
+        result = run(many, bounded=True)
+    assert sum(row.n for row in result) == 100 * 20
+    assert len(result) == 200
 
 
 @pytest.mark.parametrize("window", [TumblingEventTimeWindows.of(10), SlidingEventTimeWindows.of(60, 10)])
@@ -327,16 +327,16 @@ def test_thousands_of_small_windows_take_a_few_passes(window, monkeypatch):
 
     monkeypatch.setattr(Partials, "_group", counted)
     with job(window, n=count_()) as many:
-        found = run(many, *((f"card {key}", 10 * number, 1, None, "") for number in range(1000) for key in range(3)))
+        result = run(many, *((f"card {key}", 10 * number, 1, None, "") for number in range(1000) for key in range(3)))
         assert run(many) == []
         before = passes
-        found += run(many, *(("ann", 10 * number, 1, None, "") for number in range(1000, 2000)))
-        found += run(many, bounded=True)
-    # One before the shuffle, one or two for what is fired, and one for what is kept.
+        result += run(many, *(("ann", 10 * number, 1, None, "") for number in range(1000, 2000)))
+        result += run(many, bounded=True)
+    # One before the shuffle, one or two for firing, and one for state.
     assert before <= 4 and passes <= 9
-    ends = [row.window_end for row in found]
-    assert len(found) >= 4000 and ends == sorted(ends)
-    assert sum(row.n for row in found) == 4000 * (6 if isinstance(window, SlidingEventTimeWindows) else 1)
+    ends = [row.window_end for row in result]
+    assert len(result) >= 4000 and ends == sorted(ends)
+    assert sum(row.n for row in result) == 4000 * (6 if isinstance(window, SlidingEventTimeWindows) else 1)
 
 
 def test_a_sum_that_does_not_fit_names_its_window_among_many():
@@ -404,9 +404,9 @@ def test_the_number_of_different_values_is_about_right(kind):
         rows = {"key": pa.array(keys[order]), "x": values.slice(0, edges[-1]).take(pa.array(order))}
         parts.append(partials.of_rows(rows, order, np.zeros(len(order), np.int64))[0])
     merged = partials.merged(parts, 0)
-    found = dict(zip(*(partials.results(merged, 0, 1).column(index).to_pylist() for index in (0, 3))))
-    assert found[0] == 3 and found[1] == 1023
-    assert abs(found[2] / sizes[2] - 1) < 0.13 and abs(found[3] / sizes[3] - 1) < 0.13  # four standard errors
+    collected = dict(zip(*(partials.results(merged, 0, 1).column(index).to_pylist() for index in (0, 3))))
+    assert collected[0] == 3 and collected[1] == 1023
+    assert abs(collected[2] / sizes[2] - 1) < 0.13 and abs(collected[3] / sizes[3] - 1) < 0.13  # four standard errors
 
 
 def test_hashes_of_texts_do_not_depend_on_their_neighbours():
@@ -444,28 +444,28 @@ def test_columnar_runs_need_no_python_objects(monkeypatch):
     )
     with env.local_job(out=stream) as columnar:
         (source,) = columnar.program.sources
-        taken: list[int] = []
+        sizes: list[int] = []
         rows_from_arrow = _elements.rows_from_arrow  # type: ignore[attr-defined]
 
         def counted(batch: pa.RecordBatch) -> list[Any]:
-            taken.append(batch.num_rows)
+            sizes.append(batch.num_rows)
             return rows_from_arrow(batch)
 
         monkeypatch.setattr(_elements, "rows_from_arrow", counted)
         out = columnar.run_epoch({source: [[ArrowRecords(batch)]]}, bounded=True)["out"]
     assert [(row.card, row.n, row.top, row.low) for row in out] == [("a", 2, 7, 1), ("b", 1, 6, 2)]
-    assert taken == [2]  # where the results were read, and nowhere before
+    assert sizes == [2]  # where the results were read, and nowhere before
 
 
 def test_first_of_a_type_without_order_is_refused():
     info = Types.ROW_NAMED(["card", "at", "tags"], [Types.STRING(), Types.LONG(), Types.LIST(Types.STRING())])
     stream = StreamExecutionEnvironment().from_collection([], info).assign_timestamps_and_watermarks(BY_AT)
-    with pytest.raises(ProgramError, match=r"first_\(\) cannot be had of array<string>: it has no order"):
+    with pytest.raises(ProgramError, match=r"first_\(\) does not support array<string>: it has no order"):
         stream.key_by("card").window(MINUTE).aggregate(tags=first_("tags"))
 
 
 def test_a_golden_checkpoint_is_read():
-    """What an older version wrote goes on as if nothing had been."""
+    """An older version's state continues unchanged."""
     with make_columns.job() as undisturbed:
         for number in range(make_columns.EPOCHS):
             make_columns.run(undisturbed, number)

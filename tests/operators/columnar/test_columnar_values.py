@@ -140,16 +140,16 @@ def same(value: Any) -> Any:
 )
 @pytest.mark.parametrize("window", [MINUTE, EventTimeSessionWindows.with_gap("1 minute")], ids=["panes", "sessions"])
 def test_keys_of_all_types(names, window):
-    """Keys of one subtask or three, in two epochs: what is equal for Spark is one key."""
+    """Keys of one subtask or three, in two epochs: keys that are equal for Spark are one key."""
     keys = [tuple(KEYS[name][1][number % len(KEYS[name][1])] for name in names) for number in range(6)]
     keys += [(None,) * len(names)]
     expected = Counter(tuple(map(same, key)) for key in keys * 3)
     for parallelism in (1, 3):
         env = StreamExecutionEnvironment().set_parallelism(parallelism)
         rows = stream([(*key, 5) for key in keys * 3], names, [KEYS[name][0] for name in names], env)
-        found = rows.key_by(names).window(window).aggregate(n=count_()).execute_and_collect()
-        assert Counter({tuple(map(same, row[: len(names)])): row.n for row in found}) == expected
-        assert len(found) == len(expected)
+        results = rows.key_by(names).window(window).aggregate(n=count_()).execute_and_collect()
+        assert Counter({tuple(map(same, row[: len(names)])): row.n for row in results}) == expected
+        assert len(results) == len(expected)
 
 
 class Total(AggregateFunction):
@@ -167,10 +167,10 @@ def test_columns_whose_names_would_be_those_of_a_key():
     part = Types.ROW_NAMED(["x"], [Types.LONG()])
     rows = stream([((1,), 2, 3, 4)], ["part", "part.x", "other"], [part, Types.LONG(), Types.LONG()])
     for keys, aggregate in (("part", sum_("part.x")), (["part", "part.x"], count_())):
-        with pytest.raises(ProgramError, match=r"aggregate\(\): 2 columns are called 'part\.x': rename them"):
+        with pytest.raises(ProgramError, match=r"aggregate\(\): 2 columns have the name 'part\.x': rename them"):
             rows.key_by(keys).window(MINUTE).aggregate(n=aggregate)
-    (found,) = rows.key_by("part").window(MINUTE).aggregate(n=count_("part"), m=sum_("other")).execute_and_collect()
-    assert (found.part, found.n, found.m) == ((1,), 1, 3)
+    (results,) = rows.key_by("part").window(MINUTE).aggregate(n=count_("part"), m=sum_("other")).execute_and_collect()
+    assert (results.part, results.n, results.m) == ((1,), 1, 3)
 
 
 # -- values --
@@ -201,18 +201,20 @@ def test_intervals_are_added_up_in_microseconds():
 
 def test_the_least_zero_keeps_its_sign():
     rows = stream([(-0.0, 1), (0.0, 2), (math.nan, 3)], ["x"], [Types.DOUBLE()])
-    (found,) = rows.window_all(MINUTE).aggregate(low=min_("x"), first=first_("x"), top=max_("x")).execute_and_collect()
-    assert (str(found.low), str(found.first), str(found.top)) == ("-0.0", "-0.0", "nan")
-    (found,) = (
+    (results,) = (
+        rows.window_all(MINUTE).aggregate(low=min_("x"), first=first_("x"), top=max_("x")).execute_and_collect()
+    )
+    assert (str(results.low), str(results.first), str(results.top)) == ("-0.0", "-0.0", "nan")
+    (results,) = (
         stream([(-0.0, 1)], ["x"], [Types.FLOAT()]).window_all(MINUTE).aggregate(x=max_("x")).execute_and_collect()
     )
-    assert str(found.x) == "-0.0"
+    assert str(results.x) == "-0.0"
 
 
 @pytest.mark.parametrize("make", [min_, first_, approx_count_distinct_])
 def test_texts_that_spark_compares_otherwise_are_refused(make):
     for collation in ("UTF8_LCASE", "UNICODE", "UTF8_BINARY_RTRIM"):
-        with pytest.raises(ProgramError, match=f"cannot be had of string collate {collation}: texts are compared byte"):
+        with pytest.raises(ProgramError, match=f"does not support string collate {collation}: texts are compared byte"):
             make("x").bind([spark.StringType(collation)])
     make("x").bind([spark.StringType("UTF8_BINARY")])
 
@@ -233,13 +235,13 @@ def amounts(number: int, env: StreamExecutionEnvironment | None = None) -> Any:
 )
 def test_aggregates_over_all_rows(window, parallelism):
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
-    found = amounts(200, env).window_all(window).aggregate(n=count_(), total=sum_("x")).execute_and_collect()
-    assert found[0]._fields == ("window_start", "window_end", "n", "total")
+    results = amounts(200, env).window_all(window).aggregate(n=count_(), total=sum_("x")).execute_and_collect()
+    assert results[0]._fields == ("window_start", "window_end", "n", "total")
     expected: dict[Any, list[Any]] = {}
     for index in range(200):
         for bounds in window.assign_windows(None, 1_000 * index, None):
             expected.setdefault(tuple(bounds), []).append(index % 7 if index % 5 else None)
-    assert {(millis(row.window_start), millis(row.window_end)): (row.n, row.total) for row in found} == {
+    assert {(millis(row.window_start), millis(row.window_end)): (row.n, row.total) for row in results} == {
         bounds: (len(held), sum(filter(None, held)) if any(each is not None for each in held) else None)
         for bounds, held in expected.items()
     }
@@ -285,11 +287,11 @@ def test_what_windows_over_all_rows_refuse():
     rows = amounts(1)
     for build, message in (
         (lambda: rows.window_all(MINUTE).aggregate(), "aggregate\\(\\) got None: pass an AggregateFunction"),
-        (lambda: rows.window_all(MINUTE).aggregate(Total(), n=count_()), "either an AggregateFunction, or"),
+        (lambda: rows.window_all(MINUTE).aggregate(Total(), n=count_()), "either an AggregateFunction or"),
         (lambda: rows.window_all(MINUTE).aggregate(n=len), r"aggregate\(n=...\) takes an aggregate of columns"),
         (lambda: rows.window_all(MINUTE).aggregate(n=sum_("y")), "there is no column 'y'; the columns are x, at"),
         (lambda: rows.count_window_all(3).aggregate(n=count_()), "of event time, not for"),
-        (lambda: rows.map(len).window_all(MINUTE).aggregate(n=count_()), "need to know the columns"),
+        (lambda: rows.map(len).window_all(MINUTE).aggregate(n=count_()), "need declared columns"),
     ):
         with pytest.raises(ProgramError, match=message):
             build()

@@ -1,4 +1,4 @@
-"""Aggregates of columns: the same as the general window operator makes of the same rows, however they come."""
+"""Columnar aggregates equal the general window operator's results for the same rows, in any order."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ AGGREGATES: dict[str, Any] = {
 
 
 def below(value: Any) -> Any:
-    """The order of Spark's values: NaN is the greatest number."""
+    """Spark's order of values: NaN is the greatest number."""
     return (True, 0.0) if isinstance(value, float) and math.isnan(value) else (False, value)
 
 
@@ -177,12 +177,12 @@ def millis(time: dt.datetime) -> int:
 
 
 def read(output: list[Any]) -> dict[Any, Any]:
-    """The results of aggregates of columns: the last ones of each key and window."""
-    found = {}
+    """Return the last results of each key and window."""
+    collected = {}
     for row in output:
         results = {name: same(row[name]) for name in AGGREGATES}
-        found[(row.card, row.shop), millis(row.window_start), millis(row.window_end)] = results
-    return found
+        collected[(row.card, row.shop), millis(row.window_start), millis(row.window_end)] = results
+    return collected
 
 
 def read_by_hand(output: list[Any]) -> dict[Any, Any]:
@@ -248,7 +248,7 @@ assigners = st.sampled_from(
 )
 def test_results_are_those_of_the_general_operator(assigner, epochs, bound, lateness, parallelism, limits, chance):
     if isinstance(assigner, EventTimeSessionWindows):
-        bound = 1_200  # late records make sessions by the order in which they come: see below
+        bound = 1_200  # late records form sessions by arrival order: see below
     with pytest.MonkeyPatch.context() as patch, both(assigner, bound, lateness, parallelism) as job:
         # How many partial results windows may have that are fired together, and alone.
         patch.setattr(window_operator, "_TOGETHER", limits[0])
@@ -271,7 +271,7 @@ def test_results_are_those_of_the_general_operator(assigner, epochs, bound, late
 
 
 class Sessions:
-    """Sessions by hand: the rows of an epoch come at once."""
+    """A plain model of sessions: the rows of an epoch arrive at once."""
 
     def __init__(self, gap: int, bound: int, lateness: int) -> None:
         self.gap, self.bound, self.lateness = gap, bound, lateness
@@ -339,8 +339,8 @@ def test_sessions_with_late_rows_are_those_by_hand(epochs, gap, bound, lateness,
         for number, epoch in enumerate(epochs):
             last = number == len(epochs) - 1
             out = job.run_epoch({source: [[run(epoch, chance)]]}, bounded=last)["out"]
-            found = [(str(row.card), millis(row.window_start), millis(row.window_end), row.n, row.sx) for row in out]
-            assert sorted(found, key=str) == sorted(model.epoch(epoch, last=last), key=str)
+            results = [(str(row.card), millis(row.window_start), millis(row.window_end), row.n, row.sx) for row in out]
+            assert sorted(results, key=str) == sorted(model.epoch(epoch, last=last), key=str)
             dropped += sum(report.counters.get("sessions.late_records_dropped", 0) for report in job.reports)
             assert dropped == model.dropped
             if chance.random() < 0.5:

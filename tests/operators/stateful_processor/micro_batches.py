@@ -29,7 +29,7 @@ class MicroBatches:
     Args:
         program: a ``StatefulProcessor``, or a function with a ``GroupState`` whose columns are ``state``.
         late: whether rows are late by the watermark.
-        pandas: the number of rows of a frame at the most; 0: rows are PySpark's.
+        pandas: maximum number of rows per frame; 0 for PySpark rows.
     """
 
     columns = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("v", pa.int32())])
@@ -81,7 +81,7 @@ class MicroBatches:
     def run(
         self, rows: Sequence[tuple[Any, ...]], number: int | None = None, *, time: int = 0, watermark: int = 0
     ) -> list[tuple[Any, ...]]:
-        """Run a micro-batch; return what it emits."""
+        """Run a micro-batch, and return its output."""
         if rows:
             columns = list(zip(*rows))
             columns[1] = tuple(None if at is None else round(1000 * at) for at in columns[1])

@@ -1,4 +1,4 @@
-"""Values that a user gives to a state, and what Spark 4.3 gives back: tried by ``tests/spark/stateful_programs``."""
+"""State values, and the values that Spark 4.3 returns: compared by ``tests/spark/stateful_programs``."""
 
 from __future__ import annotations
 

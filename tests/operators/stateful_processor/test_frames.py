@@ -11,7 +11,7 @@ from tests.operators.stateful_processor.micro_batches import MicroBatches
 
 
 class Frames(StatefulProcessor):
-    """Emits what its frames look like."""
+    """Emits the shape of its frames."""
 
     def init(self, handle):
         self.handle = handle

@@ -33,7 +33,7 @@ def test_the_state_of_a_key_is_kept_and_removed():
 
 
 def times_out(key, frames, state):
-    """Sets a timeout with a state; what a timeout does is up to the state."""
+    """Sets a timeout and a state; the timeout's effect depends on the state."""
     rows = [value for frame in frames for value in frame["v"]]
     before = state.getOption
     if state.hasTimedOut:
@@ -101,8 +101,8 @@ def test_an_update_without_a_timeout_ends_the_one_before():
 
 def test_frames_have_the_types_of_columns_and_are_cut():
     def types(key, frames, state):
-        said = [f"{len(frame)} {frame['v'].dtype} {list(frame.index)}" for frame in frames]
-        yield emitted(f"{type(key[0]).__name__} {said}", 0)
+        frames_text = [f"{len(frame)} {frame['v'].dtype} {list(frame.index)}" for frame in frames]
+        yield emitted(f"{type(key[0]).__name__} {frames_text}", 0)
 
     rows = [("a", 5, 1), ("a", 5, 2), ("a", 5, 3), ("b", 5, None)]
     batches = batches_of(types, "none", pandas=2, key=("v", "k"))
@@ -137,3 +137,14 @@ def test_frames_of_results_are_converted_as_pandas_udfs_are():
     ]
     batches = batches_of(lambda key, rows, state: frames, "none")
     assert batches.run([("x", 0, 1)]) == [("a", 1), ("b", None), ("c", 3), ("d", 1)]
+
+
+def test_results_may_be_empty_or_have_other_keys_and_the_state_may_stay_unused():
+    def function(key, frames, state):
+        assert not state.exists and sum(map(len, frames)) == 1
+        yield pd.DataFrame({"k": [], "v": []})
+        yield pd.DataFrame({"k": [None, f"{key[0]} and more"], "v": [1, 2]})
+
+    batches = batches_of(function, "none")
+    for _ in range(2):
+        assert batches.run([("a", 0, 1)]) == [(None, 1), ("a and more", 2)]

@@ -1,4 +1,4 @@
-"""A ``StatefulProcessor`` in the operator: calls, timers, states, results. What Spark does was tried on Spark 4.3."""
+"""A ``StatefulProcessor`` in the operator: calls, timers, states, results. Expectations are from Spark 4.3."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_a_map_gives_rows_by_key_and_tuples_as_a_whole():
             self.map.updateValue(("x",), (1,))
             self.map.updateValue(("y",), (2,))
             self.map.removeKey(("y",))
-            said = [self.map.getValue(("x",)), self.map.getValue(("y",)), *self.map.iterator(), *self.map.values()]
-            yield Row(k=repr(said), v=self.map.containsKey(("x",)) + self.map.containsKey(("y",)))
+            values = [self.map.getValue(("x",)), self.map.getValue(("y",)), *self.map.iterator(), *self.map.values()]
+            yield Row(k=repr(values), v=self.map.containsKey(("x",)) + self.map.containsKey(("y",)))
 
     assert MicroBatches(Maps()).run([("a", 0, 1)]) == [("[Row(n=1), None, (('x',), (1,)), (1,)]", 1)]
 
@@ -146,7 +146,9 @@ class Changing(Base):
 
 
 def test_timers_see_a_snapshot_of_the_timers_that_have_expired():
-    """As in Spark: one that is deleted meanwhile is called, a new one waits, and the fired one goes after its call."""
+    """As in Spark: a timer deleted in the meantime is called, a new one waits, and a fired one is removed after its
+    call.
+    """
     batches = MicroBatches(Changing(), mode="eventtime")
     batches.run([("a", 0, 1)], 0)
     assert batches.run([], 1, watermark=3000) == [
@@ -196,7 +198,7 @@ def test_the_rows_need_not_be_read_and_are_those_of_the_key():
 
 def test_an_epoch_without_a_micro_batch_is_refused():
     batches = MicroBatches(Counts())
-    with pytest.raises(ProgramError, match="a recording does not have: it cannot be replayed"):
+    with pytest.raises(ProgramError, match="recordings do not contain, so it cannot be replayed"):
         batches.harness.snapshot()
 
 
@@ -285,7 +287,7 @@ _MODE = "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE"
         (lambda handle: handle.getValueState("a", "v INT").get(), f"{_HANDLE}.* operation=a.get .* state=PRE_INIT"),
         (
             lambda handle: [handle.deleteIfExists("a"), handle.getValueState("a", "v INT")],
-            "deletes the state 'a' and declares it afterwards",
+            "deletes the state 'a' and declares it again",
         ),
     ],
 )
@@ -390,7 +392,7 @@ class Lives(Base):
 
 
 def test_states_expire_at_the_time_of_the_micro_batch():
-    """A value as a whole, elements and entries one by one; at the very end of their time they are gone."""
+    """A whole value, or single elements and entries; exactly at the end of their time they have expired."""
     tester = TwsTester(Lives(), timeMode="ProcessingTime")
     tester.setProcessingTime(1_000)
     tester.test("a", [Row(v=1)])

@@ -10,7 +10,7 @@ from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySp
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from pillarbox import ProgramError
+from pillarbox import OperatorError, ProgramError
 from pillarbox.testing import TwsTester
 
 
@@ -116,3 +116,65 @@ def test_modes_that_do_not_fit_are_refused():
         TwsTester(Basket(), timeMode="EventTime")
     with pytest.raises(ProgramError, match="not both"):
         TwsTester(Basket(), initialStateRow=[], initialStatePandas=[])
+
+
+class Count(StatefulProcessor):
+    """Counts the rows of a key from an initial count on; a timer emits the key."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.count = handle.getValueState("count", "n INT")
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self.count.update((initialState.first,))
+
+    def handleInputRows(self, key, rows, timerValues):
+        (n,) = self.count.get() or (0,)
+        for row in rows:
+            n += 1
+            if row.timer is not None:
+                self.handle.registerTimer(row.timer)
+        self.count.update((n,))
+        yield Row(key=key[0], n=n)
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield Row(key=key[0], n=-self.count.get()[0])
+        self.count.clear()
+
+
+@pytest.mark.parametrize("key", ["@#$%", 1, (1, 2), None])
+def test_a_key_may_have_any_type_and_no_rows(key):
+    tester = TwsTester(Count())
+    assert tester.test(key, []) == [Row(key=key, n=0)]
+    assert tester.test(key, [Row(timer=None), Row(timer=None)]) == [Row(key=key, n=2)]
+    assert tester.peekValueState("count", key) == (2,)
+
+
+def test_an_initial_state_is_there_before_the_first_rows():
+    tester = TwsTester(Count(), initialStateRow=[("ann", Row(first=10)), ("bob", Row(first=20))])
+    assert [tester.peekValueState("count", key) for key in ("ann", "bob", "eve")] == [(10,), (20,), None]
+    assert tester.test("ann", [Row(timer=None)]) == [Row(key="ann", n=11)]
+    assert TwsTester(Count(), initialStateRow=[]).test("ann", [Row(timer=None)]) == [Row(key="ann", n=1)]
+
+
+def test_a_state_that_is_not_declared_cannot_be_deleted():
+    with pytest.raises(PySparkAssertionError, match="has not been initialized"):
+        TwsTester(Count()).deleteState("nothing", "ann")
+
+
+def test_timers_of_several_keys_expire_in_their_order():
+    tester = TwsTester(Count(), timeMode="ProcessingTime")
+    tester.test("ann", [Row(timer=30)])
+    tester.test("bob", [Row(timer=20), Row(timer=40)])
+    assert tester.setProcessingTime(19) == []
+    assert tester.setProcessingTime(30) == [Row(key="bob", n=-2), Row(key="ann", n=-1)]
+    assert tester.peekValueState("count", "ann") is None
+
+
+def test_a_timer_that_is_due_is_called_in_the_same_micro_batch():
+    """As in a query. Spark's tester refuses to register it."""
+    tester = TwsTester(Count(), timeMode="EventTime", eventTimeExtractor=lambda row: 100)
+    tester.setWatermark(10)
+    assert tester.test("ann", [Row(timer=10)]) == [Row(key="ann", n=1), Row(key="ann", n=-1)]
+    with pytest.raises(OperatorError, match="INVALID_TIME_MODE"):
+        TwsTester(Count()).test("ann", [Row(timer=10)])

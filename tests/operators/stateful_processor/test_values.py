@@ -1,4 +1,4 @@
-"""What is stored for a value of state, and what comes back."""
+"""Stored forms of state values, and the values read back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_comes_back_shares_nothing_with_what_is_stored(numbers, number, ent
     stored = codec.encode((numbers, number, entries))
     first = decoded(codec, stored)
     assert first == (
-        [(each + 2**63) % 2**64 - 2**63 for each in numbers], (number + 2**63) % 2**64 - 2**63, entries
+        [(number + 2**63) % 2**64 - 2**63 for number in numbers], (number + 2**63) % 2**64 - 2**63, entries
     )  # fmt: skip
     first[0].append(1)
     for value in first[2].values():
@@ -55,7 +55,7 @@ def test_the_key_of_a_map_can_be_hashed_and_comes_back_as_it_was():
     [
         ("a int, b int", (1,), "STRUCT_ARRAY_LENGTH_MISMATCH.* 2 fields are required while 1 values are provided"),
         ("a decimal(3,2)", (Decimal(99),), "NUMERIC_VALUE_OUT_OF_RANGE"),
-        ("a string", ([1],), r"a string of state cannot be made of \[1\] \(list\)"),
+        ("a string", ([1],), r"\[1\] \(list\) is not a string"),
     ],
 )
 def test_a_value_that_cannot_be_kept_is_refused(ddl, value, error):
@@ -65,7 +65,7 @@ def test_a_value_that_cannot_be_kept_is_refused(ddl, value, error):
 
 @pytest.mark.parametrize("ddl", ["a variant", "a interval year to month", "a array<variant>"])
 def test_a_type_that_cannot_be_kept_is_refused_when_it_is_declared(ddl):
-    with pytest.raises(ProgramError, match="which pillarbox cannot keep"):
+    with pytest.raises(ProgramError, match="which pillarbox cannot store"):
         struct_codec(resolve_schema(ddl))
 
 

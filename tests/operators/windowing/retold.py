@@ -1,7 +1,7 @@
-"""Flink's window operator retold in a few lines of plain Python, with lists and sets: what the programs have to equal.
+"""Flink's window operator in a few lines of plain Python, with lists and sets, as the programs' model.
 
-It knows of no state, namespaces or places: a window is an object, which holds its elements, what its trigger remembers,
-and its timers. When it is over, the object goes.
+It has no state, namespaces or addresses: a window is an object with its elements, its trigger's memory and its timers,
+and disappears at its end.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Kind:
     """Windows of one kind.
 
     Attributes:
-        windows: those of an element, given its time, by the clock of the windows, and its place among those of its key.
+        windows: an element's windows, from its time, by the windows' clock, and its index in its key.
         by_event_time: whether they end by event time.
         ends: whether they end at all.
-        merges: whether those that overlap or touch become one.
+        merges: whether overlapping or touching windows merge.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Open:
 
 @dataclass
 class When:
-    """A trigger: what it answers is any of "", "fire", "purge" and "fire purge"."""
+    """A trigger; its answers are "", "fire", "purge" and "fire purge"."""
 
     name: str
     trigger: Any
@@ -85,7 +85,7 @@ class Retold:
     """All windows of all keys.
 
     Args:
-        folds: whether an incremental function folds the elements, so that nothing comes of none.
+        folds: whether an incremental function folds the elements, so that empty windows emit nothing.
     """
 
     def __init__(self, kind: Kind, when: When, evict: Evict | None, lateness: int, *, folds: bool) -> None:
@@ -97,27 +97,27 @@ class Retold:
         self.late: list[int] = []
         self.out: list[Any] = []
 
-    # -- what happens --
+    # -- events --
 
     def add(self, key: Any, value: int, time: int) -> None:
         windows = self.windows.setdefault(key, {})
-        place = self.places.get(key, 0)
-        self.places[key] = place + 1
-        taken = False
-        for span in self.kind.windows(time if self.kind.by_event_time else self.clock, place):
+        index = self.places.get(key, 0)
+        self.places[key] = index + 1
+        is_added = False
+        for span in self.kind.windows(time if self.kind.by_event_time else self.clock, index):
             window = self._met(windows, span) if self.kind.merges else windows.get(span)
             if window is None:
                 window = Open(span, self.kind.last(span))
             if self._over(window):
                 windows.pop(window.span, None)
                 continue
-            taken = True
+            is_added = True
             windows[window.span] = window
             window.elements.append((value, time))
             self._do(key, window, self.when.element(window, value, time, self))
             if self.kind.ends:
                 window.timers.add((self._own_clock, self._end(window)))
-        if not taken and self.kind.by_event_time and time + self.lateness <= self.watermark:
+        if not is_added and self.kind.by_event_time and time + self.lateness <= self.watermark:
             self.late.append(value)
 
     def set_watermark(self, watermark: int) -> None:
@@ -145,7 +145,7 @@ class Retold:
         return self.kind.ends and self.kind.by_event_time and self._end(window) <= self.watermark
 
     def _met(self, windows: dict[Span, Open], span: Span) -> Open | None:
-        """Make one window of those that meet a new one; None: there are none."""
+        """Merge the windows that meet a new one, or return None if there are none."""
         met = sorted(other for other in windows if other[0] <= span[1] and span[0] <= other[1])
         if not met:
             return None
@@ -176,10 +176,10 @@ class Retold:
 
     def _do(self, key: Any, window: Open, answer: str) -> None:
         if "fire" in answer and window.elements:
-            given = window.elements if self.evict is None else self.evict.before(window.elements)
-            if given or not self.folds:
+            elements = window.elements if self.evict is None else self.evict.before(window.elements)
+            if elements or not self.folds:
                 window.fired += 1
-                self.out.append((key, window.span, [value for value, _ in given], window.fired))
-            window.elements = given if self.evict is None else self.evict.after(given)
+                self.out.append((key, window.span, [value for value, _ in elements], window.fired))
+            window.elements = elements if self.evict is None else self.evict.after(elements)
         if "purge" in answer:
             window.elements = []

@@ -51,17 +51,17 @@ def test_a_tumbling_window_holds_its_element_and_is_one_of_a_row(time, size, dat
 @given(times, st.integers(1, 1000), st.integers(1, 1000), st.data())
 def test_an_element_is_in_all_sliding_windows_that_hold_it(time, size, slide, data):
     offset = data.draw(st.integers(-slide + 1, slide - 1))
-    found = windows(SlidingEventTimeWindows.of(size, slide, offset), time)
+    results = windows(SlidingEventTimeWindows.of(size, slide, offset), time)
     around = range((time - offset - size) // slide - 1, (time - offset) // slide + 2)
     starts = [offset + number * slide for number in around]
-    assert sorted(found) == [(start, start + size) for start in starts if start <= time < start + size]
+    assert sorted(results) == [(start, start + size) for start in starts if start <= time < start + size]
 
 
 @given(times, st.integers(1, 100), st.integers(1, 50))
 def test_cumulating_windows_start_together_and_end_step_by_step(time, step, steps):
-    found = windows(CumulativeEventTimeWindows.of(step * steps, step), time)
+    results = windows(CumulativeEventTimeWindows.of(step * steps, step), time)
     start = time // (step * steps) * (step * steps)
-    assert found == [(start, start + n * step) for n in range(1, steps + 1) if start + n * step > time]
+    assert results == [(start, start + n * step) for n in range(1, steps + 1) if start + n * step > time]
 
 
 def test_windows_of_processing_time_go_by_the_clock():
@@ -78,13 +78,13 @@ def test_days_are_local_days(zone):
     assigner = TumblingEventTimeWindows.of("1 day", time_zone=zone)
     time = int(datetime.datetime(2011, 1, 1, tzinfo=local).timestamp()) * 1000
     end = time + 3 * 366 * 24 * HOUR
-    found = set()
+    results = set()
     while time < end:
         ((start, stop),) = windows(assigner, time)
         assert start <= time < stop
-        found.add((start, stop))
+        results.add((start, stop))
         time += 3 * HOUR + 7
-    days = sorted(found)
+    days = sorted(results)
     assert [start for start, _ in days[1:]] == [stop for _, stop in days[:-1]], "no gap, no overlap"
     lengths = {stop - start for start, stop in days}
     assert lengths <= {hours * HOUR // 2 for hours in range(44, 51)}
@@ -110,11 +110,11 @@ def test_the_days_on_which_clocks_are_set():
 
 def test_a_week_that_slides_by_a_day_in_a_time_zone():
     at = int(datetime.datetime(2024, 4, 2, 1, tzinfo=ZoneInfo("Europe/Berlin")).timestamp() * 1000)
-    found = windows(SlidingEventTimeWindows.of("7 days", "1 day", time_zone="Europe/Berlin"), at)
+    results = windows(SlidingEventTimeWindows.of("7 days", "1 day", time_zone="Europe/Berlin"), at)
     zone = ZoneInfo("Europe/Berlin")
     dates = [
         tuple(datetime.datetime.fromtimestamp(edge // 1000, zone).strftime("%m-%d %H:%M") for edge in window)
-        for window in found
+        for window in results
     ]
     assert dates[0] == ("04-02 00:00", "04-09 00:00") and dates[-1] == ("03-27 00:00", "04-03 00:00")
     assert len(dates) == 7
@@ -131,14 +131,14 @@ def test_a_day_that_a_time_zone_left_out_has_no_windows_of_its_own(slide):
     for day in (27, 28, 29, 31):
         time = int(datetime.datetime(2011, 12, day, 5, tzinfo=zone).timestamp()) * 1000
         for assigner in assigners:
-            found = windows(assigner, time)
-            assert found and all(start <= time < end for start, end in found)
-            assert len(set(found)) == len(found), "an element is not added twice to one window"
+            results = windows(assigner, time)
+            assert results and all(start <= time < end for start, end in results)
+            assert len(set(results)) == len(results), "an element is not added twice to one window"
 
 
 @pytest.mark.parametrize("days", [2, 3, 4, 7])
 def test_windows_over_a_day_that_a_time_zone_left_out_do_not_overlap(days):
-    """Where a window begins with that day, it begins together with the next one, and has a day less."""
+    """A window that begins with a skipped day begins together with the next one, and is a day shorter."""
     zone = ZoneInfo("Pacific/Apia")
     starts = {
         day: int(datetime.datetime.combine(datetime.date.fromordinal(day), datetime.time(), zone).timestamp()) * 1000
@@ -165,7 +165,7 @@ def test_days_of_a_zone_without_changes_are_those_without_a_zone(time, offset):
 @pytest.mark.parametrize("time", [10**15, -(10**15), 1_700_000_000_000_000_000])
 def test_times_beyond_the_calendar_have_no_day(time):
     with pytest.raises(
-        ProgramError, match=rf"{time} \(epoch ms\) is in no year from 1 to 9999, so it has no day in UTC"
+        ProgramError, match=rf"{time} \(epoch ms\) is outside of the years 1 to 9999, so it has no day in UTC"
     ):
         windows(TumblingEventTimeWindows.of("1 day", time_zone="UTC"), time)
 
@@ -189,24 +189,24 @@ def test_an_assigner_is_part_of_the_program():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TumblingEventTimeWindows.of(0), r"TumblingEventTimeWindows\.of\(\): the size has to be at least one"),
+        (lambda: TumblingEventTimeWindows.of(0), r"TumblingEventTimeWindows\.of\(\): the size must be at least one"),
         (lambda: TumblingEventTimeWindows.of("-1 minute"), r"the size: a duration cannot be negative"),
         (lambda: TumblingEventTimeWindows.of("x"), r"the size: not a duration: 'x'"),
-        (lambda: TumblingEventTimeWindows.of(10, 10), r"the offset has to be smaller than 10 ms, not 10"),
-        (lambda: SlidingEventTimeWindows.of(10, 0), r"SlidingEventTimeWindows\.of\(\): the slide has to be at least"),
-        (lambda: CumulativeEventTimeWindows.of(10, 3), r"10 ms is none of 3 ms"),
+        (lambda: TumblingEventTimeWindows.of(10, 10), r"the offset must be smaller than 10 ms, not 10"),
+        (lambda: SlidingEventTimeWindows.of(10, 0), r"SlidingEventTimeWindows\.of\(\): the slide must be at least"),
+        (lambda: CumulativeEventTimeWindows.of(10, 3), r"10 ms is not a multiple of 3 ms"),
         (
             lambda: EventTimeSessionWindows.with_gap(0),
-            r"EventTimeSessionWindows\.with_gap\(\): the gap has to be at least",
+            r"EventTimeSessionWindows\.with_gap\(\): the gap must be at least",
         ),
         (
             lambda: EventTimeSessionWindows.with_dynamic_gap(NOT_A_FUNCTION),
             r"takes a function or SessionWindow.*, not 5",
         ),
         (lambda: TumblingEventTimeWindows.of("1 day", time_zone="Mars"), r"the name of a time zone.*not 'Mars'"),
-        (lambda: TumblingEventTimeWindows.of("1 hour", time_zone="UTC"), r"the size is a number of whole days"),
-        (lambda: CountTumblingWindowAssigner.of(0), r"the size is a number of elements from 1, not 0"),
-        (lambda: CountSlidingWindowAssigner.of(2, True), r"the slide is a number of elements from 1, not True"),
+        (lambda: TumblingEventTimeWindows.of("1 hour", time_zone="UTC"), r"the size must be a number of whole days"),
+        (lambda: CountTumblingWindowAssigner.of(0), r"the size must be a number of elements from 1, not 0"),
+        (lambda: CountSlidingWindowAssigner.of(2, True), r"the slide must be a number of elements from 1, not True"),
     ],
 )
 def test_bad_windows_are_refused(make, message):

@@ -23,14 +23,14 @@ from pillarbox import (
     sum_,
 )
 
-# The first of some days in which something happens.
+# The first of some days with a change.
 ZONES = {
     "Pacific/Apia": "2011-12-25",  # had no 30 December
     "Pacific/Kwajalein": "1993-08-16",  # had no 21 August
     "America/Juneau": "1867-10-14",  # had 18 October twice
     "Europe/Berlin": "2024-03-27",
     "America/Sao_Paulo": "2018-10-30",  # midnight was left out
-    "America/Havana": "2024-10-30",  # midnight comes twice
+    "America/Havana": "2024-10-30",  # midnight occurs twice
     "Australia/Lord_Howe": "2024-04-03",  # by half an hour
     "Etc/UTC": "1969-12-28",
 }
@@ -63,7 +63,7 @@ def half_hours(zone: str, every: int = 1) -> list[int]:
 
 
 def windows_by_calendar(kind: str, size: int, step: int, hour: int, zone: str) -> set[tuple[int, int]]:
-    """All windows of some weeks, by counting days; those of which nothing is left are none."""
+    """Return all windows of some weeks, by counting days, without empty ones."""
 
     def spans() -> Iterator[tuple[int, int]]:
         first = (dt.date.fromisoformat(ZONES[zone]) - dt.date(1970, 1, 1)).days
@@ -83,9 +83,9 @@ def test_assigners_count_days_as_the_calendar_does(zone, hour):
         assigner = assigner_of(kind, size, step, hour, zone)
         every = windows_by_calendar(kind, size, step, hour, zone)
         for time in half_hours(zone):
-            found = [tuple(window) for window in assigner.assign_windows(None, time, None)]
-            wanted = {(start, end) for start, end in every if start <= time < end}
-            assert len(found) == len(set(found)) and set(found) == wanted, (kind, size, step, time)
+            windows = [tuple(window) for window in assigner.assign_windows(None, time, None)]
+            expected = {(start, end) for start, end in every if start <= time < end}
+            assert len(windows) == len(set(windows)) and set(windows) == expected, (kind, size, step, time)
 
 
 class Count(AggregateFunction):
@@ -118,8 +118,8 @@ def since_epoch(at: dt.datetime) -> int:
 def test_columns_and_functions_give_the_windows_of_the_calendar(zone, kind, size, step):
     times = half_hours(zone, every=9)
     every = windows_by_calendar(kind, size, step, 0, zone)
-    wanted = {(start, end): sum(start <= time < end for time in times) for start, end in every}
-    wanted = {bounds: count for bounds, count in wanted.items() if count}
+    expected = {(start, end): sum(start <= time < end for time in times) for start, end in every}
+    expected = {bounds: count for bounds, count in expected.items() if count}
 
     def windows() -> Any:
         rows = StreamExecutionEnvironment().from_collection([("k", time) for time in times], ROW)
@@ -127,10 +127,10 @@ def test_columns_and_functions_give_the_windows_of_the_calendar(zone, kind, size
         return keyed.window(assigner_of(kind, size, step, 0, zone))
 
     columns = windows().aggregate(n=count_()).execute_and_collect()
-    assert len(columns) == len(wanted)
-    assert {(since_epoch(row.window_start), since_epoch(row.window_end)): row.n for row in columns} == wanted
+    assert len(columns) == len(expected)
+    assert {(since_epoch(row.window_start), since_epoch(row.window_end)): row.n for row in columns} == expected
     functions = windows().aggregate(Count(), Bounds()).execute_and_collect()
-    assert len(functions) == len(wanted) and dict(functions) == wanted
+    assert len(functions) == len(expected) and dict(functions) == expected
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Apia", "Europe/Berlin"])
@@ -145,7 +145,7 @@ def test_days_go_on_from_a_savepoint_and_fire_again(zone):
         windows = keyed.window(assigner_of("sliding", 3, 1, 0, zone)).allowed_lateness("30 days")
         return env.local_job(out=windows.aggregate(n=count_(), last=sum_("at")).uid("days"), savepoint=savepoint)
 
-    found: dict[tuple[int, int], int] = {}
+    results: dict[tuple[int, int], int] = {}
     savepoint, given = None, 0
     while given < len(times) + 1:
         with job(savepoint) as running:
@@ -155,10 +155,10 @@ def test_days_go_on_from_a_savepoint_and_fire_again(zone):
                 run = [Row(key="k", at=time) for time in some]
                 out = running.run_epoch({source: [[run]]}, bounded=given >= len(times))["out"]
                 given += len(some)
-                found |= {(since_epoch(row.window_start), since_epoch(row.window_end)): row.n for row in out}
+                results |= {(since_epoch(row.window_start), since_epoch(row.window_end)): row.n for row in out}
                 if given > len(times):
                     break
             savepoint = running.savepoint()
     times.append(times[0])  # the late one
-    wanted = {(start, end): sum(start <= time < end for time in times) for start, end in bounds}
-    assert found == {window: count for window, count in wanted.items() if count}
+    expected = {(start, end): sum(start <= time < end for time in times) for start, end in bounds}
+    assert results == {window: count for window, count in expected.items() if count}

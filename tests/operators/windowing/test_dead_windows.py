@@ -1,4 +1,4 @@
-"""Dead letters of windows: a record that cannot be added is in no window, a window whose function raises goes on."""
+"""Dead letters of windows: a record that cannot be added is in no window; a window whose function raises continues."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def windows(stream: Any, assigner: Any, strategy: Any = AT) -> Any:
 
 
 def with_letters(results: Any) -> dict[str, Any]:
-    told = results.get_side_output(BAD).map(lambda letter: (letter.value, letter.key, letter.timestamp, letter.error))
-    return {"output": results, "bad": told}
+    letters = results.get_side_output(BAD).map(
+        lambda letter: (letter.value, letter.key, letter.timestamp, letter.error)
+    )
+    return {"output": results, "bad": letters}
 
 
 def run(build: Any, *events: Any) -> tuple[list[Any], list[Any]]:
@@ -73,7 +75,7 @@ class Texts(AggregateFunction):
     def get_result(self, accumulator):
         if "worse" in accumulator[1]:
             raise ValueError("worse")
-        return accumulator[0], "".join(sorted(accumulator[1]))  # on panes, elements come in another order
+        return accumulator[0], "".join(sorted(accumulator[1]))  # panes have another order of elements
 
     def merge(self, one, other):
         return [one[0] + other[0], one[1] + other[1]]
@@ -202,8 +204,8 @@ def test_windows_of_two_streams():
     two = env.from_collection([("k", 2, "c"), ("k", 3, "bad"), ("k", 12, "d")]).assign_timestamps_and_watermarks(AT)
     pairs = one.join(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
     results = pairs.window(TumblingEventTimeWindows.of(10)).side_output_errors(BAD).apply(joined)
-    told = results.get_side_output(BAD).map(lambda letter: (letter.timestamp, sorted(letter.value)))
-    assert sorted(results.union(told).execute_and_collect(), key=str) == [
+    letters = results.get_side_output(BAD).map(lambda letter: (letter.timestamp, sorted(letter.value)))
+    assert sorted(results.union(letters).execute_and_collect(), key=str) == [
         (9, [(0, ("k", 1, "a")), (1, ("k", 2, "c")), (1, ("k", 3, "bad"))]),
         "bd",
     ]
@@ -279,7 +281,7 @@ def test_a_program_that_never_saw_the_records_that_could_not_be_added(events, ki
     }[kind]
 
     def program(env, events):
-        # Watermarks are those of all records, also of the bad ones.
+        # Watermarks include the bad records.
         timed = events.assign_timestamps_and_watermarks(AHEAD)
         good = timed.filter(lambda event: event[2] != "bad")
         keyed = [stream.key_by(lambda event: event[0]).window(assigner) for stream in (timed, good)]
@@ -291,13 +293,13 @@ def test_a_program_that_never_saw_the_records_that_could_not_be_added(events, ki
         }
 
     snapshot = None
-    said: dict[str, list[Any]] = {"guarded": [], "bad": [], "oracle": []}
+    outputs: dict[str, list[Any]] = {"guarded": [], "bad": [], "oracle": []}
     parts = [events[: restart_after * 3], events[restart_after * 3 :]]
     for number, part in enumerate(parts):
         with ProgramTestHarness(program, snapshot=snapshot) as harness:
             harness.push("events", *part)
             for name, values in (harness.run_epoch() if number == 0 else harness.end_input()).items():
-                said[name] += values
+                outputs[name] += values
             snapshot = harness.snapshot()
-    assert sorted(said["guarded"]) == sorted(said["oracle"])
-    assert {letter.value[2] for letter in said["bad"]} <= {"bad"}
+    assert sorted(outputs["guarded"]) == sorted(outputs["oracle"])
+    assert {letter.value[2] for letter in outputs["bad"]} <= {"bad"}

@@ -1,5 +1,5 @@
-"""What comes out of a window last does not depend on when it fires, on epochs, restarts and parallelism, nor on whether
-the input has an end: as long as no record is later than the lateness that the window allows.
+"""A window's final output does not depend on firing times, epochs, restarts, parallelism or a bounded input, as long as
+no record is later than the allowed lateness.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def program(kind, out_of_order, lateness, interval, folds):
 
 
 def final(kind, results):
-    """The last result of each window. A session that became part of another is none any more."""
+    """Return the last result of each window, without sessions that were merged into others."""
     last = {(key, window): numbers for key, window, numbers in results if key != "end"}
     if kind != "sessions":
         return last
@@ -102,7 +102,7 @@ def by_hand(kind, events):
                 else:
                     sessions.append((time, time + 12, [number]))
             expected |= {(key, (start, end)): numbers for start, end, numbers in sessions}
-    return {place: tuple(sorted(numbers)) for place, numbers in expected.items()}
+    return {window: tuple(sorted(numbers)) for window, numbers in expected.items()}
 
 
 @given(data=st.data(), kind=st.sampled_from(sorted(KINDS)), folds=st.booleans(), parallelism=st.integers(1, 3))

@@ -1,4 +1,4 @@
-"""Cases of Flink's own tests of windows that the other tests here do not tell again."""
+"""Cases of Flink's own window tests that the other tests do not cover."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOREVER = 2**63 - 1
 
 
 def push(harness: Any, *records: tuple[str, int, int | None]) -> list[Any]:
-    """Push records (key, value, time) one by one; return what came out."""
+    """Push records (key, value, time) one by one, and return the output."""
     harness.clear_output()
     for key, value, time in records:
         harness.push((key, value), time)
@@ -86,7 +86,7 @@ def test_sessions_of_a_point_merge_with_those_that_they_touch():
 
 @pytest.mark.parametrize("folds", [True, False])
 def test_a_long_session_takes_up_those_that_lie_within_it(folds):
-    """Also where one of them has the same bounds, or lies in it altogether."""
+    """Also a session with the same bounds, or completely inside."""
 
     def build(stream: Any) -> Any:
         windows = stream.window(EventTimeSessionWindows.with_dynamic_gap(lambda record: record[1]))
@@ -97,8 +97,8 @@ def test_a_long_session_takes_up_those_that_lie_within_it(folds):
         snapshot = harness.snapshot()
     with open_windows(build, snapshot=snapshot) as harness:
         push(harness, ("a", 12, 0), ("a", 12, 0), ("a", 4, 2))
-        found = advance(harness, 100)
-        assert found == (
+        result = advance(harness, 100)
+        assert result == (
             [[2, 2, 3, 4, 12, 12], [5]] if folds else [("a", (0, 12), [3, 2, 2, 12, 12, 4]), ("a", (30, 35), [5])]
         )
         harness.snapshot()
@@ -118,11 +118,11 @@ def test_a_late_record_belongs_to_a_session_that_is_there_and_a_purged_session_i
         assert harness.get_side_output(LATE) == [("a", 1)]
         assert push(harness, ("a", 2, 14_600)) == []
         assert advance(harness, 14_600) == []
-        assert push(harness, ("a", 3, 10_000)) == []  # over by itself, and its session would touch none: 13,000
+        assert push(harness, ("a", 3, 10_000)) == []  # complete by itself, and its session would touch no other: 13,000
         assert harness.get_side_output(LATE) == [("a", 3)]
         assert push(harness, ("a", 4, 14_500), ("a", 5, 11_610)) == []  # touches the session from 14,500 on
         assert advance(harness, 20_000) == [("a", (11_610, 17_600), [2, 4, 5])]
-        assert push(harness, ("a", 6, 16_000)) == []  # that session is gone
+        assert push(harness, ("a", 6, 16_000)) == []  # that session has ended
         assert harness.get_side_output(LATE) == [("a", 6)]
     with open_windows(build) as harness:
         push(harness, ("a", 1, 0))
@@ -133,7 +133,7 @@ def test_a_late_record_belongs_to_a_session_that_is_there_and_a_purged_session_i
 
 
 def test_a_purge_keeps_the_set_of_sessions():
-    """What comes later still extends the session, under whose first window the elements lie."""
+    """Later records still extend the session, whose elements are stored under its first window."""
 
     def build(stream: Any) -> Any:
         windows = stream.window(EventTimeSessionWindows.with_gap(10)).trigger(PurgingTrigger.of(CountTrigger.of(2)))
@@ -176,7 +176,7 @@ def test_windows_that_shrink_below_event_time_are_refused():
         push(harness, ("a", 0, 0))
         advance(harness, 20)
         with pytest.raises(
-            Exception, match=r"merged windows into TimeWindow\(start=0, end=11\), which is over already"
+            Exception, match=r"merged windows into TimeWindow\(start=0, end=11\), whose end event time has passed"
         ):
             push(harness, ("a", 3, 0))
 
@@ -185,7 +185,7 @@ def test_windows_that_shrink_below_event_time_are_refused():
 
 
 class Dangling(Trigger):
-    """Sets timers and never deletes them; purges what comes."""
+    """Sets timers and never deletes them; purges its elements."""
 
     fired = ReducingStateDescriptor("fired", lambda one, other: one + other)
 
@@ -307,8 +307,8 @@ def test_an_evictor_by_time_leaves_elements_without_timestamps():
         return windows.evictor(TimeEvictor.of(2)).process(Contents())
 
     with open_windows(build) as harness:
-        found = push(harness, *[("a", number, None) for number in range(6)])
-        assert [values for _, _, values in found] == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+        result = push(harness, *[("a", number, None) for number in range(6)])
+        assert [values for _, _, values in result] == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
 
 
 def test_errors_of_triggers_name_the_record():
@@ -317,10 +317,10 @@ def test_errors_of_triggers_name_the_record():
             return None
 
     trigger = Broken(1, TriggerResult.FIRE)
-    says = pytest.raises(OperatorError, match=r"at the record \('a', 1\).*returned None: a trigger returns")
+    says = pytest.raises(OperatorError, match=r"at the record \('a', 1\).*returned None: return")
     windows = TumblingEventTimeWindows.of(10)
-    with open_windows(lambda s: s.window(windows).trigger(trigger).process(Contents())) as made, says:
-        push(made, ("a", 1, 2))
+    with open_windows(lambda s: s.window(windows).trigger(trigger).process(Contents())) as harness, says:
+        push(harness, ("a", 1, 2))
 
 
 class ByTheClock(Dangling):

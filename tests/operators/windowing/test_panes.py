@@ -1,4 +1,4 @@
-"""Panes: how time is cut, how often functions are called, and what is left of windows that are over."""
+"""Panes: the cut of time, the number of function calls, and cleanup after windows end."""
 
 from __future__ import annotations
 
@@ -142,12 +142,12 @@ def test_a_pane_that_changes_costs_the_panes_of_one_stack_at_most(size, slide, t
             if at == number and pane >= start:
                 values[pane] = [*values.get(pane, ()), -number]
                 stacks.changed(pane)
-                cost += sum(start <= each < end for each in values)
+                cost += sum(start <= value < end for value in values)
         expected = [value for pane in sorted(values) if start <= pane < end for value in values[pane]]
         before = {pane: list(value) for pane, value in values.items()}
         assert (stacks.window(start, end, sorted(values)) or []) == expected
         assert values == before
-        cost += 1 + sum(end - size // 8 <= pane < end for pane in values)  # those that stay out of the back
+        cost += 1 + sum(end - size // 8 <= pane < end for pane in values)  # panes outside the back stack
     assert merge.count <= 2 * len(values) + cost
 
 
@@ -171,7 +171,7 @@ class Counted(AggregateFunction):
     def merge(self, one, other):
         self.merged += 1
         one[0] += other[0]
-        other[0] = 10**9  # whoever looks at it once more finds out
+        other[0] = 10**9  # a later read would notice
         return one
 
     def get_result(self, accumulator):
@@ -279,7 +279,7 @@ def test_a_record_behind_the_watermark_counts_in_the_windows_that_are_open():
     ("late_by", "panes_of_a_window", "merges"),
     [
         (15, 64, 6),  # the usual lateness: the last panes are merged for each window, and nothing is done again
-        (300, 64, 70),  # far behind: what has the pane in it is merged anew, in one of the stacks
+        (300, 64, 70),  # far behind: a stack with the pane is merged again
     ],
 )
 def test_the_cost_of_a_record_behind_the_watermark(late_by, panes_of_a_window, merges):
@@ -293,9 +293,9 @@ def test_the_cost_of_a_record_behind_the_watermark(late_by, panes_of_a_window, m
             harness.push(("a", 1), number * 10)
             harness.push_watermark(number * 10 + 9)
             harness.push(("a", 1), number * 10 + 9 - late_by)
-        found = {window: result for _, window, result in harness.get_output()}
+        outputs = {window: result for _, window, result in harness.get_output()}
         late = [number * 10 + 9 - late_by for number in range(100 + panes_of_a_window - 1)]  # before its end
-        assert found[(1000, 1000 + size)] == panes_of_a_window + sum(1000 <= time < 1000 + size for time in late)
+        assert outputs[(1000, 1000 + size)] == panes_of_a_window + sum(1000 <= time < 1000 + size for time in late)
         assert (function.merged - before) / 100 <= merges
 
 
@@ -333,11 +333,11 @@ def test_panes_of_processing_time(assigner):
             harness.push(("a", 0))
             harness.advance_processing_time(10)
         harness.advance_processing_time(1000)
-        found = [(window, result) for _, window, result in harness.get_output()]
+        outputs = [(window, result) for _, window, result in harness.get_output()]
         if "Cumulative" in repr(assigner):
-            assert found == [((0, 10), 1), ((0, 20), 3), ((0, 30), 7), ((30, 40), 8), ((30, 50), 8), ((30, 60), 8)]
+            assert outputs == [((0, 10), 1), ((0, 20), 3), ((0, 30), 7), ((30, 40), 8), ((30, 50), 8), ((30, 60), 8)]
         else:
-            assert found == [
+            assert outputs == [
                 *(((-20, 10), 1), ((-10, 20), 3), ((0, 30), 7)),
                 *(((10, 40), 14), ((20, 50), 12), ((30, 60), 8)),
             ]

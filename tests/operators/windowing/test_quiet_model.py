@@ -1,4 +1,4 @@
-"""Event time that goes on with the clock, against a plain model: two sources, each with silences, of two partitions."""
+"""Event time that advances with the clock, against a plain model: two sources with silences and two partitions each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Numbers(ProcessWindowFunction):
 
 
 class Source:
-    """What is known of a source: when it had records last, and its watermark then and now."""
+    """A source's last record, and its watermarks then and now."""
 
     def __init__(self, bound: int, timeout: int | None) -> None:
         self.bound, self.timeout = bound, timeout
@@ -79,13 +79,13 @@ def test_windows_close_as_the_model_says(epochs, bound, timeout, other, parallel
             for name, source, partitions in (("one", sources[0], one), ("two", sources[1], two)):
                 numbered = []
                 for partition, content in enumerate(partitions):
-                    made = []
+                    records = []
                     for key, time in content:
                         number += 1
-                        made.append((key, time, number))
-                    numbered.append(made)
-                    harness.push_all(name, made, partition=partition)
-                    for record in made:
+                        records.append((key, time, number))
+                    numbered.append(records)
+                    harness.push_all(name, records, partition=partition)
+                    for record in records:
                         window = record[0], (record[1] // 50 * 50, record[1] // 50 * 50 + 50)
                         if window[1][1] - 1 <= watermark:
                             late.append(record)
@@ -96,8 +96,8 @@ def test_windows_close_as_the_model_says(epochs, bound, timeout, other, parallel
             fired = [(*window, sorted(there.pop(window))) for window in sorted(there) if window[1][1] - 1 <= watermark]
             if accident == "fails":
                 harness.fail_epoch()
-            found = harness.run_epoch()
-            assert sorted(found["windows"]) == fired
-            assert sorted(found["late"]) == sorted(late)
+            outputs = harness.run_epoch()
+            assert sorted(outputs["windows"]) == fired
+            assert sorted(outputs["late"]) == sorted(late)
             if accident == "restarts":
                 harness.restore(harness.snapshot())

@@ -1,4 +1,4 @@
-"""Windows close on a stream that has gone quiet, if its strategy says so: the local runtime, by a manual clock."""
+"""Windows close on a quiet stream if its strategy allows it: local runtime, manual clock."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def added(one, other):
 
 
 def test_a_source_that_goes_on_holds_the_silent_one_only_where_that_is_not_behind():
-    """Two sources: the silent one's clock, and the other one's records, whichever is behind."""
+    """Two sources: the silent one's clock and the other one's records; the slower counts."""
 
     def build(env, fast, slow):
         strategy = bounded(0).with_wall_clock_progress(100)
@@ -161,7 +161,7 @@ def test_a_source_that_goes_on_holds_the_silent_one_only_where_that_is_not_behin
 
 
 def test_strategies_of_one_source_count_by_themselves():
-    """Of two streams of a source only the one whose strategy says so goes on with the clock."""
+    """Of a source's two streams, only the one whose strategy allows it advances with the clock."""
 
     def build(env, events):
         outputs = {}
@@ -185,9 +185,7 @@ def test_it_is_about_a_source():
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
     stream = env.from_collection(EVENTS).rebalance()
     stream = stream.assign_timestamps_and_watermarks(strategy.with_wall_clock_progress("1 minute"))
-    with pytest.raises(
-        ProgramError, match=r"with_wall_clock_progress\(\) is about the silence of a source: assign the"
-    ):
+    with pytest.raises(ProgramError, match=r"with_wall_clock_progress\(\) detects silent sources: assign the"):
         stream.execute_and_collect()
     timed = env.from_collection(EVENTS).assign_timestamps_and_watermarks(
         strategy.with_wall_clock_progress("1 minute").with_idleness("5 seconds")

@@ -1,4 +1,4 @@
-"""Sessions that fold their elements: which operator does them, what they keep, and the general operator beside it."""
+"""Sessions that fold their elements: their operator, its state, and the general operator for comparison."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ ASSIGNERS = [EventTimeSessionWindows.with_gap(6), EventTimeSessionWindows.with_d
 @pytest.mark.parametrize("assigner", ASSIGNERS)
 @pytest.mark.parametrize("lateness", [0, 8])
 def test_sessions_come_out_as_from_the_general_operator(assigner, lateness):
-    """The same results with elements in the same order, as many merges; and late elements go where they went."""
+    """The same results with elements in the same order, as many merges, and the same handling of late elements."""
     rng = random.Random(lateness)
     steps: list[Any] = []
     watermark = 0
@@ -94,7 +94,7 @@ def test_sessions_come_out_as_from_the_general_operator(assigner, lateness):
         if number % 3 == 0:
             watermark += rng.randint(0, 5)
             steps.append((None, watermark))
-    found = []
+    results = []
     for trigger, kind in ((None, SessionWindowOperator), (ByHand(), WindowOperator)):
         function = Joined()
 
@@ -114,9 +114,9 @@ def test_sessions_come_out_as_from_the_general_operator(assigner, lateness):
                 records = sorted(harness.get_records(), key=lambda record: (record.timestamp, record.value))
                 parts.append((records, list(harness.get_side_output(LATE))))
                 harness.clear_output()
-            found.append((parts, function.added, function.merged))
-    assert found[0] == found[1]
-    assert found[0][2] > 10 and any(late for _, late in found[0][0])
+            results.append((parts, function.added, function.merged))
+    assert results[0] == results[1]
+    assert results[0][2] > 10 and any(late for _, late in results[0][0])
 
 
 def test_a_record_that_bridges_three_sessions_merges_twice():
@@ -250,14 +250,14 @@ def test_global_state_may_have_a_time_to_live():
         windows = keyed.window(EventTimeSessionWindows.with_gap(10)).side_output_errors(OutputTag("failed"))
         return windows.process(OfTheDay())
 
-    snapshot, found = None, []
+    snapshot, outcome = None, []
     for clock, start in ((0, 0), (99, 100), (150, 200), (400, 300)):
         with ProgramTestHarness(build, snapshot=snapshot) as harness:
             harness.set_processing_time(clock)
             harness.push("events", row(k="a", at=start), row(k="fails", at=start), row(k="b", at=start + 50))
-            found += [result for result in harness.run_epoch()["output"] if result[0] == "a"]
+            outcome += [result for result in harness.run_epoch()["output"] if result[0] == "a"]
             snapshot = harness.snapshot()
-    assert found == [("a", 1), ("a", 2), ("a", 2), ("a", 1)]
+    assert outcome == [("a", 1), ("a", 2), ("a", 2), ("a", 1)]
 
 
 def test_clear_and_global_state_of_window_functions():
@@ -324,7 +324,7 @@ def test_state_that_was_kept_another_way_is_refused():
 
 
 class InOrder(AggregateFunction):
-    """The numbers of the records, as they came."""
+    """The records' numbers in arrival order."""
 
     def create_accumulator(self):
         return ()

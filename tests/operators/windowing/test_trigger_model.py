@@ -373,26 +373,28 @@ class Odd(Evictor):
 
 
 def last_ones(number: int, after: bool) -> Evict:
-    def kept(elements: list[Any]) -> list[Any]:
+    def last_elements(elements: list[Any]) -> list[Any]:
         return elements[len(elements) - number :] if len(elements) > number else elements
 
     name = f"count({number}, {after})"
-    return Evict(name, CountEvictor.of(number, after), **{"after" if after else "before": kept})
+    return Evict(name, CountEvictor.of(number, after), **{"after" if after else "before": last_elements})
 
 
 def latest(size: int, after: bool) -> Evict:
-    def kept(elements: list[Any]) -> list[Any]:
-        return [each for each in elements if each[1] > max(time for _, time in elements) - size]
+    def latest_elements(elements: list[Any]) -> list[Any]:
+        return [element for element in elements if element[1] > max(time for _, time in elements) - size]
 
-    return Evict(f"time({size}, {after})", TimeEvictor.of(size, after), **{"after" if after else "before": kept})
+    return Evict(
+        f"time({size}, {after})", TimeEvictor.of(size, after), **{"after" if after else "before": latest_elements}
+    )
 
 
 def nearest(threshold: int, after: bool) -> Evict:
-    def kept(elements: list[Any]) -> list[Any]:
-        return [each for each in elements if abs(each[1] - elements[-1][1]) < threshold]
+    def nearest_elements(elements: list[Any]) -> list[Any]:
+        return [element for element in elements if abs(element[1] - elements[-1][1]) < threshold]
 
     evictor = DeltaEvictor.of(threshold, lambda record, last: abs(record[2] - last[2]), after)
-    return Evict(f"delta({threshold}, {after})", evictor, **{"after" if after else "before": kept})
+    return Evict(f"delta({threshold}, {after})", evictor, **{"after" if after else "before": nearest_elements})
 
 
 evictors = st.one_of(
@@ -428,7 +430,7 @@ class Folded(ProcessWindowFunction):
 
 
 class Whole(ProcessWindowFunction):
-    """Numbers the firings of a window, where a window has state."""
+    """Numbers a window's firings, if it has state."""
 
     fired = ValueStateDescriptor("fired")
 
@@ -478,7 +480,7 @@ steps = st.lists(
 
 
 def plain(results: list[Any], how: str, kind: Kind) -> list[Any]:
-    """Results in any order, as those of several keys and windows come; what is folded, is so in any order, too."""
+    """Normalize the order of results, and of folded values, over several keys and windows."""
     if how == "process":
         return sorted((key, span, values, None if kind.merges else fired) for key, span, values, fired in results)
     return sorted((key, span, sorted(values)) for key, span, values, *_ in results)
@@ -533,8 +535,8 @@ def test_windows_with_any_trigger_and_evictor_do_what_is_told_of_them(kind, when
             # Timers of times that have passed already fire with the next look at the clock.
             harness.set_processing_time(retold.clock)
             retold.set_clock(retold.clock)
-            found = [each if len(each) > 3 else (*each, None) for each in harness.get_output()]
-            assert plain(found, how, kind) == plain(retold.results(), how, kind)
+            outputs = [each if len(each) > 3 else (*each, None) for each in harness.get_output()]
+            assert plain(outputs, how, kind) == plain(retold.results(), how, kind)
             side = [value for _, value, _ in harness.get_side_output(LATE)]
             assert side == retold.late[late:]
             late += len(side)

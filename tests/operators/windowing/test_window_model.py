@@ -33,7 +33,7 @@ Span = tuple[int, int]
 
 @dataclass
 class Kind:
-    """Windows of one kind, as the program says it, and as a plain function."""
+    """Windows of one kind, in the program's notation and as a plain function."""
 
     name: str
     assigner: Any
@@ -94,7 +94,7 @@ kinds = st.one_of(
 
 @dataclass
 class Model:
-    """Windows as lists of what is in them."""
+    """Windows as lists of their elements."""
 
     kind: Kind
     lateness: int
@@ -107,17 +107,17 @@ class Model:
 
     def add(self, key: Any, value: Any, time: int) -> list[Any]:
         fired = []
-        taken = False
+        is_added = False
         windows = self.open.setdefault(key, {})
         for assigned in self.kind.windows_at(time):
             window, content = self.met(windows, assigned) if self.kind.merges else (assigned, [])
             if self.is_over(window[1]):
                 continue
-            taken = True
+            is_added = True
             windows[window] = [*windows.get(window, []), *content, value]
             if window[1] - 1 <= self.watermark:
                 fired.append((key, window, sorted(windows[window])))
-        if not taken and time + self.lateness <= self.watermark:
+        if not is_added and time + self.lateness <= self.watermark:
             self.late.append(value)
         return fired
 
@@ -174,7 +174,7 @@ class Spread(AggregateFunction):
 
 
 class Changing(Spread):
-    """The same with an accumulator that is changed, and used up where that is allowed."""
+    """The same with a mutable accumulator, which is consumed if permitted."""
 
     def create_accumulator(self):
         return []
@@ -204,7 +204,7 @@ ACCUMULATORS = {"aggregate": Spread(), "changing": Changing()}
 
 
 def operator_of(kind: Kind, how: str) -> type:
-    """Return the operator that the program is expected to run on: what folds has one of its own for each kind."""
+    """Return the expected operator of the program: folding windows have one per kind."""
     if how == "process":
         return WindowOperator
     if kind.merges:
@@ -220,8 +220,8 @@ def build_windows(stream: Any, kind: Kind, how: str, lateness: int, tagged: bool
         return windows.process(Whole())
     if how in ACCUMULATORS:
         return windows.aggregate(ACCUMULATORS[how], Named())
-    # What is folded two by two is (key, list of values, time): the first element is as it came.
-    return windows.reduce(lambda one, other: (one[0], listed(one[1]) + listed(other[1]), one[2]), Folded())
+    # Pairs are folded as (key, list of values, time): the first element is unchanged.
+    return windows.reduce(lambda window, other: (window[0], listed(window[1]) + listed(other[1]), window[2]), Folded())
 
 
 def listed(value: Any) -> list[Any]:

@@ -49,7 +49,7 @@ from tests.operators.windowing.windows import Contents, Number, open_windows
 
 
 def push(harness, *records: tuple[Any, Any, int]) -> list[Any]:
-    """Push records (key, value, time) one by one; return what came out."""
+    """Push records (key, value, time) one by one, and return the output."""
     harness.clear_output()
     for key, value, time in records:
         harness.push((key, value), time)
@@ -104,7 +104,7 @@ def test_a_record_that_bridges_sessions_keeps_the_elements_of_all():
 
 
 def test_a_record_looks_at_the_sessions_that_it_meets_alone(monkeypatch):
-    """However many there are; not so where a program has its own rule of merging."""
+    """For any number of sessions; except with a custom rule of merging."""
 
     class Own(EventTimeSessionWindows):
         def merge_windows(self, windows, callback):
@@ -417,7 +417,7 @@ def test_a_users_own_evictor_with_an_incremental_function():
         assert push(harness, *[("a", n, 0) for n in range(12)]) == [("a", 2), ("a", 4), ("a", 14), ("a", 10)]
 
 
-# -- what window functions have at hand --
+# -- context of window functions --
 
 
 class Firings(ProcessWindowFunction):
@@ -470,28 +470,28 @@ def test_window_functions_get_one_folded_element():
 
 
 def test_functions_are_opened_and_closed():
-    told = []
+    calls = []
 
     class Sum(ReduceFunction):
         def open(self, ctx):
-            told.append("open reduce")
+            calls.append("open reduce")
 
         def close(self):
-            told.append("close reduce")
+            calls.append("close reduce")
 
         def reduce(self, one, other):
             return summed(one, other)
 
     class Tell(Contents):
         def open(self, ctx):
-            told.append("open window")
+            calls.append("open window")
 
         def close(self):
-            told.append("close window")
+            calls.append("close window")
 
     with open_windows(lambda s: s.window(TumblingEventTimeWindows.of(10)).reduce(Sum(), Tell())):
         pass
-    assert told == ["open reduce", "open window", "close reduce", "close window"]
+    assert calls == ["open reduce", "open window", "close reduce", "close window"]
 
 
 @pytest.mark.parametrize(
@@ -543,7 +543,7 @@ def test_the_laws_of_operators(build):
     check_operator(lambda **options: open_windows(build, **options), script, ordered=False)
 
 
-# -- what is refused --
+# -- refusals --
 
 
 class CannotMerge(Quarters, MergingWindowAssigner):
@@ -578,25 +578,25 @@ def minute():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda: keyed().window("1 minute"), r"by a window assigner.*not by '1 minute'"),
+        (lambda: keyed().window("1 minute"), r"needs a window assigner.*not '1 minute'"),
         (lambda: keyed().window(GlobalWindows), r"pass an instance"),
         (lambda: minute().trigger(CountTrigger), r"trigger\(\) takes a Trigger"),
         (lambda: minute().evictor(3), r"evictor\(\) takes an Evictor"),
         (lambda: minute().allowed_lateness("soon"), r"allowed_lateness\(\): not a duration: 'soon'"),
         (
             lambda: keyed().window(TumblingProcessingTimeWindows.of(5)).allowed_lateness(1),
-            r"allowed_lateness\(\) is for windows of event time",
+            r"allowed_lateness\(\) is for event-time windows",
         ),
         (lambda: minute().side_output_late_data("late"), r"takes an OutputTag, not 'late'"),
         (
             lambda: keyed().window(EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)),
-            r"makes windows that merge, and DeltaTrigger\.of\(1\) cannot merge",
+            r"merges windows, and DeltaTrigger\.of\(1\) cannot merge",
         ),
         (
             lambda: keyed().window(EventTimeSessionWindows.with_gap(5)).aggregate(NoMerge()),
-            r"makes windows that merge, and NoMerge cannot merge accumulators: define merge\(\)",
+            r"merges windows, and NoMerge cannot merge accumulators: define merge\(\)",
         ),
-        (lambda: minute().reduce(NoMerge()), r"reduce\(\) got .*give it a function or ReduceFunction"),
+        (lambda: minute().reduce(NoMerge()), r"reduce\(\) got .*pass a function or ReduceFunction"),
         (lambda: minute().aggregate(max), r"aggregate\(\) got .*an AggregateFunction"),
         (lambda: minute().aggregate(NoMerge), r"pass an instance: NoMerge\(\)"),
         (lambda: minute().process(Contents), r"got the class Contents: pass an instance: Contents\(\)"),
@@ -610,7 +610,7 @@ def minute():
             lambda: minute().apply(lambda key, window, inputs: inputs),
             r"apply\(\) of WindowedStream takes a WindowFunction",
         ),
-        (lambda: keyed().count_window(0), r"the size is a number of elements from 1, not 0"),
+        (lambda: keyed().count_window(0), r"the size must be a number of elements from 1, not 0"),
     ],
 )
 def test_wrong_uses(use, message):
@@ -642,7 +642,7 @@ def test_errors_name_operator_key_and_record_or_window():
 def test_state_of_a_window_that_may_merge_is_refused():
     with open_windows(lambda s: s.window(EventTimeSessionWindows.with_gap(5)).process(Firings())) as harness:
         harness.push(("a", 1), 3)
-        with pytest.raises(ProgramError, match=r"window_state\(\) is asked for, but the windows may merge"):
+        with pytest.raises(ProgramError, match=r"window_state\(\) is not available for merging windows"):
             harness.push_watermark(100)
 
 
@@ -670,7 +670,7 @@ def test_windows_over_all_of_a_stream_and_behind_each_other():
 
 @pytest.mark.parametrize("lateness", [0, 7])
 def test_tumbling_windows_are_the_same_state_on_both_ways(lateness):
-    """What the loop for ordinary windows wrote is what the general operator goes on with, and the other way round."""
+    """The general operator continues from the state of the ordinary windows' loop, and vice versa."""
 
     def quick(stream):
         return stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(lateness).reduce(summed)
@@ -730,7 +730,7 @@ def test_a_shorter_lateness_ends_windows_that_wait_for_late_elements():
 
 
 def test_results_of_a_window_have_one_order_in_warm_and_in_restored_tasks():
-    """A task that is tried again in another process sends what the one before it sent."""
+    """A retried task in another process sends the same output."""
 
     def windows(stream):
         return stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(5).reduce(summed)

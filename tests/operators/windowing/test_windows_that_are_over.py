@@ -1,6 +1,6 @@
-"""After many windows of a key, of whatever kind, nothing is left of them: no row, no timer, no long log.
+"""After many windows of a key, of any kind, nothing remains: no row, no timer, no long log.
 
-With ``PILLARBOX_LONG`` in the environment they are a thousand.
+With ``PILLARBOX_LONG`` in the environment there are a thousand windows.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def test_nothing_is_left_of_windows_that_are_over(name, monkeypatch):
             if number % 25 == 24:
                 longest = max(longest, sum(map(len, harness.snapshot().chunks.values())))
                 assert harness.num_event_time_timers() + harness.num_processing_time_timers() <= 40
-        if name == "counts":  # those that are not full stay
+        if name == "counts":  # incomplete windows stay
             left = [key for key in "ab" for _ in range(-harness.state_of(key)["window-count"] % 3)]
             harness.push_all([(key, 1) for key in left], [windows * step] * len(left))
         harness.push_watermark(2 * windows * step)

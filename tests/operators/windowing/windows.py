@@ -1,4 +1,4 @@
-"""Windowed streams by themselves, without a source: what the tests of windows share."""
+"""Windowed streams without a source, shared by the tests of windows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def value_of(record: tuple[Any, Any]) -> Any:
 
 
 class Contents(ProcessWindowFunction):
-    """Emits key, window, and what was in it."""
+    """Emits key, window, and its content."""
 
     def process(self, key, context, elements):
         yield key, tuple(context.window()), [value for _, value in elements]

@@ -56,7 +56,7 @@ class Renamed(Sum):
 
 
 class Seen(MapFunction, CheckpointedFunction):
-    """Counts the records of a subtask, in state of the operator's own."""
+    """Counts the records of a subtask, in operator state."""
 
     def initialize_state(self, context):
         self.seen = context.get_operator_state_store().get_list_state(ListStateDescriptor("seen"))
@@ -76,7 +76,7 @@ def sums(paid: Any, function: Any = None, uid: str | None = "sum") -> Any:
 
 
 class Changed:
-    """A program's first epoch, and what becomes of it in another program."""
+    """A program's first epoch, and its continuation by another program."""
 
     def __init__(self, then: Any, first: list[Any], folder: Path, parallelism: int = 2) -> None:
         self.savepoint = folder / "savepoint"
@@ -89,23 +89,23 @@ class Changed:
             self._programs = [harness._program]
 
     def compared(self, build: Any, parallelism: int = 2) -> Comparison:
-        """Return what pillarbox.start would say of a program on the checkpoint."""
+        """Return pillarbox.start's verdict on a program for the checkpoint."""
         with ProgramTestHarness(build, parallelism=parallelism) as harness:
             return compare(describe_programs(self._programs), describe_programs([harness._program]))
 
     def refusal(self, build: Any) -> str:
-        """Return what speaks against a program on the checkpoint, before anything runs."""
-        said = "; ".join(self.compared(build).refused)
-        assert said
-        return said
+        """Return why a program is refused for the checkpoint before anything runs."""
+        message = "; ".join(self.compared(build).refused)
+        assert message
+        return message
 
     def goes_on(self, build: Any, *rows: Any, parallelism: int = 2, ends: bool = False) -> dict[str, list[Any]]:
-        """Return what comes out of a program that goes on with the checkpoint."""
+        """Return the output of a program that continues from the checkpoint."""
         assert self.compared(build, parallelism) == Comparison()
         return self._run(build, rows, parallelism, ends, snapshot=self.snapshot)
 
     def from_savepoint(self, build: Any, *rows: Any, parallelism: int = 2, **options: Any) -> dict[str, list[Any]]:
-        """Return what comes out of a program that starts from the savepoint."""
+        """Return the output of a program that starts from the savepoint."""
 
         def begun(env, paid):
             env.from_savepoint(self.savepoint, **options)
@@ -116,8 +116,8 @@ class Changed:
     def _run(self, build: Any, rows: Any, parallelism: int, ends: bool, **options: Any) -> dict[str, list[Any]]:
         with ProgramTestHarness(build, parallelism=parallelism, processing_time=self.now, **options) as harness:
             harness.push_all("paid", rows)
-            found = harness.end_input() if ends else harness.run_epoch()
-            return {name: sorted(values, key=repr) for name, values in found.items()}
+            outputs = harness.end_input() if ends else harness.run_epoch()
+            return {name: sorted(values, key=repr) for name, values in outputs.items()}
 
 
 def only_sums(env: Any, paid: Any) -> Any:
@@ -125,7 +125,7 @@ def only_sums(env: Any, paid: Any) -> Any:
 
 
 def test_the_numbers_of_subtasks(tmp_path: Path) -> None:
-    """Those of one operator, and the key groups of all: a checkpoint keeps them, a savepoint does not."""
+    """The subtasks of one operator, and the key groups of all: a checkpoint fixes them, a savepoint does not."""
     then = Changed(lambda env, paid: {"sum": sums(paid).set_parallelism(1)}, paid("a", "b"), tmp_path)
     assert "operator 'sum' had parallelism 1, and has 2: a checkpoint keeps it, so call set_parallelism(1) on it" in (
         then.refusal(only_sums)
@@ -151,7 +151,7 @@ def test_an_operator_without_a_shuffle_more_or_less(tmp_path: Path) -> None:
 
 
 def test_an_operator_with_state_of_its_own_more_or_less(tmp_path: Path) -> None:
-    """It is chained behind another one. What it keeps does not go unnoticed."""
+    """The operator is chained to another one. Its state is noticed."""
 
     def more(env, paid):
         return {"sum": sums(paid).map(Seen()).uid("seen")}
@@ -163,7 +163,7 @@ def test_an_operator_with_state_of_its_own_more_or_less(tmp_path: Path) -> None:
         CheckpointMismatchError, match=r"holds the list state 'seen/seen' .* which no function asks for"
     ):
         then.goes_on(only_sums, *paid("a"))
-    with pytest.raises(CheckpointMismatchError, match=r"it has state of 'seen', which the program does not have"):
+    with pytest.raises(CheckpointMismatchError, match=r"it contains state of 'seen', which the program lacks"):
         then.from_savepoint(only_sums, *paid("a"))
     assert then.from_savepoint(only_sums, *paid("a"), allow_non_restored_state=True) == {"sum": [("a", 2)]}
 
@@ -189,8 +189,8 @@ def test_a_keyed_operator_more_or_less(tmp_path: Path) -> None:
     assert then.from_savepoint(a_level_more, *paid("a")) == {"sum": [("a", 2)]}
 
     then = Changed(behind, paid("a"), tmp_path / "other")
-    assert "it holds state of 'more', which the program does not have" in then.refusal(only_sums)
-    with pytest.raises(CheckpointMismatchError, match="it has state of 'more', which the program does not have"):
+    assert "it contains state of 'more', which the program lacks" in then.refusal(only_sums)
+    with pytest.raises(CheckpointMismatchError, match="it contains state of 'more', which the program lacks"):
         then.from_savepoint(only_sums)
     assert then.from_savepoint(only_sums, *paid("a"), allow_non_restored_state=True) == {"sum": [("a", 2)]}
 
@@ -208,9 +208,9 @@ def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
     renamed = then.goes_on(lambda env, paid: {"sum": sums(paid, Renamed(), uid=None)}, *paid("a"))
     assert renamed == {"sum": [("a", 2)]}
     former = then.compared(only_sums).refused[0].split("'")[1]
-    said = then.refusal(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=None)})
-    assert f"it holds state of '{former}', which the program does not have (the program has '" in said
-    assert "instead: set uid() to the old one)" in said
+    refusal = then.refusal(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=None)})
+    assert f"it contains state of '{former}', which the program lacks (the program has '" in refusal
+    assert "instead: set uid() to the old one)" in refusal
     mended = then.goes_on(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=former)}, *paid("a"))
     assert mended == {"sum": [("a", 2)]}
 
@@ -222,10 +222,10 @@ def test_the_order_of_the_operators(tmp_path: Path) -> None:
         return lambda env, paid: {uid: sums(paid, uid=uid) for uid in uids}
 
     then = Changed(in_order("one", "other"), paid("a", "b"), tmp_path)
-    said = then.refusal(in_order("other", "one"))
-    assert "operator 'one' is in another place of the program, where its state is not found" in said
-    found = then.from_savepoint(in_order("other", "one"), *paid("a"))
-    assert found == {"other": [("a", 2)], "one": [("a", 2)]}
+    refusal = then.refusal(in_order("other", "one"))
+    assert "operator 'one' is in another place of the program, where its state is not found" in refusal
+    results = then.from_savepoint(in_order("other", "one"), *paid("a"))
+    assert results == {"other": [("a", 2)], "one": [("a", 2)]}
 
 
 def test_the_key(tmp_path: Path) -> None:
@@ -257,8 +257,8 @@ def test_dead_letters_come_and_go(tmp_path: Path) -> None:
             return super().process_element(value, ctx)
 
     def with_letters(env, paid):
-        found = paid.key_by("card").process(Picky(), on_error=BAD).uid("sum")
-        return {"sum": found, "bad": found.get_side_output(BAD).map(lambda letter: letter.value.card)}
+        result = paid.key_by("card").process(Picky(), on_error=BAD).uid("sum")
+        return {"sum": result, "bad": result.get_side_output(BAD).map(lambda letter: letter.value.card)}
 
     then = Changed(only_sums, paid("a"), tmp_path / "one")
     assert then.goes_on(with_letters, *paid("a", "x")) == {"sum": [("a", 2)], "bad": ["x"]}
@@ -290,8 +290,8 @@ def test_another_watermark_strategy(tmp_path: Path) -> None:
     assert then.goes_on(windowed(lenient), late, early) == {"windows": []}
     assert then.goes_on(windowed(lenient), late, early, row(card="a", at=8_500)) == {"windows": [("a", 2_000, 2)]}
     for silent in (AT.with_idleness("1 minute"), AT.with_wall_clock_progress("1 minute")):
-        said = then.refusal(windowed(silent))
-        assert "it was not run by processing time (timers, silence or carried requests), and is" in said
+        refusal = then.refusal(windowed(silent))
+        assert "it was not run by processing time (timers, silence or carried requests), and is" in refusal
         assert then.from_savepoint(windowed(silent), early, row(card="a", at=3_500)) == {"windows": [("a", 2_000, 2)]}
     timed = Changed(windowed(AT.with_idleness("1 minute")), [row(card="a", at=2_500)], tmp_path / "timed")
     assert timed.goes_on(windowed(AT.with_idleness("1 hour")), row(card="a", at=3_500)) == {
@@ -324,21 +324,21 @@ def test_the_time_zone_of_days(tmp_path: Path, columns: bool) -> None:
         with pytest.raises(CheckpointMismatchError, match=r"windows of another kind: it has panes of .*UTC, and the"):
             then.goes_on(days("Asia/Tokyo"), *more)
     else:
-        found = then.goes_on(days("Asia/Tokyo"), *more)
-        assert found == {"days": [("a", -9 * hour, 1), ("a", 0, 1)]}
+        results = then.goes_on(days("Asia/Tokyo"), *more)
+        assert results == {"days": [("a", -9 * hour, 1), ("a", 0, 1)]}
 
 
 # -- aggregates and joins of columns, intervals --
 
 
 def test_aggregates_of_columns(tmp_path: Path) -> None:
-    """One more is refused: what was folded cannot be folded anew."""
+    """An additional aggregate is refused: folded rows cannot be folded again."""
 
     def build(uid: str, **aggregates: Any) -> Any:
         def built(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT).key_by("card")
-            found = timed.window(TumblingEventTimeWindows.of("1 second")).aggregate(**aggregates).uid(uid)
-            return {"sum": found.map(lambda one: tuple(one[3:]))}
+            windows = timed.window(TumblingEventTimeWindows.of("1 second")).aggregate(**aggregates).uid(uid)
+            return {"sum": windows.map(lambda one: tuple(one[3:]))}
 
         return built
 
@@ -353,13 +353,13 @@ def test_aggregates_of_columns(tmp_path: Path) -> None:
     )
     other = build("both", n=sum_("n"), most=max_("n"))
     assert "set uid() to the old one" in then.refusal(other)
-    found = then.from_savepoint(other, *paid("a"), last, allow_non_restored_state=True)
-    assert found == {"sum": [(1, 1)]}
+    results = then.from_savepoint(other, *paid("a"), last, allow_non_restored_state=True)
+    assert results == {"sum": [(1, 1)]}
 
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_the_bounds_of_a_join(tmp_path: Path, columns: bool) -> None:
-    """Records that are there find partners by the new bounds; pairs of records that came before are not looked for."""
+    """Stored records find partners by the new bounds; pairs of earlier records are not searched again."""
 
     def within(lower: int, upper: int) -> Any:
         def build(env, paid):
@@ -377,7 +377,7 @@ def test_the_bounds_of_a_join(tmp_path: Path, columns: bool) -> None:
     def at(*times: int) -> list[Any]:
         return [row(card="a", n=1 if time > 0 else 2, at=abs(time)) for time in times]
 
-    then = Changed(within(-10, 0), at(-100, 105, 115), tmp_path)  # event time is 114: 100 is gone
+    then = Changed(within(-10, 0), at(-100, 105, 115), tmp_path)  # event time is 114: 100 has expired
     assert then.goes_on(within(-20, 0), *at(-116, 117, 130)) == {"pairs": [(117, 116), (130, 116)]}
     assert then.goes_on(within(-10, 20), *at(-116, 117, -130)) == {
         "pairs": [(115, 116), (115, 130), (117, 116), (117, 130)]
@@ -386,7 +386,7 @@ def test_the_bounds_of_a_join(tmp_path: Path, columns: bool) -> None:
 
 
 def test_joins_of_columns(tmp_path: Path) -> None:
-    """They keep whole rows of both sides; only an outer join knows which left ones have had a partner."""
+    """Both sides' rows are stored completely; only an outer join knows which left rows had a partner."""
 
     def joined(how: Any, uid: str = "pairs", more: bool = False) -> Any:
         def build(env, paid):
@@ -395,7 +395,7 @@ def test_joins_of_columns(tmp_path: Path) -> None:
             timed = rows.assign_timestamps_and_watermarks(AT)
             left, right = (timed.filter(lambda one, n=n: one.n == n).key_by("card") for n in (1, 2))
             pairs = left.interval_join(right).between(-10, 10).columns(how, suffixes=("", "_right")).uid(uid)
-            return {"pairs": pairs.map(lambda one: (one.at, one.at_right))}
+            return {"pairs": pairs.map(lambda pair: (pair.at, pair.at_right))}
 
         return build
 
@@ -408,29 +408,29 @@ def test_joins_of_columns(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointMismatchError, match=says):
             then.goes_on(changed, *more)
-    found = then.from_savepoint(joined("left", "others"), *more, allow_non_restored_state=True)
-    assert found == {"pairs": []}, "the last row waits, and those before were left behind"
+    results = then.from_savepoint(joined("left", "others"), *more, allow_non_restored_state=True)
+    assert results == {"pairs": []}, "the last row waits, and those before were left behind"
     then = Changed(joined("left"), first, tmp_path / "left")
     assert then.goes_on(joined("inner"), *more) == {"pairs": [(100, 106), (105, 106)]}
     assert then.goes_on(joined("left"), *more, ends=True) == {"pairs": [(100, 106), (105, 106), (200, None)]}
 
 
 def places_of(harness: ProgramTestHarness) -> list[str]:
-    """Return of what a join by columns keeps anything."""
+    """Return the parts of a columnar join's state that are not empty."""
     (task,) = harness._job._tasks.values()
     task.backend.set_current_key(0)
-    return sorted({place[0] for place in task.backend.get_namespaces()})
+    return sorted({namespace[0] for namespace in task.backend.get_namespaces()})
 
 
 def test_a_left_join_that_becomes_an_inner_one() -> None:
-    """It drops what was noted of partners, and so it does not become a left one again."""
+    """It drops the notes about partners, so it cannot become a left join again."""
 
     def joined(how: Any) -> Any:
         def build(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT)
             left, right = (timed.filter(lambda one, n=n: one.n == n).key_by("card") for n in (1, 2))
             pairs = left.interval_join(right).between(-10, 10).columns(how, suffixes=("", "_right")).uid("pairs")
-            return {"pairs": pairs.map(lambda one: (one.at, one.at_right))}
+            return {"pairs": pairs.map(lambda pair: (pair.at, pair.at_right))}
 
         return build
 
@@ -472,8 +472,8 @@ def test_the_first_operator_before_a_join(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(CheckpointMismatchError, match="give it another uid\\(\\) and start from a savepoint"):
             changed.goes_on(joined(untouched=not then), *more)
         another = joined(untouched=not then, uid="others")
-        found = changed.from_savepoint(another, *more, allow_non_restored_state=True)
-        assert found == {"pairs": [(106, 106)]}
+        results = changed.from_savepoint(another, *more, allow_non_restored_state=True)
+        assert results == {"pairs": [(106, 106)]}
 
 
 # -- broadcast state --
@@ -499,8 +499,8 @@ def test_the_descriptor_of_broadcast_state(tmp_path: Path) -> None:
         return built
 
     then = Changed(build(MapStateDescriptor("rules")), [row(card="r", n=2)], tmp_path)
-    wanted = {"told": [("a", {"r": 2})]}
-    assert then.goes_on(build(MapStateDescriptor("limits").renamed_from("rules")), row(card="a", n=1)) == wanted
+    expected = {"told": [("a", {"r": 2})]}
+    assert then.goes_on(build(MapStateDescriptor("limits").renamed_from("rules")), row(card="a", n=1)) == expected
     with pytest.raises(CheckpointMismatchError, match=r"the checkpoint holds .*'rules' .*renamed_from\('rules'\)"):
         then.goes_on(build(MapStateDescriptor("limits")), row(card="a", n=1))
 
@@ -528,7 +528,7 @@ async def ask(value):
     ids=repr,
 )
 def test_options_of_async_functions(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Requests that are carried are answered once each, whatever the options are now."""
+    """Carried requests are answered once each, whatever the new options."""
 
     def build(**options: Any) -> Any:
         def built(env, paid):
@@ -566,9 +566,7 @@ def test_an_async_function_less_with_requests_under_way(tmp_path: Path) -> None:
 
     ANSWERING.clear()
     then = Changed(built, paid("a"), tmp_path)
-    with pytest.raises(
-        CheckpointMismatchError, match="what operator 'ask' had not finished, which the program does not"
-    ):
+    with pytest.raises(CheckpointMismatchError, match="unfinished work of operator 'ask', which the program lacks"):
         then.goes_on(less)
-    with pytest.raises(CheckpointMismatchError, match="it has state of 'ask', which the program does not have"):
+    with pytest.raises(CheckpointMismatchError, match="it contains state of 'ask', which the program lacks"):
         then.from_savepoint(less)

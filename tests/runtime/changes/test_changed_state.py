@@ -1,4 +1,4 @@
-"""Programs whose state has changed between two versions, on the local runtime: what users declare, and what it does."""
+"""Programs whose state changes between two versions, on the local runtime: declarations and their effects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pillarbox.testing import ProgramTestHarness
 
 @pytest.fixture
 def model(monkeypatch):
-    """Defines classes in a module, in the place of those of the version before."""
+    """Defines classes in a module, in place of the earlier version's."""
 
     def define(source: str, name: str) -> Any:
         module = ModuleType(name)
@@ -47,7 +47,7 @@ def stores(snapshot):
 
 
 def run(build, values, snapshot=None, parallelism=2):
-    """Run an epoch; return what came out, and the state."""
+    """Run an epoch, and return the output and the state."""
     with ProgramTestHarness(build, snapshot=snapshot, parallelism=parallelism) as harness:
         harness.push_all("values", values)
         return sorted(harness.run_epoch()["output"], key=repr), harness.snapshot()
@@ -102,7 +102,7 @@ def test_a_new_version_renames_deletes_and_moves(model):
     assert out == [(0, 5, new(0, 1)), (1, 7, new(1, 1))]
     assert b"one" not in stores(now)
     out, again = run(later, [7, 8, 9], now)
-    for name in (b"/first", b"/sum", b"one"):  # the log says what a program deletes and renames as long as it does
+    for name in (b"/first", b"/sum", b"one"):  # the log has deleted and renamed names while the program declares them
         assert name not in stores(again)
     assert out == [(2, 9, new(2)), (3, 11, new(3)), (4, 13, new(4))]
     with pytest.raises(CheckpointMismatchError, match=r"holds value 'total' of operator .*renamed_from\('total'\)"):
@@ -145,7 +145,7 @@ def test_lists_of_operators_are_renamed_and_deleted(large, monkeypatch):
     assert out == [list(range(21))]
     for again, names in ((program("all"), False), (program("all", ("seen",)), True)):
         out, now = run(again, [21], second, parallelism=1)
-        # The log says what a program renames as long as it does.
+        # The log has renamed names while the program declares them.
         assert out == [list(range(22))] and (b"numbered/seen" in stores(now)) is names
     with pytest.raises(CheckpointMismatchError, match=r"call delete_if_exists\(\) of the operator state store"):
         run(program(None), [22], second, parallelism=1)
@@ -247,14 +247,14 @@ def test_wrong_uses_say_what_to_do():
     for build, says in (
         (lambda env, values: values.key_by(str).process(Late()), "deletes the state 'x' while records are processed"),
         (lambda env, values: values.key_by(str).process(Declared()), "deletes the state 'x' and declares it"),
-        (lambda env, values: values.map(NoKey()), "asks for the keyed state 'x', but its stream has no key"),
+        (lambda env, values: values.map(NoKey()), "uses the keyed state 'x' on a stream without keys"),
     ):
         with pytest.raises((OperatorError, Exception), match=says):
             run(build, [1])
 
 
 def test_the_same_over_a_savepoint_with_keys_of_a_class_that_moved(model, tmp_path):
-    """From two subtasks to three: keys are spread anew by what they are now."""
+    """From two subtasks to three: keys are redistributed by their new class."""
     source = "@dataclass(frozen=True)\nclass Key:\n    n: int\n@dataclass\nclass Seen:\n    n: int\n"
     old = model(source, "one")
 

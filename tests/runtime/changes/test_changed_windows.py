@@ -1,7 +1,7 @@
-"""Windows of another size or kind, and another allowed lateness, on the state of the program before.
+"""Windows of another size or kind, and another allowed lateness, on the earlier program's state.
 
-An element belongs to the windows that the program had when it came: what has begun ends as it was. Where windows are
-made of shares that only fit windows of one cut, other ones are refused.
+An element belongs to the windows of the program at its arrival: open windows end as they began. Windows made of shares
+for one cut cannot change to another cut.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def program(how: str, assigner: Any, lateness: int = 0, trigger: Any = None) -> 
             return windows.aggregate(n=sum_("n")).map(lambda one: (one.card, *map(millis, one[1:3]), one.n))
         if how == "elements":
             return windows.apply(Sum())
-        return windows.reduce(lambda one, other: row(card=one.card, at=one.at, n=one.n + other.n), Tell())
+        return windows.reduce(lambda window, other: row(card=window.card, at=window.at, n=window.n + other.n), Tell())
 
     return build
 
@@ -82,21 +82,21 @@ def paid(card: str, times: Iterable[int]) -> list[Any]:
 
 
 def run(then: Any, now: Any, *epochs: list[Any], left: int = 1) -> list[list[Any]]:
-    """Run the first epoch with one program, the others with another one, up to the end; return what came out."""
+    """Run the first epoch with one program, the others with another one, to the end; return the output."""
     with ProgramTestHarness(then) as harness:
         harness.push_all("paid", epochs[0])
-        found = [harness.run_epoch()["output"]]
+        outputs = [harness.run_epoch()["output"]]
         snapshot = harness.snapshot()
     with ProgramTestHarness(now, snapshot=snapshot) as harness:
         for epoch in epochs[1:]:
             harness.push_all("paid", epoch)
-            found.append(harness.run_epoch()["output"])
-        # Nothing is kept but for the key that came last.
+            outputs.append(harness.run_epoch()["output"])
+        # Only the last key has state.
         assert sum(task.backend.num_keys for task in harness._job._tasks.values()) <= left
-        return [*found, harness.end_input()["output"]]
+        return [*outputs, harness.end_input()["output"]]
 
 
-# The windows of other programs whose state says enough to go on.
+# Windows of other programs whose state is sufficient.
 GO_ON = {
     ("elements", then): [name for name in WINDOWS if name != then]
     for then in WINDOWS
@@ -123,17 +123,17 @@ def test_windows_of_another_kind_or_size(how: str, then: str) -> None:
             ):
                 run(program(how, WINDOWS[then]), program(how, assigner), *parts)
             continue
-        found = Counter[Any]()
+        counts = Counter[Any]()
         for card, *window, n in chain(*run(program(how, WINDOWS[then]), program(how, assigner), *parts)):
-            found.update({tuple(window): n} if card == "c" else {})
+            counts.update({tuple(window): n} if card == "c" else {})
         if "sessions" in now:
             began = 0 if "sessions" in then else 13
-            assert found.pop((began, 24 + int(now[-1]))) == 25 - began
-        wanted = Counter[Any]()
+            assert counts.pop((began, 24 + int(now[-1]))) == 25 - began
+        expected = Counter[Any]()
         for at in range(25):
             name = then if at < 13 else now
-            wanted.update(map(tuple, () if "sessions" in name else WINDOWS[name].assign_windows(None, at, None)))
-        assert found == wanted
+            expected.update(map(tuple, () if "sessions" in name else WINDOWS[name].assign_windows(None, at, None)))
+        assert counts == expected
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_windows_of_another_kind_or_size(how: str, then: str) -> None:
     ("then", "now"), [(0, 20), (20, 0), pytest.param(20, 40, marks=_LONG), pytest.param(40, 20, marks=_LONG)]
 )
 def test_another_allowed_lateness(how: str, kind: str, then: int, now: int) -> None:
-    """What has not ended fires as before, and once; nothing is kept for good. What is late is so by the new one."""
+    """Open windows fire as before, once, and all state is cleaned up. Late records follow the new lateness."""
     # By the second epoch, event time is 11: the first session, and windows up to 10, have fired.
     build = program(how, WINDOWS[kind], then), program(how, WINDOWS[kind], now)
     first = paid("c", [1, 2, 12])
@@ -159,7 +159,7 @@ def test_another_allowed_lateness(how: str, kind: str, then: int, now: int) -> N
 
 @pytest.mark.parametrize("how", ["elements", "folded"])
 def test_another_trigger(how: str) -> None:
-    """It is asked from the next record or timer on. What another trigger has noted of a window, it knows nothing of."""
+    """It applies from the next record or timer. It does not see another trigger's state."""
     plain, often = (
         program(how, WINDOWS["tumbling 10"], trigger=trigger) for trigger in (None, ContinuousEventTimeTrigger.of(4))
     )

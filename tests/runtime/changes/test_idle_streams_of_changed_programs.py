@@ -1,4 +1,4 @@
-"""Who has been told which streams are idle, where a program has changed: an idle stream says nothing by itself."""
+"""Idle streams when a program changes: an idle stream sends nothing by itself, so receivers must already know."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def paid(*times: int) -> list[Any]:
 
 
 def of_a_strategy(stream: Any, name: str) -> Any:
-    """Return a stream whose event time is told behind a shuffle: one of two subtasks never has a record."""
+    """Return a stream with event time assigned after a shuffle: one of two subtasks never has a record."""
     passed = stream.key_by("card").process(Pass()).uid(f"pass-{name}")
     return passed.assign_timestamps_and_watermarks(IDLE).uid(f"times-{name}")
 
 
 def of_a_source(stream: Any, name: str) -> Any:
-    """Return a stream behind a shuffle whose event time is told at the source."""
+    """Return a stream after a shuffle, with event time assigned at the source."""
     return stream.assign_timestamps_and_watermarks(IDLE).key_by("card").process(Pass()).uid(f"pass-{name}")
 
 
 def run(before: Any, after: Any, by: str, folder: Path, *, more: Any = ()) -> list[Any]:
-    """Let the source ``b`` become idle in a program; return what comes out of a changed one that hears from others."""
+    """Make the source ``b`` idle in a program; return the output of a changed program with other active inputs."""
     with ProgramTestHarness(before, parallelism=2) as first:
         for source in ("a", "b"):
             first.push_all(source, paid(1_000))
@@ -61,8 +61,8 @@ def run(before: Any, after: Any, by: str, folder: Path, *, more: Any = ()) -> li
             env.from_savepoint(folder / "savepoint")
         return after(env, a, b)
 
-    kept = None if by == "savepoint" else snapshot
-    with ProgramTestHarness(again, parallelism=2, processing_time=now, snapshot=kept) as second:
+    state = None if by == "savepoint" else snapshot
+    with ProgramTestHarness(again, parallelism=2, processing_time=now, snapshot=state) as second:
         second.push_all("a", paid(5_000, 9_000))
         second.run_epoch()
         return second.run_epoch()["windows"] + second.get_output("windows")
@@ -75,8 +75,8 @@ def test_an_operator_that_is_new(tmp_path: Path, timed: Any, by: str) -> None:
         return {"a": timed(a, "a"), "b": timed(b, "b")}
 
     def after(env, a, b):
-        found = streams(a, b)
-        return {"windows": windows(found["a"].union(found["b"])), **found}
+        result = streams(a, b)
+        return {"windows": windows(result["a"].union(result["b"])), **result}
 
     assert ("c", 5_000, 1) in run(lambda env, a, b: streams(a, b), after, by, tmp_path)
 
@@ -84,7 +84,7 @@ def test_an_operator_that_is_new(tmp_path: Path, timed: Any, by: str) -> None:
 @pytest.mark.parametrize("by", ["savepoint", "checkpoint"])
 @pytest.mark.parametrize("timed", [of_a_strategy, of_a_source])
 def test_an_input_more_of_an_operator(tmp_path: Path, timed: Any, by: str) -> None:
-    """It goes on with its state: no operator comes or goes, and all are where they were."""
+    """It continues with its state: no operator is added, removed or moved."""
 
     def before(env, a, b):
         one, other = timed(a, "a"), timed(b, "b")
@@ -117,7 +117,7 @@ def test_a_stream_more_where_streams_meet_in_a_task(tmp_path: Path, by: str) -> 
 
 
 def test_nothing_is_said_twice_to_those_who_know() -> None:
-    """A task that is made anew sends what one sends that lived on: Spark compares the bytes."""
+    """A recreated task sends the same bytes as a surviving one: Spark compares them."""
 
     def build(env, a, b):
         one, other = of_a_source(a, "a"), of_a_source(b, "b")

@@ -43,12 +43,12 @@ class Notes:
 
 @pytest.fixture
 def folder(monkeypatch):
-    def made(*notes: dict[str, Any]) -> Notes:
+    def notes_of(*notes: dict[str, Any]) -> Notes:
         files = Notes(*notes)
         monkeypatch.setattr(module, "session_of", lambda spark: files)
         return files
 
-    return made
+    return notes_of
 
 
 def test_what_is_noted_holds(folder):
@@ -78,6 +78,6 @@ def test_nothing_is_noted_that_was_guessed(folder):
 
 def test_another_scheme_of_codes_is_refused_and_stays_noted(folder):
     files = folder({**NOTE, "codes": CODES + 1})
-    with pytest.raises(CheckpointMismatchError, match=f"by scheme {CODES + 1} of codes"):
+    with pytest.raises(CheckpointMismatchError, match=f"codes of scheme {CODES + 1}"):
         files.layouts(None)
     assert len(files.notes) == 1

@@ -115,7 +115,7 @@ def test_operators_whose_types_are_known_are_plain(name):
     assert types_in_head(savepoint)
     with start(TYPED[name], savepoint) as job:
         assert push(job, *then) == expected
-    # As it is with pickles, which read what is plain; and are read where they fit.
+    # Like pickles, which can read plain data; and are converted if their types match.
     with start(TYPED[name], savepoint, None) as job:
         assert push(job, *then) == expected
         assert formats(job) == {
@@ -133,9 +133,9 @@ def test_operators_whose_types_are_known_are_plain(name):
 def test_other_operators_say_why_they_are_pickled(reason):
     with start(PICKLED[reason]) as job:
         push(job, ("a", 1_000, 3))
-        (said,) = formats(job)
-    assert said is not None
-    assert said.startswith(f"pickle: {reason}")
+        (state_format,) = formats(job)
+    assert state_format is not None
+    assert state_format.startswith(f"pickle: {reason}")
 
 
 def test_an_accumulator_of_another_type_is_refused():
@@ -159,7 +159,9 @@ def test_operators_without_state_have_no_format():
 
 def test_columns_are_no_accumulator_type():
     keyed = StreamExecutionEnvironment.get_execution_environment().from_collection([1]).key_by(lambda n: n)
-    with pytest.raises(ProgramError, match=r"accumulator_type is one of Types, .* not 'mean DOUBLE'; .* output_type"):
+    with pytest.raises(
+        ProgramError, match=r"accumulator_type must be one of Types, .* not 'mean DOUBLE'.* output_type"
+    ):
         keyed.count_window(2).aggregate(Mean(), None, "mean DOUBLE")  # type: ignore[call-overload]
 
 
@@ -177,8 +179,8 @@ def test_broadcast_state_without_keys_says_that_there_are_none():
     out = env.from_collection([]).connect(rules).process(Known()).uid("op")
     with env.local_job(out=out) as job:
         job.run_epoch({source: [] for source in job.program.sources})
-        (said,) = formats(job)
-    assert said is not None and said.startswith("pickle: it works without keys")
+        (state_format,) = formats(job)
+    assert state_format is not None and state_format.startswith("pickle: it works without keys")
 
 
 class Classified(NamedTuple):
@@ -230,8 +232,8 @@ def test_a_key_is_not_known_behind_a_function_that_does_not_declare_its_column(d
     keyed = labels.key_by("conversation") if declared is None else labels.key_by(lambda value: value[0])
     with env.local_job(out=keyed.process(Labels()).uid("op")) as job:
         assert push(job, 1) == [1]
-        (said,) = formats(job)
-    assert said is not None and said.startswith("pickle: the type of its key is not known")
+        (state_format,) = formats(job)
+    assert state_format is not None and state_format.startswith("pickle: the type of its key is not known")
 
 
 def test_a_key_that_is_not_what_its_declared_column_says_is_refused_by_name():

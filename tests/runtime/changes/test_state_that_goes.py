@@ -65,7 +65,7 @@ def test_joins_leave_nothing_behind(build, monkeypatch):
         reports = [report for report in harness._job.reports if report.level == 1]
         assert [(report.keys, report.event_time_timers) for report in reports] == [(0, 0)] * 2
         assert state_bytes(harness) < 1_000
-        # Each of both subtasks has its slack, and what is left of chunks that are being cleaned.
+        # Each of the two subtasks has its slack, and remainders of chunks under cleaning.
         assert log_bytes(harness) < 4 * 30_000
     assert pairs > 100
     assert longest < 2 * max(live) + 4 * 30_000 < pushed / 2

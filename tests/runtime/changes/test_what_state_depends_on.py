@@ -1,7 +1,7 @@
-"""What the state of an operator depends on is noted with it: with something else, the program is refused.
+"""An operator's state has a note of its conditions; a program with other conditions is refused.
 
-Each case that is refused would go on with wrong results, in silence: what has begun would be lost, or mixed with
-something else. What goes on, goes on right.
+Each refused case would silently give wrong results: open windows and the like would be lost, or mixed up. Each accepted
+case gives right results.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def paid(*times: int, card: str = "a", n: int = 1) -> list[Any]:
 
 class Times(WindowFunction):
     def apply(self, key, window, inputs):
-        yield [each.at for each in inputs]
+        yield [input_.at for input_ in inputs]
 
 
 WINDOWS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -68,8 +68,8 @@ WINDOWS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 def windows(kind: str, how: str = "elements") -> Made:
     def make(left, right):
-        found = WINDOWS[kind][1](left.key_by("card"))
-        return found.apply(Times()) if how == "elements" else found.sum("n")
+        result = WINDOWS[kind][1](left.key_by("card"))
+        return result.apply(Times()) if how == "elements" else result.sum("n")
 
     return make
 
@@ -115,7 +115,7 @@ def test_a_trigger_of_global_windows_may_be_another(tmp_path: Path) -> None:
 
 
 def test_an_evictor_comes_and_goes(tmp_path: Path) -> None:
-    """What came without one has no timestamp."""
+    """Records from before the evictor have no timestamp."""
 
     def last_two(left, right):
         return left.key_by("card").count_window(3).evictor(CountEvictor.of(2)).apply(Times())
@@ -144,7 +144,7 @@ def swapped(make: Made) -> Made:
 
 
 def test_steps_before_a_join_come_and_go(tmp_path: Path) -> None:
-    """Only where a stream comes from in the end is noted, and names that the user has given."""
+    """Only a stream's origin and the user's names are noted."""
     make = near_pairs
 
     def longer(left, right):
@@ -264,7 +264,7 @@ def test_inputs_that_are_new_have_not_changed_places() -> None:
         assert surely
 
 
-# -- what was written --
+# -- stored notes --
 
 
 def test_the_golden_checkpoint_goes_on_and_refuses_what_it_notes() -> None:
@@ -273,8 +273,8 @@ def test_the_golden_checkpoint_goes_on_and_refuses_what_it_notes() -> None:
         make_dependence.run(undisturbed, make_dependence.RECORDS[:4])
         expected = make_dependence.run(undisturbed, rest, bounded=True)
     assert all(expected.values())
-    found = load(make_dependence.PATH)
-    with make_dependence.job(found) as golden:
+    loaded = load(make_dependence.PATH)
+    with make_dependence.job(loaded) as golden:
         assert make_dependence.run(golden, rest, bounded=True) == expected
     changes: list[tuple[dict[str, Any], str]] = [
         ({"size": 4}, "'counted': it kept windows of 3 records, and keeps windows of 4 records"),
@@ -282,20 +282,20 @@ def test_the_golden_checkpoint_goes_on_and_refuses_what_it_notes() -> None:
         ({"swaps": True}, "'joined': its inputs have changed places: the first one came from 'small'"),
     ]
     for change, words in changes:
-        with make_dependence.job(found, **change) as golden, pytest.raises(CheckpointMismatchError, match=words):
+        with make_dependence.job(loaded, **change) as golden, pytest.raises(CheckpointMismatchError, match=words):
             make_dependence.run(golden, rest)
 
 
 def test_a_checkpoint_of_before_goes_on() -> None:
-    """Its heads say nothing, so nothing is refused; from the first epoch on they do."""
-    found = load(make_dependence.PATH)
-    for store in found.values():
+    """Its heads have no notes, so nothing is refused; from the first epoch they do."""
+    loaded = load(make_dependence.PATH)
+    for store in loaded.values():
         head = store.chunks[META]
         content = pickle.loads(head[15:])
         del content["depends_on"]
         body = pickle.dumps(content, protocol=5)
         store.chunks[META] = head[:11] + zlib.crc32(body).to_bytes(4, "little") + body
-    with make_dependence.job(found, field="fee") as changed:
+    with make_dependence.job(loaded, field="fee") as changed:
         make_dependence.run(changed, make_dependence.RECORDS[4:])
         after = changed.savepoint()
     with make_dependence.job(after) as back, pytest.raises(CheckpointMismatchError, match="'folded': it kept sum"):

@@ -1,4 +1,4 @@
-"""Batch mode on the local runtime: what comes out is what streaming comes to; when, in which order, from what state."""
+"""Batch mode on the local runtime: the final results of streaming; their time, order and state."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_count_windows_fire_as_in_streaming(events, parallelism):
 
 
 class Notes(KeyedProcessFunction):
-    """Tells what it sees: of records, of timers, and of the state of its key."""
+    """Emits its records, its timers and its key's state."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -117,7 +117,7 @@ def test_one_key_after_the_other(caplog):
         ("processing time", 96, 3, MAX),
         ("processing time", 98, 3, MAX),
     ]
-    # Timers that timers set at the end come too late, as in Flink: one warning for each domain.
+    # Timers that are set by final timers are too late, as in Flink: one warning per clock.
     assert ["'process: Notes'" in record.getMessage() for record in caplog.records] == [True, True]
     assert "is dropped" in caplog.text
 
@@ -326,7 +326,7 @@ def test_it_is_one_epoch():
 
     with ProgramTestHarness(build) as harness:
         harness.push_all("numbers", [1, 2, 3])
-        with pytest.raises(ProgramError, match=r"one epoch, in which all of its input comes: end_input\(\)"):
+        with pytest.raises(ProgramError, match=r"one epoch with all of its input: call end_input\(\)"):
             harness.run_epoch()
     with ProgramTestHarness(build) as harness:
         harness.push_all("numbers", [1, 2, 3])
@@ -361,7 +361,7 @@ def test_a_function_that_fails_names_key_and_record():
 
 
 class AtTheEnd(KeyedProcessFunction):
-    """Emits each value, and each negated when event time has come to it."""
+    """Emits each value, and the negated value when event time reaches it."""
 
     def process_element(self, value, ctx):
         ctx.timer_service().register_event_time_timer(value)

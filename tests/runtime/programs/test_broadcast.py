@@ -31,7 +31,7 @@ CHANGED = OutputTag("changed")
 
 
 class Over(KeyedBroadcastProcessFunction):
-    """The spending of a key beside its limit; a limit of all keys gives what each has spent."""
+    """A key's spending with its limit; a limit for all keys emits each key's spending."""
 
     def open(self, runtime_context):
         self.spent = runtime_context.get_state(ValueStateDescriptor("spent"))
@@ -79,7 +79,7 @@ EVENTS = st.lists(
 @pytest.mark.slow("a model")
 @given(EVENTS, PARALLELISM, st.lists(st.booleans(), max_size=25))
 def test_equal_to_plain_python(events, parallelism, restarts):
-    """Each event in an epoch of its own, so that their order is known; also where workers die and the job restarts."""
+    """Each event is in its own epoch, so the order is known; also with lost workers and restarts."""
     harness = ProgramTestHarness(program, parallelism=parallelism)
     spent: Counter[int] = Counter()
     limits: dict[str, int] = {}
@@ -229,7 +229,7 @@ class Writes(BroadcastProcessFunction):
 def test_the_other_side_cannot_write(write):
     with harness_for(Writes(write), broadcast=[LIMITS]) as harness:
         harness.push2("a")
-        with pytest.raises(Exception, match=r"changed in process_broadcast_element\(\) only") as caught:
+        with pytest.raises(Exception, match=r"broadcast state is read-only here") as caught:
             harness.push1("b")
     assert "operator 'Writes'" in str(caught.value)
 
@@ -254,7 +254,7 @@ RECENT.enable_time_to_live(StateTtlConfig("1 minute"))
 
 
 class Walk(KeyedBroadcastProcessFunction):
-    """A command goes over the keys of a state: it reads and changes it, and another one, while it goes."""
+    """A command iterates over the keys of a state, and reads and changes it and another state during the iteration."""
 
     def open(self, runtime_context):
         self.size, self.recent = runtime_context.get_state(SIZE), runtime_context.get_list_state(RECENT)
@@ -291,13 +291,13 @@ def test_a_command_goes_over_the_keys_of_a_state():
         harness.push2("halve")
         harness.push2("recent")
         snapshot = harness.snapshot()
-        found = harness.get_output()
-        assert [sorted(each) for each in found] == [
+        outputs = harness.get_output()
+        assert [sorted(each) for each in outputs] == [
             [("a", 3), ("b", 2), ("c", 2), ("d", 1)],
             [("a", 1), ("b", 1), ("c", 1)],
             [("a", [7]), ("b", [5]), ("c", [6]), ("d", [3])],
         ]
-        assert harness.get_side_output(CHANGED) == [key for each in found[:2] for key, _ in each]
+        assert harness.get_side_output(CHANGED) == [key for each in outputs[:2] for key, _ in each]
         harness.push1(row(text="e", number=9))
         harness.push2("recent")
         order = harness.get_output()[-1]
@@ -309,7 +309,7 @@ def test_a_command_goes_over_the_keys_of_a_state():
         harness.push1(row(text="c", number=10))
         harness.set_processing_time(60_000)
         harness.push2("recent")
-        assert harness.get_output()[-1] == [("c", [10])]  # what has expired is not there
+        assert harness.get_output()[-1] == [("c", [10])]  # [("c", 10)] only: the other one has expired
         with pytest.raises(OperatorError, match=r"failed in apply_to_keyed_state\(\) at the key 'c'.*no c"):
             harness.push1(row(text="c", number=10))
             harness.push2("fail")
@@ -337,16 +337,16 @@ def test_wrong_uses_are_refused():
     words, rules = env.from_collection(["a"]), env.from_collection(["b"])
     with pytest.raises(ProgramError, match=r"broadcast\(\) takes MapStateDescriptors, not 'rules'"):
         rules.broadcast("rules")  # type: ignore[call-overload]
-    with pytest.raises(ProgramError, match="two states are called 'limits'"):
+    with pytest.raises(ProgramError, match="two states have the name 'limits'"):
         rules.broadcast(LIMITS, MapStateDescriptor("limits"))
-    with pytest.raises(ProgramError, match="of the same StreamExecutionEnvironment"):
+    with pytest.raises(ProgramError, match="of this StreamExecutionEnvironment"):
         words.connect(StreamExecutionEnvironment().from_collection([1]).broadcast(LIMITS))
     broadcast = rules.broadcast(LIMITS)
-    with pytest.raises(ProgramError, match="has no key: put key_by"):
+    with pytest.raises(ProgramError, match="the stream has no key: put key_by"):
         words.connect(broadcast).process(Asks())
-    with pytest.raises(ProgramError, match="has a key, so give it a KeyedBroadcastProcessFunction"):
+    with pytest.raises(ProgramError, match="has a key, so pass a KeyedBroadcastProcessFunction"):
         words.key_by(str).connect(broadcast).process(Known())
-    with pytest.raises(ProgramError, match=r"give it an instance: Known\(\)"):
+    with pytest.raises(ProgramError, match=r"pass an instance: Known\(\)"):
         words.connect(broadcast).process(Known)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match="give it a BroadcastProcessFunction"):
+    with pytest.raises(ProgramError, match="pass a BroadcastProcessFunction"):
         words.connect(broadcast).process(print)  # type: ignore[arg-type]

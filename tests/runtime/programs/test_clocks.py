@@ -1,4 +1,4 @@
-"""Clocks of workers and driver that differ: what is due without input runs all the same."""
+"""Different clocks of workers and driver: due work without input runs anyway."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER = threading.Event()
 
 
 class Clock:
-    """Python's ``time`` module, whose wall clock shows what a test sets."""
+    """Python's ``time`` module, with a wall clock that a test sets."""
 
     now = NOON
 
@@ -35,18 +35,18 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """The clock of the worker."""
-    mine = Residency(stay=True)
-    monkeypatch.setattr(residency, "here", mine)
+    residents = Residency(stay=True)
+    monkeypatch.setattr(residency, "here", residents)
     wall = Clock()
     monkeypatch.setattr(system_clock, "time", wall)
     ANSWER.clear()
     yield wall
     ANSWER.set()
-    mine.close_all()
+    residents.close_all()
 
 
 class Remind(KeyedProcessFunction):
-    """Says so when the clock has passed the record's value."""
+    """Emits when the clock has passed the record's value."""
 
     def process_element(self, value, ctx):
         ctx.timer_service().register_processing_time_timer(value)
@@ -102,7 +102,7 @@ def test_a_timer_that_is_set_for_the_batch_s_own_time_or_before_fires_at_its_end
 
 
 def test_a_timer_for_which_spark_calls_is_deleted_once(clock):
-    """Spark deletes it after the call, and logs a warning where it is gone already."""
+    """Spark deletes it after the call, and logs a warning if it is missing."""
     query = reminding()
     query.run_batch([NOON + 10 * MINUTE, NOON + 20 * MINUTE, NOON + 30 * MINUTE], now=NOON)
     clock.now = NOON + 15 * MINUTE

@@ -77,7 +77,7 @@ rows = st.tuples(
 )
 EPOCHS = st.lists(st.lists(st.tuples(st.booleans(), rows, st.booleans()), max_size=12), min_size=1, max_size=6)
 BEFORE, AFTER = st.integers(-12, -1), st.integers(1, 12)
-# Of each sign as often: a left row may be beyond its last partner already when it comes.
+# Both signs equally often: a left row may be past its last partner on arrival.
 BOUNDS = st.sampled_from([(BEFORE, BEFORE), (BEFORE, st.just(0)), (BEFORE, AFTER), (st.just(0), AFTER), (AFTER, AFTER)])
 
 
@@ -214,14 +214,14 @@ def test_the_join_is_that_of_plain_python_and_of_functions(
             waiting -= over
             if how == "left":
                 expected.update((left, None) for left in over - matched)
-            found = [(row.number, row.number_right) for row in out["columns"]]
-            assert Counter(found) == +expected
+            results = [(row.number, row.number_right) for row in out["columns"]]
+            assert Counter(results) == +expected
             for row in out["columns"]:
                 left = lefts.get(row.number)
                 assert left is None or all(row[key] == left[key] for key in keys)
                 assert row.at_right == (None if row.number_right is None else rights[row.number_right].at)
             by_function = [(left.number, right.number) for left, right, *_ in out["pairs"] if not has_null(left, keys)]
-            assert Counter(by_function) == Counter(pair for pair in found if pair[1] is not None)
+            assert Counter(by_function) == Counter(pair for pair in results if pair[1] is not None)
             # With nulls as keys, too: they are equal to each other, as they are in Python.
             by_row, by_columns = (
                 Counter((left.number, right.number, *more) for left, right, *more in out[name])
@@ -268,10 +268,10 @@ def test_keys_whose_hashes_are_the_same_are_told_apart(monkeypatch, keys):
             for is_left in (True, False)
             for number, (text, whole) in enumerate([("ann", 1), ("bob", 1), ("ann", 2), ("", 2)])
         ]
-        found = [(row.number, row.number_right) for row in run(job, epoch, bounded=True)["columns"]]
+        outputs = [(row.number, row.number_right) for row in run(job, epoch, bounded=True)["columns"]]
     texts = ["ann", "bob", "ann", ""]
     pairs = [(i, j) for i in range(4) for j in range(4) if texts[i] == texts[j] and (keys == ["text"] or i == j)]
-    assert sorted(found) == pairs
+    assert sorted(outputs) == pairs
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC")])
@@ -301,7 +301,7 @@ REAL_KEYS: dict[str, tuple[Any, Any]] = {
     st.integers(1, 3),
 )
 def test_nan_is_a_key_and_there_is_one_zero(epochs, kinds, how, parallelism):
-    """As for Spark: so the join is that by numbers which say what is equal."""
+    """As in Spark: so the join is compared by numbers with the same equality."""
     types = [Types.INT(), *(REAL_KEYS[kind][0] for kind in kinds), Types.LONG(), Types.LONG()]
     names = ["code", *kinds, "at", "number"]
     info = Types.ROW_NAMED(names, types)
@@ -323,7 +323,7 @@ def test_nan_is_a_key_and_there_is_one_zero(epochs, kinds, how, parallelism):
                 run = [row((EQUAL[real], *reals, at + index, number))]
                 sides[is_left].append(ArrowRecords(encoder.encode(run)) if columnar else Records(run))
                 number += 1
-            expected, found = (
+            expected, outputs = (
                 Counter(
                     (each.number, each.number_right)
                     for each in job.run_epoch(
@@ -336,7 +336,7 @@ def test_nan_is_a_key_and_there_is_one_zero(epochs, kinds, how, parallelism):
                 )
                 for job in jobs
             )
-            assert found == expected
+            assert outputs == expected
             if index == 1:
                 savepoint, job = jobs[1].savepoint(), jobs.pop()
                 job.close()
@@ -355,8 +355,8 @@ def test_nan_is_no_key_of_a_function():
     rows = [(True, ROW((None, None, math.nan, None, None, None, None, 1, 1)), True)]
     with env.local_job(columns=columns) as job:
         assert run(job, rows, bounded=True) == {"columns": []}
-    for made in (lambda: env.local_job(pairs=pairs), lambda: env.local_job(columns=columns, pairs=pairs)):
-        with made() as job, pytest.raises(KeyTypeError, match="NaN"):
+    for open_job in (lambda: env.local_job(pairs=pairs), lambda: env.local_job(columns=columns, pairs=pairs)):
+        with open_job() as job, pytest.raises(KeyTypeError, match="NaN"):
             run(job, rows)
 
 
@@ -374,7 +374,7 @@ def test_keys_are_of_one_type_whether_or_not_a_field_may_be_null():
 
 
 class Count(ProcessJoinFunction):
-    """The number of the pair among those of its key."""
+    """The pair's number among its key's pairs."""
 
     def open(self, runtime_context):
         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
@@ -421,7 +421,7 @@ def test_a_function_that_fails_is_told_with_the_pair():
 
 
 def test_a_record_whose_pair_fails_is_a_dead_letter():
-    """Of records that are joined a run at a time, none could be told from the others."""
+    """Records are joined in runs, so others could not be distinguished."""
     with by_function(Fails(), on_error=LATE_LEFT) as job:
         rows = [[SMALL((1, at, number))] for at, number in ((5, 1), (6, 3))]
         runs = zip(sorted(job.program.sources), [[[Records(part)]] for part in rows])
@@ -466,19 +466,19 @@ def test_pairs_of_segments(sides, bounds, piece):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join_segment, "_PIECE", piece)
         pieces = list(one.pairs_with(other, lower, upper))
-    found: list[Any] = []
+    results: list[Any] = []
     for own, others in pieces:
         assert 0 < len(own) == len(others)
         assert len(own) <= piece or len(set(own.tolist())) == 1
         numbers = [part.columns(at)[0].to_pylist() for part, at in ((one, own), (other, others))]
-        found += zip(*numbers)
+        results += zip(*numbers)
     expected = [
         (i, j)
         for i, (code, time) in enumerate(left)
         for j, (same, at) in enumerate(right)
         if code == same and lower <= at - time <= upper
     ]
-    assert sorted(found) == expected
+    assert sorted(results) == expected
 
 
 @given(st.lists(st.tuples(CODES, SMALL_TIMES), min_size=1, max_size=30), st.lists(st.integers(-25, 25), max_size=6))
@@ -494,7 +494,7 @@ def test_rows_are_over_once(rows, limits):
         assert sorted(gone) == [number for number, (_, time) in enumerate(rows) if time < limit]
 
 
-# -- what is kept --
+# -- stored rows --
 
 
 def payments(
@@ -513,7 +513,7 @@ def push(job: LocalJob, left: list[Any], right: list[Any], *, bounded: bool = Fa
 
 @pytest.mark.parametrize("longest", [1 << 17, 64])
 def test_many_epochs_leave_few_streams_and_write_what_is_new(monkeypatch, longest):
-    """What is kept is what is near enough; an epoch writes its rows, and which of the others it has matched."""
+    """Only near rows are stored; an epoch writes its rows, and which others it has matched."""
     monkeypatch.setattr(join_side, "_LONGEST", longest)
     rng = np.random.default_rng(1)
     written, sizes, streams = [], [], []
@@ -534,12 +534,12 @@ def test_many_epochs_leave_few_streams_and_write_what_is_new(monkeypatch, longes
             sizes.append(report.state_bytes or 0)
             task = next(iter(many._tasks.values()))
             task.backend.set_current_key(0)
-            streams.append(sum(place[0] == "left" for place in task.backend.get_namespaces()))
+            streams.append(sum(namespace[0] == "left" for namespace in task.backend.get_namespaces()))
         out = push(many, [], [], bounded=True)
     alone += len(out)
     assert pairs > 50
     assert alone > 500
-    # Of each side there are 20,000 ms, and those of the left side that wait for the right: 4,000 rows of some 40 bytes.
+    # Each side has 20,000 ms, plus left rows that wait for the right: 4,000 rows of about 40 bytes.
     assert max(sizes) < 600_000
     assert max(streams) < 20 if longest > 64 else max(streams) > 20
     assert sum(written) < 150 * 20_000
@@ -576,15 +576,15 @@ def test_rows_that_cannot_be_kept_in_one_stream_are_in_several(monkeypatch):
 
 def test_rows_that_are_over_do_not_come_back_when_segments_become_one():
     with payments(0, 5) as job:
-        found = []
+        results = []
         for epoch in range(12):
             at = 100 * epoch
             left = [(1, at + later, 3 * epoch + number) for number, later in enumerate((0, 5_000, 6_000))]
-            found += push(job, left, [(2, at, epoch)])
+            results += push(job, left, [(2, at, epoch)])
             if epoch == 7:
                 job.reset()
-        found += push(job, [], [], bounded=True)
-    assert sorted(row.number for row in found) == list(range(36))
+        results += push(job, [], [], bounded=True)
+    assert sorted(row.number for row in results) == list(range(36))
 
 
 def test_rows_of_other_columns_are_refused():
@@ -628,7 +628,7 @@ def test_much_is_joined_before_the_epoch_ends(monkeypatch):
 
 
 def test_a_golden_checkpoint_is_read():
-    """What an older version wrote goes on as if nothing had been."""
+    """An older version's state continues unchanged."""
     with make_join.job() as undisturbed:
         for number in range(make_join.EPOCHS):
             make_join.run(undisturbed, number)

@@ -38,8 +38,8 @@ def test_the_first_of_a_key_passes_and_hides_others_until_event_time_has_passed_
                 if key not in remembered:
                     expected.append((key, at))
                     remembered |= {key: at + 10} if at + 10 > watermark else {}
-            found = [tuple(value) for value in harness.run_epoch()["output"]]
-            assert sorted(found) == sorted(expected)
+            outputs = [tuple(value) for value in harness.run_epoch()["output"]]
+            assert sorted(outputs) == sorted(expected)
             watermark = max([watermark, *(at - 1 for _, at in epoch)])
             remembered = {key: until for key, until in remembered.items() if until > watermark}
         assert harness.end_input()["output"] == []
@@ -63,5 +63,5 @@ def test_it_needs_event_time():
     stream = StreamExecutionEnvironment().from_collection(["a"]).key_by(str).process(lambda text, ctx: [text])
     with pytest.raises(OperatorError, match=r"'deduplicate': the record 'a' has no timestamp.*put assign_timestamps"):
         stream.key_by(str).deduplicate("1 hour").execute_and_collect()
-    with pytest.raises(ProgramError, match=r"deduplicate\(\): within has to be at least one millisecond, not 0"):
+    with pytest.raises(ProgramError, match=r"deduplicate\(\): within must be at least one millisecond, not 0"):
         StreamExecutionEnvironment().from_collection(["a"]).key_by(str).deduplicate(0)

@@ -1,4 +1,4 @@
-"""The end of bounded data through whole programs: nothing is lost at it, and nothing comes behind it."""
+"""The end of bounded data through whole programs: nothing is lost at it or emitted after it."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_timers_and_requests_at_the_end_of_a_collection(caplog, parallelism, on_
     timers = stream.key_by(lambda value: value).process(Timers())
     answers = timers.map_async(ask, timeout="1 minute", on_barrier=on_barrier, ordered=ordered, capacity=2)
     with caplog.at_level(logging.INFO, "asked"):
-        found = answers.key_by(lambda value: value[0]).process(AtTheEnd()).execute_and_collect()
-    values = dict(found)
-    assert len(values) == len(found), "event time ended twice for a key"
+        results = answers.key_by(lambda value: value[0]).process(AtTheEnd()).execute_and_collect()
+    values = dict(results)
+    assert len(values) == len(results), "event time ended twice for a key"
     answered = [value for each in values.values() for value in each]
     asked = [record.getMessage() for record in caplog.records if record.name == "asked"]
     assert Counter(map(repr, answered)) == Counter(asked)

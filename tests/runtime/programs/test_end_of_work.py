@@ -34,16 +34,16 @@ def batch(*tasks: str, read: bool = False, second: int = 0, name: str = "pillarb
 @pytest.mark.parametrize(
     ("batches", "reached"),
     [
-        # Input: whatever the tasks say.
+        # Input, whatever the tasks report.
         ([batch(task(), read=True)], False),
-        # None, and nobody had to run.
+        # No input, and no task had to run.
         ([batch()], True),
         ([batch(task(), task())], True),
         # A timer that is due, one that is later.
         ([batch(task(TEN))], False),
         ([batch(task(TEN + 1))], True),
         ([batch(task(ELEVEN), task(TEN - 5))], False),
-        # The time is that of the first batch without input: a timer that is set over and over does not hold the end up.
+        # The time of the first batch without input counts: a timer that is set repeatedly does not delay the end.
         ([batch(task(TEN)), batch(task(ELEVEN), second=2)], True),
         ([batch(task(TEN)), batch(task(TEN), second=2)], False),
         # It counts anew after input.
@@ -68,7 +68,7 @@ def test_the_end(batches: list[dict[str, Any]], reached: bool) -> None:
 
 
 def test_requests_of_the_first_batch_count() -> None:
-    """It may be one that the run before left, and carries what that one did not answer."""
+    """The first batch may be left over from the run before, and carries its unanswered requests."""
     end = EndOfWork()
     assert not end.is_reached(batch(task(unfinished=True)))
     assert not end.is_reached(batch())
@@ -76,7 +76,7 @@ def test_requests_of_the_first_batch_count() -> None:
 
 
 class Query:
-    """A query as far as its progress goes, of which Spark keeps two reports."""
+    """A query's progress, of which Spark keeps two reports."""
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []
@@ -106,13 +106,13 @@ def test_all_batches_are_looked_at_in_their_order() -> None:
     assert reports.epochs_in(reports.new()) == []
     query.batches += [report(5), report(6)]
     assert reports.epochs_in(reports.new()) == [report(5), report(6)]
-    # Spark no longer has the report of batch 7: whether its tasks have ended what was unfinished is not known.
+    # Spark no longer has the report of batch 7, so unfinished work of its tasks is unknown.
     query.batches += [report(number) for number in (7, 8, 9)]
     assert reports.epochs_in(reports.new()) == [None, report(8), report(9)]
 
 
 def test_a_report_that_there_was_nothing_to_do_is_of_no_batch() -> None:
-    """It has the number of the batch that comes next, of which there is another report then."""
+    """It has the number of the next batch, which gets another report."""
     query = Query()
     reports = ProgressReader(query)
     query.batches += [report(0, idle=True, second=0)]

@@ -142,8 +142,8 @@ def test_each_subtask_keeps_its_own(epochs, parallelism):
         counts = defaultdict(list)
         for value in values:
             counts[value[-2]].append(value[-1])
-        for found in counts.values():
-            assert sorted(found) == list(range(1, len(found) + 1)), name
+        for result in counts.values():
+            assert sorted(result) == list(range(1, len(result) + 1)), name
 
 
 def test_a_large_list_is_written_by_what_is_new():
@@ -223,7 +223,7 @@ def timed_list() -> ListStateDescriptor:
 @pytest.mark.parametrize(
     ("descriptor", "says"),
     [
-        (MapStateDescriptor("m"), "asked for with a ListStateDescriptor, not with MapStateDescriptor('m')"),
+        (MapStateDescriptor("m"), "needs a ListStateDescriptor, not MapStateDescriptor('m')"),
         (timed_list(), "the list state 'timed' has a time-to-live, which is for states of keys"),
     ],
 )

@@ -29,7 +29,7 @@ class Silence(KeyedProcessFunction):
 
 
 class Sets(KeyedProcessFunction):
-    """Sets timers, and tells when they fire, by both clocks."""
+    """Sets timers on both clocks, and emits when they fire."""
 
     def process_element(self, value, ctx):
         _, at, times = value

@@ -79,12 +79,12 @@ def test_a_trickle_comes_to_all_subtasks(how):
         return SPREAD[how](numbers).map(Where())
 
     with ProgramTestHarness(build, parallelism=4) as harness:
-        found = []
+        results = []
         for number in range(24):
             harness.push("numbers", number)
-            found += harness.run_epoch()["output"]
-    assert [number for number, _ in found] == list(range(24))
-    counts = Counter(subtask for _, subtask in found)
+            results += harness.run_epoch()["output"]
+    assert [number for number, _ in results] == list(range(24))
+    counts = Counter(subtask for _, subtask in results)
     assert set(counts) == {0, 1, 2, 3}
     assert how == "shuffle" or set(counts.values()) == {6}
 
@@ -117,9 +117,9 @@ def test_a_subtask_that_is_none_is_named(target):
 
 def test_wrong_uses_are_refused():
     numbers = StreamExecutionEnvironment().from_collection([1])
-    with pytest.raises(ProgramError, match=r"partition_custom\(\) got 5: give it a function or Partitioner"):
+    with pytest.raises(ProgramError, match=r"partition_custom\(\) got 5: pass a function or Partitioner"):
         numbers.partition_custom(5, lambda number: number)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"give it an instance: ByName\(\)"):
+    with pytest.raises(ProgramError, match=r"pass an instance: ByName\(\)"):
         numbers.partition_custom(ByName, "name")  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match=r"takes a function or column names, not 5"):
         numbers.partition_custom(ByName(), 5)  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def test_closing_ends_the_program(how):
             assert next(results)[0] == 0
     ran = len(calls)
     assert ran < MANY and closed == ["closed"]
-    assert [value for value, _ in results] == list(range(1, ran))  # what had come
+    assert [value for value, _ in results] == list(range(1, ran))  # the arrived records
     results.close()
     assert len(calls) == ran and closed == ["closed"]
 

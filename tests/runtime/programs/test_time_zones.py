@@ -1,4 +1,4 @@
-"""A naive datetime is one point in time, whatever a program makes of it: event time, watermark, timer or column."""
+"""A naive datetime is one point in time for every use: event time, watermark, timer or column."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Timed(KeyedProcessFunction):
 def test_a_naive_datetime_is_the_same_everywhere(moment: datetime, zone: str) -> None:
     def program(env: Any, times: Any) -> Any:
         strategy = WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(lambda each: each)
-        return times.assign_timestamps_and_watermarks(strategy).key_by(lambda each: 1).process(Timed())
+        return times.assign_timestamps_and_watermarks(strategy).key_by(lambda watermark: 1).process(Timed())
 
     moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
     expected = millis(moment, zone)
@@ -132,10 +132,12 @@ def test_without_a_time_zone_it_is_refused(what: str) -> None:
 def test_wrong_time_zones() -> None:
     env = StreamExecutionEnvironment()
     for wrong in ("Mars/Base", "", 5, None):
-        with pytest.raises(ProgramError, match=r"set_time_zone\(\): time_zone is the name of a time zone, such as"):
+        with pytest.raises(
+            ProgramError, match=r"set_time_zone\(\): time_zone must be the name of a time zone, such as"
+        ):
             env.set_time_zone(wrong)  # type: ignore[arg-type]
         if wrong is not None:
-            with pytest.raises(ProgramError, match="time_zone is the name of a time zone"):
+            with pytest.raises(ProgramError, match="time_zone must be the name of a time zone"):
                 harness_for(Timed(), key_by=lambda each: 1, time_zone=wrong)
-    with pytest.raises(ProgramError, match=r"set spark.sql.session.timeZone of the session"):
+    with pytest.raises(ProgramError, match=r"set spark.sql.session.timeZone on the session"):
         StreamExecutionEnvironment(object()).set_time_zone("UTC").get_parallelism()  # type: ignore[arg-type]

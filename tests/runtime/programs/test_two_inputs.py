@@ -28,7 +28,7 @@ PARALLELISM = st.integers(1, 4)
 
 
 def cut(items, places):
-    edges = [0, *sorted(place % (len(items) + 1) for place in places), len(items)]
+    edges = [0, *sorted(cut % (len(items) + 1) for cut in places), len(items)]
     return [items[start:end] for start, end in pairwise(edges)]
 
 
@@ -39,9 +39,9 @@ def cut(items, places):
     st.lists(st.booleans(), max_size=5),
 )
 def test_both_streams_share_state_and_timers(events, places, parallelism, restarts):
-    """Equal to plain Python, whatever the parallelism and the cuts, also where workers die and the job starts again."""
+    """Equal to plain Python for any parallelism and epochs, also with lost workers and restarts."""
     ordered: set[int] = set()
-    once = []  # each order comes once, its payments any number of times
+    once = []  # each order once, with any number of payments
     for is_order, key, amount in events:
         if not is_order or key not in ordered:
             once.append((is_order, key, amount))
@@ -83,7 +83,7 @@ def test_event_time_is_the_least_of_both_streams():
         harness.push("payments", row(order_id=2, amount=5, at=0))
         harness.run_epoch()
         harness.push("orders", row(id=3, at=100_000_000))
-        assert harness.run_epoch()["unpaid"] == []  # the payments may still come
+        assert harness.run_epoch()["unpaid"] == []  # the payments may still arrive
         harness.push("payments", row(order_id=4, amount=5, at=100_000_000))
         assert harness.run_epoch()["unpaid"] == [1]
 
@@ -133,7 +133,7 @@ def test_behind_a_rebalance_each_record_comes_once(values, parallelism, partitio
 
 
 def test_behind_a_rebalance_event_time_goes_on():
-    """Timers behind a second shuffle need the watermarks of all subtasks, also of those that got no record."""
+    """Timers after a second shuffle need the watermarks of all subtasks, also of subtasks without records."""
 
     def build(env, orders, payments):
         return paid(env, orders.rebalance().map(lambda order: order), payments.rebalance().filter(lambda payment: True))
@@ -155,7 +155,7 @@ def test_behind_a_rebalance_there_is_no_keyed_state():
             return value
 
     stream = StreamExecutionEnvironment().from_collection([1]).rebalance().map(Counts())
-    with pytest.raises(ProgramError, match="asks for the keyed state 'count', but its stream has no key"):
+    with pytest.raises(ProgramError, match="uses the keyed state 'count' on a stream without keys"):
         stream.execute_and_collect()
 
 
@@ -255,7 +255,7 @@ def test_keyed_streams_share_the_state_of_a_map():
 
 
 def test_an_operator_of_two_inputs_sees_the_streams_of_one_chain_together():
-    """Also where both come from one source: they meet in one operator, whose attributes both methods see."""
+    """Also from one source: they meet in one operator, whose attributes both methods share."""
 
     class Seen(CoFlatMapFunction):
         def __init__(self):
@@ -279,21 +279,21 @@ def test_what_cannot_be_connected_is_refused():
     one, two = env.from_collection([1]), env.from_collection([2])
     with pytest.raises(ProgramError, match=r"connect\(\) takes a stream, not 5"):
         one.connect(5)  # type: ignore[call-overload]
-    with pytest.raises(ProgramError, match="of the same StreamExecutionEnvironment"):
+    with pytest.raises(ProgramError, match="of this StreamExecutionEnvironment"):
         one.connect(StreamExecutionEnvironment().from_collection([1]))
-    with pytest.raises(ProgramError, match="give it a CoMapFunction"):
+    with pytest.raises(ProgramError, match="pass a CoMapFunction"):
         one.connect(two).map(lambda value: value)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"give it an instance: Labels\(\)"):
+    with pytest.raises(ProgramError, match=r"pass an instance: Labels\(\)"):
         one.connect(two).map(Labels)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="whose map1 yields"):
         one.connect(two).map(Yields())
-    with pytest.raises(ProgramError, match="the first one has no key"):
+    with pytest.raises(ProgramError, match="the first stream has no key"):
         one.connect(two).process(Paid())
-    with pytest.raises(ProgramError, match="the second one has no key"):
+    with pytest.raises(ProgramError, match="the second stream has no key"):
         one.key_by("a").connect(two).process(Paid())
-    with pytest.raises(ProgramError, match=r"give it an instance: Paid\(\)"):
+    with pytest.raises(ProgramError, match=r"pass an instance: Paid\(\)"):
         one.connect(two).key_by("a", "b").process(Paid)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match="give it a KeyedCoProcessFunction"):
+    with pytest.raises(ProgramError, match="pass a KeyedCoProcessFunction"):
         one.connect(two).key_by("a", "b").process(lambda value: value)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match="STRING, those of the second BIGINT: they are never equal"):
+    with pytest.raises(ProgramError, match="STRING, the second keys BIGINT, so they are never equal"):
         one.key_by(str, key_type=Types.STRING()).connect(two.key_by(int, key_type=Types.LONG())).process(Paid())

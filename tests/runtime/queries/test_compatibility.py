@@ -1,4 +1,4 @@
-"""What pillarbox needs of Spark beyond its API is looked at before the first query starts."""
+"""pillarbox checks its requirements beyond Spark's API before the first query starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Frame:
 
 
 class Class:
-    """A class of Java's."""
+    """A Java class."""
 
     def getDeclaredField(self, name: str) -> str:
         if name not in ("source", "trigger", "extraOptions"):
@@ -49,16 +49,16 @@ def spark(*, classic: bool, gone: str = "") -> Any:
     )
     execution = SimpleNamespace(streaming=SimpleNamespace(runtime=streaming))
     root = SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(sql=SimpleNamespace(execution=execution))))
-    found = SimpleNamespace(
+    result = SimpleNamespace(
         version="9.9.0",
         conf=SimpleNamespace(isModifiable=lambda name: name in SETTINGS - {gone}),
         range=lambda rows: Frame("Range" if gone == "alias" else "SubqueryAlias pillarbox"),
     )
     if classic:
         loader = SimpleNamespace(loadClass=load)
-        found._jsparkSession = SimpleNamespace(getClass=lambda: SimpleNamespace(getClassLoader=lambda: loader))
-        found.sparkContext = SimpleNamespace(_jvm=SimpleNamespace(org=root))
-    return found
+        result._jsparkSession = SimpleNamespace(getClass=lambda: SimpleNamespace(getClassLoader=lambda: loader))
+        result.sparkContext = SimpleNamespace(_jvm=SimpleNamespace(org=root))
+    return result
 
 
 @pytest.mark.parametrize("classic", [True, False])
@@ -81,8 +81,8 @@ def test_all_is_there(classic: bool) -> None:
 def test_what_has_gone_is_said(gone: str, name: str, of_connect: bool) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_compatibility(spark(classic=True, gone=gone))
-    said = str(caught.value)
-    assert said.startswith("Spark 9.9.0 is not one that this version of pillarbox knows: it does not have ")
-    assert f"{name}. Use another version of Spark" in said and ";" not in said
+    message = str(caught.value)
+    assert message.startswith("this version of pillarbox does not support Spark 9.9.0, which lacks ")
+    assert f"{name}. Use another version of Spark" in message and ";" not in message
     if not of_connect:
         check_compatibility(spark(classic=False, gone=gone))

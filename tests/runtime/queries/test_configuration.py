@@ -1,4 +1,4 @@
-"""The settings that are told of a query: which, and that no secret is among them. Without Spark."""
+"""The settings recorded for a query, without secrets. Without Spark."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_only_settings_that_matter_are_told(classic: bool) -> None:
     session: Any = SimpleNamespace(conf=conf)
     if classic:
         session.sparkContext, session._jsparkSession = context, None
-    found = settings_of(session)
-    assert "hunter2" not in str(found)
-    assert "AKIA123" not in str(found)
-    assert found.pop("cores", "4") == "4"
-    assert found == {
+    settings = settings_of(session)
+    assert "hunter2" not in str(settings)
+    assert "AKIA123" not in str(settings)
+    assert settings.pop("cores", "4") == "4"
+    assert settings == {
         "spark.sql.streaming.minBatchesToRetain": "50",
         "spark.pillarbox.service.password": _HIDDEN,
         "spark.pillarbox.accessKey": _HIDDEN,
@@ -62,6 +62,6 @@ def test_settings_that_a_session_has_of_its_own_are_told() -> None:
     )
     conf = SimpleNamespace(get=of_session.get)
     session: Any = SimpleNamespace(_jsparkSession=None, sparkContext=context, conf=conf)
-    found = settings_of(session)
-    assert (found["spark.pillarbox.homes"], found["spark.sql.session.timeZone"]) == ("off", "UTC")
-    assert "spark.other" not in found
+    settings = settings_of(session)
+    assert (settings["spark.pillarbox.homes"], settings["spark.sql.session.timeZone"]) == ("off", "UTC")
+    assert "spark.other" not in settings

@@ -1,4 +1,4 @@
-"""What ``foreachBatch`` under Spark Connect cannot do, as its tasks are not told of the query: said before it runs."""
+"""Limits of ``foreachBatch`` under Spark Connect, whose tasks do not know the query: errors before it runs."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ def test_a_checkpoint_of_another_layout_is_refused():
     with pytest.raises(CheckpointMismatchError) as caught:
         check_compiled(checkpoint, [planned(Layout(16, 16))], [Layout(8, 8, CODES)])
     assert str(caught.value) == (
-        "checkpoint cp has max parallelism 8, and the program 16; under Spark Connect, tasks of foreachBatch and"
-        " for_each_batch are not told of that: call env.set_max_parallelism(8), or start the query in a classic session"
+        "checkpoint cp has max parallelism 8, and the program 16, and under Spark Connect, tasks of"
+        " foreachBatch and for_each_batch cannot detect that: call env.set_max_parallelism(8), or start"
+        " the query in a classic session"
     )
-    with pytest.raises(CheckpointMismatchError, match=r"another way than the .* of that: start the query in a classic"):
+    with pytest.raises(CheckpointMismatchError, match=r"another way than the .* that: start the query in a classic"):
         check_compiled(checkpoint, [planned(Layout(16, 16))], [Layout(16, 16, 1)])
 
 

@@ -1,4 +1,4 @@
-"""A key's life, without Spark: what the log of its subtask has of it, and its history over several epochs."""
+"""A key's state from its subtask's log, and its history over several epochs. Without Spark."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Count(KeyedProcessFunction):
 
 
 def looks(build: Any, text: str, *records: Any) -> list[dict[str, Any]]:
-    """Return what the logs of a program have of a key after some records, about which a service was asked."""
+    """Return a key's state in the logs of a program after some records with pending service requests."""
     with ProgramTestHarness(build, parallelism=2) as harness:
         for record in records:
             harness.push("rows", record)
@@ -73,7 +73,7 @@ def looks(build: Any, text: str, *records: Any) -> list[dict[str, Any]]:
         for _ in records:
             ASKED.acquire()
         harness.run_epoch()
-        stores = [each for each in harness.snapshot().stores.values() if each.get(0) is not None]
+        stores = [store for store in harness.snapshot().stores.values() if store.get(0) is not None]
         ANSWERING.set()
     keys = keys_of_text(text)
     return [
@@ -98,27 +98,27 @@ def test_pending_calls_of_a_key_are_those_with_the_key_in_their_record(form: Any
     def build(env: Any, rows: Any) -> Any:
         return rows.key_by("card").process(Count(form)).uid("count").map_async(ask, on_barrier="carry").uid("ask")
 
-    found = looks(build, "ann", *PAYMENTS)
-    calls = [call for look in found for call in look["calls"]]
+    result = looks(build, "ann", *PAYMENTS)
+    calls = [call for look in result for call in look["calls"]]
     assert [call["uid"] for call in calls] == ["ask", "ask"]
     assert [json.loads(call["record"]) for call in calls] == [json.loads(each) for each in shown]
     assert all(isinstance(call["asked"], int) for call in calls)
-    assert sum(look["carried"].get("ask", 0) for look in found) == 3
-    [of_key] = [look for look in found if look["rows"]]
+    assert sum(look["carried"].get("ask", 0) for look in result) == 3
+    [of_key] = [look for look in result if look["rows"]]
     assert of_key["rows"][0]["states"] == {"seen": "2"}
     assert of_key["rows"][0]["timers"] == [["event", 5_000]]
     # They are listed as calls of the subtask of the key.
-    said = describe_key("ann", 3, [3], found)
-    assert said["calls"] == calls
+    description = describe_key("ann", 3, [3], result)
+    assert description["calls"] == calls
     count = of_key["carried"]["ask"]
-    assert f"{count} requests of 'ask' in this subtask are carried into the next epoch" in said["messages"]
+    assert f"{count} requests of 'ask' in this subtask are carried into the next epoch" in description["messages"]
 
 
 def test_the_key_of_an_asynchronous_operator_itself() -> None:
     def build(env: Any, rows: Any) -> Any:
         return rows.key_by("card", "amount").map_async(ask, on_barrier="carry").uid("ask")
 
-    more = [row(card="ann", shop=each.card, amount=each.amount) for each in PAYMENTS]
+    more = [row(card="ann", shop=payment.card, amount=payment.amount) for payment in PAYMENTS]
     calls = [call for look in looks(build, '["ann", 9]', *more) for call in look["calls"]]
     assert [json.loads(call["record"]) for call in calls] == [{"card": "ann", "shop": "ann", "amount": 9}]
 
@@ -148,13 +148,13 @@ def _row(seen: str, **values: Any) -> dict[str, Any]:
 
 
 def test_the_epoch_that_changed_a_state_last() -> None:
-    found = describe_key(
+    description = describe_key(
         "ann", 5, [2, 3, 4, 5], [_look(each, rows=[_row(value)]) for each, value in zip((2, 3, 4, 5), "1223")]
     )
-    assert (found["key"], found["subtask"], found["epochs"]) == ("'ann'", 1, [2, 3, 4, 5])
-    assert found["state"] == [{"name": "seen", "value": "3", "changed": 5, "values": ["1", "2", "2", "3"]}]
-    found = describe_key("ann", 5, [4, 5], [_look(each, rows=[_row("2")]) for each in (4, 5)])
-    assert found["state"] == [{"name": "seen", "value": "2", "changed": None, "values": ["2", "2"]}]
+    assert (description["key"], description["subtask"], description["epochs"]) == ("'ann'", 1, [2, 3, 4, 5])
+    assert description["state"] == [{"name": "seen", "value": "3", "changed": 5, "values": ["1", "2", "2", "3"]}]
+    description = describe_key("ann", 5, [4, 5], [_look(each, rows=[_row("2")]) for each in (4, 5)])
+    assert description["state"] == [{"name": "seen", "value": "2", "changed": None, "values": ["2", "2"]}]
 
 
 def test_what_timers_wait_for() -> None:
@@ -162,9 +162,9 @@ def test_what_timers_wait_for() -> None:
 
     def waits(watermark: int | None) -> list[str]:
         rows = [_row("1", timers=timers, namespace="(0, 60000)")]
-        found = describe_key("ann", 5, [5], [_look(5, watermark=watermark, rows=rows)])
-        assert [each["name"] for each in found["state"]] == ["seen of (0, 60000)"]
-        return [each["waits"] for each in found["timers"]]
+        description = describe_key("ann", 5, [5], [_look(5, watermark=watermark, rows=rows)])
+        assert [each["name"] for each in description["state"]] == ["seen of (0, 60000)"]
+        return [each["waits"] for each in description["timers"]]
 
     clock = "the clock of the worker, and an epoch after that time"
     ahead = "event time, which has to advance by 5.5 s in this subtask"
@@ -174,8 +174,8 @@ def test_what_timers_wait_for() -> None:
 
 
 def test_a_key_without_state() -> None:
-    found = describe_key("ann", 5, [4, 5], [_look(4, rows=[_row("1")]), _look(5)])
-    assert found["messages"] == ["epoch 5 has no state and no timers of this key", "it had some in epoch 4"]
+    description = describe_key("ann", 5, [4, 5], [_look(4, rows=[_row("1")]), _look(5)])
+    assert description["messages"] == ["epoch 5 has no state and no timers of this key", "it had some in epoch 4"]
     assert describe_key("ann", 5, [5], [])["subtask"] is None
 
 
@@ -202,9 +202,9 @@ def test_one_key_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     [("ann", 0), ("42", 1), ("true", 1), ('["ann", 42]', 1), ("2026-05-01", 2), ("4.1", 2), ("{", 0), ("null", 0)],
 )
 def test_a_text_may_stand_for_several_keys(text: str, more: int) -> None:
-    found = keys_of_text(text)
-    assert found[0] == text
-    assert len(found) == 1 + more
+    result = keys_of_text(text)
+    assert result[0] == text
+    assert len(result) == 1 + more
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def test_a_text_may_stand_for_several_keys(text: str, more: int) -> None:
     ],
 )
 def test_a_text_is_a_key_of_the_declared_type(types: list[str], text: str, key: Any) -> None:
-    (found,) = possible_keys(text, [KeyNote(types=types)])
-    assert (type(found), found) == (type(key), key)
+    (result,) = possible_keys(text, [KeyNote(types=types)])
+    assert (type(result), result) == (type(key), key)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_text_is_a_key_of_the_declared_type(types: list[str], text: str, key: 
     [(["bigint"], "c3"), (["date"], "10040"), (["string", "bigint"], "c3"), (["string", "bigint"], '["c3"]')],
 )
 def test_a_text_that_is_no_key_is_refused(types: list[str], text: str) -> None:
-    with pytest.raises(ProgramError, match=f"is no key of the operator, whose keys are {', '.join(types).upper()}"):
+    with pytest.raises(ProgramError, match=f"is not a key of the operator, whose keys are {', '.join(types).upper()}"):
         possible_keys(text, [KeyNote(types=types)])
 
 
@@ -252,7 +252,7 @@ class Heads:
         ) as harness:
             harness.push("rows", *records)
             harness.run_epoch()
-            self.stores = [each for each in harness.snapshot().stores.values() if each.get(0) is not None]
+            self.stores = [store for store in harness.snapshot().stores.values() if store.get(0) is not None]
 
     def looks(self, keys: list[Any]) -> list[dict[str, Any]]:
         return [

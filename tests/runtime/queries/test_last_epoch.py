@@ -18,10 +18,10 @@ SUBTASKS = 3
 
 @pytest.fixture(autouse=True)
 def worker(monkeypatch):
-    mine = Residency()
-    monkeypatch.setattr(residency, "here", mine)
-    yield mine
-    mine.close_all()
+    residents = Residency()
+    monkeypatch.setattr(residency, "here", residents)
+    yield residents
+    residents.close_all()
 
 
 class Due(KeyedProcessFunction):
@@ -66,7 +66,7 @@ def two_sources() -> Query:
 def test_all_timers_of_event_time_fire_whichever_source_has_input():
     query = two_sources()
     assert query.run_batch(list(range(10))) == query.run_batch(list(range(10, 20)), source=1) == []
-    # One record, of one source: most subtasks get none, and those of the other source nothing at all.
+    # One record from one source: most subtasks get none, and the other source's subtasks nothing at all.
     lost = query.run_batch([20], last=True, commit=False)
     out = query.run_batch([20], last=True)
     assert Counter(out) == Counter(lost) == Counter(range(21))
@@ -76,7 +76,7 @@ def test_all_timers_of_event_time_fire_whichever_source_has_input():
     assert {report.watermark for report in tasks} == {MAX_WATERMARK}
     assert sum(report.event_time_timers or 0 for report in tasks) == 0
     assert sum(report.processing_time_timers or 0 for report in tasks) == 16  # one for each key of both
-    # Whoever goes on with the state finds event time at its end.
+    # Continued state has event time at its end.
     assert Counter(query.run_batch([21])) == Counter()
     assert {report.watermark for report in query.reports if report.level} == {MAX_WATERMARK}
 

@@ -1,4 +1,4 @@
-"""What the driver remembers of programs that were planned."""
+"""The driver's record of planned programs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_a_planned_program_is_not_kept(monkeypatch):
         layout = Layout(8, 64)
         described = describe_programs([program], [layout])
         registry.register(cast("Any", harness), program, "secret")
-        number, kept = program.id, weakref.ref(program)
+        number, reference = program.id, weakref.ref(program)
     del harness, program
     gc.collect()
-    assert kept() is None
+    assert reference() is None
     planned = registry._programs[number]
     facts = planned.facts
     assert planned.secret == "secret" and facts.description.uids == ["sum"] and facts.begins is None

@@ -1,4 +1,4 @@
-"""The progress line of a query in a terminal that is none, without Spark."""
+"""The progress line of a query in a simulated terminal, without Spark."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CLEAR = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal.
+    """A stream that claims to be a terminal.
 
     Attributes:
-        written: set when something is written.
+        written: set after each write.
     """
 
     def __init__(self) -> None:
@@ -49,10 +49,10 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_line_is_written_in_its_place_and_fits() -> None:
     query, terminal = model(), Terminal()
     line = ProgressLine(terminal, query.snapshot, is_batch=True)
-    line.look()
+    line.update()
     assert terminal.getvalue() == "", "there is nothing to say yet"
     query.progressed(progress(1, source(records_in=1_000_000)))
-    line.look()
+    line.update()
     assert terminal.getvalue() == CLEAR + "1 epoch · 1,000,000 rows · 1,000,000 rows"[:39]
     line.clear()
     line.clear()
@@ -66,7 +66,7 @@ def test_what_goes_wrong_with_it_is_no_concern_of_the_query() -> None:
 
     terminal = Terminal()
     line = ProgressLine(terminal, gone, is_batch=True)
-    line.look()
+    line.update()
     assert terminal.getvalue() == ""
     line._shown = "something"
     terminal.close()
@@ -90,14 +90,14 @@ class Query:
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: str, written: threading.Event | None) -> str:
-    query, known = Query(written), model()
-    known.progressed(progress(1, source(records_in=50)))
+    query, query_model = Query(written), model()
+    query_model.progressed(progress(1, source(records_in=50)))
     context = SimpleNamespace(getConf=lambda: {"spark.ui.showConsoleProgress": bar})
     spark = SimpleNamespace(_jsparkSession=None, sparkContext=context)
     start: Any = SimpleNamespace(checkpoint=None, is_available_now=True, spark=spark)
     sparks: Any = query
     started = StartedQuery(sparks, start)
-    watched: Any = known
+    watched: Any = query_model
     monkeypatch.setattr(module, "watched", lambda started: watched)
     remember(started)
     monkeypatch.setattr(sys, "stderr", stream)

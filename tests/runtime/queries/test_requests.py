@@ -1,4 +1,4 @@
-"""Requests to the driver of a running query, without Spark: who takes, who withdraws, and what both get to know."""
+"""Requests to the driver of a running query, without Spark: acceptance, withdrawal, and messages to both sides."""
 
 from __future__ import annotations
 
@@ -61,67 +61,67 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    found = Clock()
-    monkeypatch.setattr(asking, "time", found)
-    return found
+    result = Clock()
+    monkeypatch.setattr(asking, "time", result)
+    return result
 
 
 @pytest.fixture
 def folder(monkeypatch):
-    found = Folder()
+    result = Folder()
     for module in (asking, request_watch):
-        monkeypatch.setattr(module, "Requests", lambda spark, checkpoint: found)
+        monkeypatch.setattr(module, "Requests", lambda spark, checkpoint: result)
     monkeypatch.setattr(Checkpoint, "query_id", "q")
-    return found
+    return result
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What a driver was asked to do; a test may let it raise."""
-    found = []
+    """Calls of the driver's actions; a test may make them raise."""
+    results = []
 
     def savepoint(query, directory, **options):
-        found.append((directory, options))
+        results.append((directory, options))
         if directory == "bad":
             raise SavepointError("the disk is full")
         if directory == "worse":
             raise OSError("no disk")
 
     def record(writer, directory, **options):
-        found.append((directory, options))
+        results.append((directory, options))
 
     def end(started, has_time):
-        found.append(("stop", {}))
+        results.append(("stop", {}))
         return True
 
     monkeypatch.setattr(request_watch, "stop_with_savepoint", savepoint)
     monkeypatch.setattr(observing, "record", record)
     monkeypatch.setattr(request_watch, "end_query", end)
-    return found
+    return results
 
 
 @pytest.fixture
 def watch(folder, clock, monkeypatch):
     query: Any = SimpleNamespace(id="q", isActive=True)
     start: Any = SimpleNamespace(checkpoint="cp", spark=NO_SPARK, writer="writer")
-    found = RequestWatch(StartedQuery(query, start), clock.time)
-    # What another thread would do, at once.
+    request_watch = RequestWatch(StartedQuery(query, start), clock.time)
+    # Run another thread's work at once.
     monkeypatch.setattr(threading, "Thread", lambda target, args, **_: SimpleNamespace(start=lambda: target(*args)))
-    found.look()  # as at the start of the query
-    return found
+    request_watch.look()  # as at the start of the query
+    return request_watch
 
 
 @pytest.fixture
 def savepoints(monkeypatch):
-    """The places where there is a whole savepoint."""
-    found = set[str]()
+    """The folders with a complete savepoint."""
+    results = set[str]()
 
     def open_savepoint(spark, directory):
-        if directory not in found:
+        if directory not in results:
             raise CheckpointMismatchError(f"{directory} is no savepoint")
 
     monkeypatch.setattr(asking, "open_savepoint", open_savepoint)
-    return found
+    return results
 
 
 @pytest.fixture
@@ -129,10 +129,10 @@ def started(folder, watch):
     """A start of the query after all that is in the folder; returns its watch."""
 
     def start():
-        found = RequestWatch(watch._started, watch._clock)
-        found.look()
-        found.look()
-        return found
+        request_watch = RequestWatch(watch._started, watch._clock)
+        request_watch.look()
+        request_watch.look()
+        return request_watch
 
     return start
 
@@ -252,8 +252,8 @@ def test_lines_of_other_versions_are_passed_over():
 
 def test_one_that_is_withdrawn_while_it_is_taken_is_not_carried_out(folder, watch, calls):
     ask(folder)
-    taken = Status("r", "taken")
-    folder.when = lambda line: folder.content.append(Status("r", "withdrawn")) if line == taken else None
+    accepted = Status("r", "taken")
+    folder.when = lambda line: folder.content.append(Status("r", "withdrawn")) if line == accepted else None
     watch.look()
     assert not calls and folder.of(Status)[-1] == Status("r", "failed", "the request was withdrawn")
 
@@ -283,7 +283,7 @@ def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, call
 
 
 def test_nothing_is_said_of_requests_to_a_query_that_has_ended(folder, watch, monkeypatch, caplog):
-    """Its Spark may be gone as well."""
+    """Its Spark may have ended as well."""
 
     def broken():
         raise OSError("this SparkContext was shut down")
@@ -352,18 +352,18 @@ def test_the_command_waits_for_the_answer(folder, clock, savepoints):
             folder.content += [Status(line.request, "taken"), Status(line.request, "done")]
 
     folder.when = driver
-    told: list[str] = []
-    savepoint(told, drain=True)
-    assert told == ["waiting for the query's driver to take the request"]
+    messages: list[str] = []
+    savepoint(messages, drain=True)
+    assert messages == ["waiting for the query's driver to accept the request"]
 
 
 def test_the_command_waits_until_the_query_is_stopped(folder, clock):
     observed = [Observed(1, "stopping"), Observed(1, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
-    told: list[str] = []
-    stop(told)
+    messages: list[str] = []
+    stop(messages)
     assert folder.of(Desired) == [Desired(1, "stopped", 1_030_000)]
-    assert told == ["waiting for the query's driver to take the request", "the driver has taken the request"]
+    assert messages == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
 
 
 def test_a_recording_is_asked_for(folder, clock):
@@ -381,10 +381,10 @@ def test_a_recording_is_asked_for(folder, clock):
 
 
 def test_what_no_driver_takes_is_withdrawn(folder, clock, savepoints):
-    with pytest.raises(SavepointError, match="no driver has accepted the request within 30 seconds, and it is with"):
+    with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds, so it is with"):
         savepoint()
     assert folder.of(Status) == [Status(folder.content[0].request, "withdrawn")]
-    with pytest.raises(SavepointError, match=r"or the clocks of both machines differ\Z"):
+    with pytest.raises(SavepointError, match=r"or the two machines' clocks differ\Z"):
         stop()
     assert folder.of(Desired) == [Desired(1, "stopped", folder.content[2].until), Desired(2, "running")]
 
@@ -405,7 +405,9 @@ def test_it_is_withdrawn_if_the_command_is_interrupted(folder, clock, savepoints
 
 def test_nothing_is_asked_where_no_query_was_ever_started(folder, monkeypatch):
     monkeypatch.setattr(Checkpoint, "query_id", None)
-    with pytest.raises(CheckpointMismatchError, match=r"^wrong/path is no checkpoint of a query: give the checkpoint"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"^wrong/path is not a checkpoint of a query: pass the checkpoint"
+    ):
         stop_query(NO_SPARK, "wrong/path", timeout=30.0)
     assert not folder.content
 
@@ -419,7 +421,7 @@ def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, savep
                 folder.content.append(Status(line.of, "failed", "the request was withdrawn"))
 
     folder.when = driver
-    words = "has taken the request, and does not answer" if dies else "^the request was withdrawn"
+    words = "accepted the request and does not answer" if dies else "^the request was withdrawn"
     with pytest.raises(SavepointError, match=words):
         savepoint()
     assert clock.now < 1000 + 30 + 600 + 5
@@ -438,7 +440,7 @@ def test_a_stop_that_begins_at_the_last_moment(folder, clock, carried_out):
     if carried_out:
         stop()
     else:
-        with pytest.raises(SavepointError, match="no driver has accepted the request"):
+        with pytest.raises(SavepointError, match="no driver accepted the request"):
             stop()
 
 
@@ -449,27 +451,27 @@ def test_to_stop_twice_is_the_same_wish(folder, clock):
     want_stop(folder, 4)
     observed = [Observed(4, "stopping"), Observed(4, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
-    told: list[str] = []
-    stop(told)
-    assert told[0] == "an earlier call has asked for it: waiting for that" and len(folder.of(Desired)) == 1
-    told.clear()
-    stop(told)
-    assert told == ["an earlier call has asked for it, and it is done"] and len(folder.of(Desired)) == 1
+    messages: list[str] = []
+    stop(messages)
+    assert messages[0] == "an earlier command has requested it: waiting for that" and len(folder.of(Desired)) == 1
+    messages.clear()
+    stop(messages)
+    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.of(Desired)) == 1
 
 
 def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock):
     want_stop(folder)
     lines = [Desired(2, "running"), Observed(3, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(lines.pop(0))
-    told: list[str] = []
-    stop(told)
-    assert folder.of(Desired)[-1].desired == 3 and told[1] == "the query's driver is asked once more"
+    messages: list[str] = []
+    stop(messages)
+    assert folder.of(Desired)[-1].desired == 3 and messages[1] == "the query's driver is asked once more"
 
 
 def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
-    """Nobody takes it within its own time; the call that waits for it has more."""
+    """No driver accepts it in time; the call that waits for it has more time."""
     want_stop(folder, until=1010.0)
-    with pytest.raises(SavepointError, match="no driver has accepted the request within 30 seconds"):
+    with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds"):
         stop()
     assert [(each.desired, each.state) for each in folder.of(Desired)] == [
         (1, "stopped"),
@@ -484,9 +486,9 @@ def test_the_same_savepoint_again_finds_that_it_is_done(folder, clock, savepoint
     ask(folder)
     folder.content.append(Status("r", "taken"))  # the driver died after the savepoint, and before its answer
     savepoints.add("/sp")
-    before, told = list(folder.content), list[str]()
-    savepoint(told, directory="/sp/")
-    assert folder.content == before and told == ["an earlier call has asked for it, and it is done"]
+    before, messages = list(folder.content), list[str]()
+    savepoint(messages, directory="/sp/")
+    assert folder.content == before and messages == ["an earlier command has requested it, and it is done"]
 
 
 def test_a_driver_does_it_for_an_earlier_call(folder, clock, savepoints, watch, calls):
@@ -509,7 +511,7 @@ def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints,
     ask(folder)
     folder.content += [Status("r", "taken")] * taken
     before = list(folder.content)
-    words = "to stop the query with a savepoint in /sp, which is under way: nothing was asked"
+    words = "to stop the query with a savepoint in /sp, is under way, so nothing was requested"
     with pytest.raises(SavepointError, match=words):
         savepoint(**options)
     assert folder.content == before
@@ -517,11 +519,13 @@ def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints,
 
 def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, savepoints):
     folder.content += [Observed(4, "running"), Observed(5, "stopped")]
-    with pytest.raises(SavepointError, match=r"has started it since; nothing was asked\. 'pillarbox savepoint cp DIR'"):
+    with pytest.raises(
+        SavepointError, match=r"has started it since, so nothing was requested.* 'pillarbox savepoint cp DIR'"
+    ):
         savepoint()
-    told: list[str] = []
-    stop(told)
-    assert told == ["an earlier call has asked for it, and it is done"] and len(folder.content) == 2
+    messages: list[str] = []
+    stop(messages)
+    assert messages == ["an earlier command has requested it, and it is done"] and len(folder.content) == 2
 
 
 @pytest.mark.parametrize("ended", ["failed", "withdrawn", "over", "late", "forgotten"])
@@ -549,14 +553,14 @@ def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
 
 
 def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, started, calls, caplog):
-    """Whoever asked was killed: hours later nobody would expect it, be the timeout as long as it is."""
+    """The caller was killed: hours later, the stop would be unexpected, whatever its timeout."""
     want_stop(folder, until=1000 + 24 * 3600.0)
     ask(folder, until=1000 + 24 * 3600.0)
     with caplog.at_level(logging.WARNING, "pillarbox"):
         started()
     assert not calls and folder.of(Status) == [Status("r", "over")] and folder.of(Observed) == [Observed(1, "running")]
     first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith("query q: a request that is older than this start, to stop the query, is ignored")
+    assert first.startswith("query q: a request older than this start, to stop the query, is ignored")
     assert ", to stop the query with a savepoint in /sp, is ignored" in second
     started()
     assert len(folder.of(Status)) == len(folder.of(Observed)) == 1, "it is said once"
@@ -572,15 +576,15 @@ def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, cloc
 
     watches: list[RequestWatch] = []
     clock.sleep = sleep
-    told: list[str] = []
-    call(told)
+    messages: list[str] = []
+    call(messages)
     assert len(calls) == 1
-    assert told == ["waiting for the query's driver to take the request", "the query's driver is asked once more"]
+    assert messages == ["waiting for the query's driver to accept the request", "the query's driver is asked once more"]
 
 
 @pytest.mark.parametrize("call", [stop, savepoint])
 def test_a_driver_dies_at_its_work_and_the_query_is_started_again(folder, clock, savepoints, started, calls, call):
-    """The command does not wait for the dead one; it says how to see whether it was done."""
+    """The command does not wait for the dead driver; it explains how to check the result."""
 
     def sleep(seconds):
         number = getattr(folder.content[0], "request", "")
@@ -608,7 +612,7 @@ def test_a_query_that_was_stopped_and_started_again_can_be_stopped_again(
     newest = started()
     folder.when = lambda line: newest.look() if isinstance(line, Request | Desired) else None
     call()
-    assert [place for place, _ in calls] == ["/other", "stop" if call is stop else "/sp"]
+    assert [folder for folder, _ in calls] == ["/other", "stop" if call is stop else "/sp"]
 
 
 def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(folder, watch, calls, monkeypatch):
@@ -616,28 +620,28 @@ def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(fo
         raise OSError("no route to host")
 
     ask(folder)
-    found = RequestWatch(watch._started, watch._clock)
+    request_watch = RequestWatch(watch._started, watch._clock)
     with monkeypatch.context() as patch:
         patch.setattr(folder, "files", broken)
-        found.look()
-    found.look()
-    found.look()
+        request_watch.look()
+    request_watch.look()
+    request_watch.look()
     assert not calls and folder.of(Status) == [Status("r", "over")]
 
 
 def test_a_query_that_is_not_ours_is_left_alone():
     query: Any = SimpleNamespace(id="somebody else's", isActive=True, awaitTermination=None)
-    with pytest.raises(SavepointError, match="holds no program of pillarbox, or another process has started it: noth"):
+    with pytest.raises(SavepointError, match="contains no pillarbox program, or another process started it: noth"):
         stop_with_savepoint(query, "/sp")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
-        ({"timeout": True}, "timeout is a number of seconds above 0, not True"),
-        ({"timeout": "1 minute"}, "timeout is a number of seconds above 0, not '1 minute'"),
-        ({"drain": "no"}, "drain is True or False, not 'no'"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, not 0"),
+        ({"timeout": True}, "timeout must be a number of seconds above 0, not True"),
+        ({"timeout": "1 minute"}, "timeout must be a number of seconds above 0, not '1 minute'"),
+        ({"drain": "no"}, "drain must be True or False, not 'no'"),
     ],
 )
 def test_wrong_arguments(options, words):

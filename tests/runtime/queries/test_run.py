@@ -1,4 +1,4 @@
-"""Ends of queries without Spark: signals, the time that an epoch has, and where no epoch begins any more."""
+"""Ends of queries without Spark: signals, time limits of epochs, and blocked starts of epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._runtime.spark.starting.started import StartedQuery, find, rememb
 
 
 class Query:
-    """A query as Spark has it; ``looked`` is called with the number of each look at what it does."""
+    """A query as Spark presents it; ``looked`` is called with the number of each read of its status."""
 
     id = "q"
 
@@ -72,7 +72,7 @@ def started(query: Query) -> Query:
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[list[str]]:
-    """The process' own handlers, and what they have got; they are there again in the end."""
+    """The process's own signal handlers and their signals; restored afterwards."""
     got: list[str] = []
 
     def handle(number: int, frame: object) -> None:
@@ -111,7 +111,7 @@ def test_another_signal_ends_it_at_once_and_a_third_one_is_not_pillarbox_s(query
     with caplog.at_level(logging.WARNING, "pillarbox"):
         pillarbox.run(query)
     assert (query.stops, handlers) == (1, ["SIGINT"])
-    assert "query q: its epoch was interrupted, as SIGINT came again; the next start runs that one" in caplog.text
+    assert "query q: its epoch was interrupted, as SIGINT came again; the next start repeats it" in caplog.text
 
 
 def test_an_epoch_has_the_grace_period_and_no_more(query, caplog):
@@ -153,25 +153,25 @@ def test_a_query_that_has_ended_is_found_by_who_has_it_whoever_starts_another_on
     other: Any = Query()
     other.id = "other"
     started(other)
-    found, its = find(first), find(other)
-    assert found is not None and [found.query] == [first]
+    positions, its = find(first), find(other)
+    assert positions is not None and [positions.query] == [first]
     assert its is not None and [its.query] == [other] and running() == ["other"]
     other.isActive = False
     assert running() == []
 
 
 def test_wrong_arguments():
-    with pytest.raises(ProgramError, match=r"run\(\) takes a query, as start\(\) returned it, not 'q'"):
+    with pytest.raises(ProgramError, match=r"run\(\) takes a query that start\(\) returned, not 'q'"):
         pillarbox.run("q")  # type: ignore[arg-type]
     nobodys: Any = Query()
     nobodys.id = "nobody's"
-    with pytest.raises(ProgramError, match="and query nobody's is none, or another process has started it"):
+    with pytest.raises(ProgramError, match="and query nobody's has none, or another process started it"):
         pillarbox.run(nobodys)
     with pytest.raises(ProgramError, match=r"run\(\): grace: not a duration: 'soon'"):
         pillarbox.run(started(Query()), grace="soon")  # type: ignore[arg-type]
 
 
-# Where the thread of a query can be: what it is in, and who called that.
+# Stacks of a query's thread: current function and callers.
 PLANS = "at execution.Planner.plan(Planner.scala)\nat streaming.MicroBatchExecution.runBatch(M.scala:1)"
 RUNS_JOBS = (
     "at spark.SparkContext.runJob(S.scala:1)\nat sql.execution.SQLExecution$.withNewExecutionId(S.scala:1)\n"
@@ -199,7 +199,7 @@ ASLEEP = (
 
 
 class Java:
-    """The objects of Spark's behind a classic query: its state, its lock and logs, and its thread."""
+    """Spark's Java objects behind a classic query: its state, its lock and logs, and its thread."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -217,17 +217,17 @@ class Java:
 
     def kind(self, name: str) -> Any:
         java = self
-        found: Any = type(name, (), {})()
-        found.__dict__.update(
+        result: Any = type(name, (), {})()
+        result.__dict__.update(
             name=name,
-            getClass=lambda: found,
+            getClass=lambda: result,
             getName=lambda: "spark.runtime." + name,
-            getClassLoader=lambda: found,
+            getClassLoader=lambda: result,
             loadClass=lambda other: java.kind(other.rsplit(".", 1)[1]),
-            getField=lambda field: found,
+            getField=lambda field: result,
         )
-        found.get = lambda nothing: found
-        return found
+        result.get = lambda nothing: result
+        return result
 
     def streamingQuery(self) -> Java:
         return self
@@ -287,11 +287,11 @@ class Java:
 
 @pytest.fixture
 def java(query, monkeypatch):
-    found = query._jsq = Java(query)
+    result = query._jsq = Java(query)
     monkeypatch.setattr("py4j.clientserver.ClientServer", SimpleNamespace)
-    monkeypatch.setattr("pyspark.SparkContext._gateway", SimpleNamespace(jvm=found))
-    yield found
-    assert not found.is_locked
+    monkeypatch.setattr("pyspark.SparkContext._gateway", SimpleNamespace(jvm=result))
+    yield result
+    assert not result.is_locked
 
 
 def test_no_epoch_begins_any_more_and_the_one_that_runs_is_not_interrupted(query, java):
@@ -312,7 +312,7 @@ def test_a_query_between_two_triggers_does_not_wait_for_the_next_one(query, java
 
 @pytest.mark.parametrize("stack", [PLANS, READS_A_TABLE])
 def test_an_epoch_that_is_being_planned_is_waited_for(query, java, stack):
-    """Spark looks at the state once more when it has planned an epoch, and drops it if no more are to come."""
+    """Spark checks the state again after planning an epoch, and drops it if no more are to follow."""
     java.stack = stack
 
     def look(number: int) -> None:
@@ -383,7 +383,7 @@ def test_a_query_that_found_the_gate_closed_in_passing_has_ended(query, java, mo
 
 
 def test_a_query_that_has_taken_on_another_epoch_is_not_stopped_in_it(query, java):
-    """Spark says that it is idle, until it has begun that epoch."""
+    """Spark reports the query as idle until the epoch has begun."""
     query.at_work = False
     looks = iter(range(20))
 

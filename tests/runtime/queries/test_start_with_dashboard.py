@@ -45,9 +45,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
     def run() -> Any:
         query: Any = Query()
         how: Any = SimpleNamespace(checkpoint=None, spark=None, trigger="", is_available_now=False)
-        found = StartedQuery(query, how, planned, configuration=Configuration({}, {}), is_watched=True)
-        remember(found)
-        found.hooks = Hooks(found, entry)
+        result = StartedQuery(query, how, planned, configuration=Configuration({}, {}), is_watched=True)
+        remember(result)
+        result.hooks = Hooks(result, entry)
         started.append(query)
         return query
 
@@ -74,10 +74,10 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_programs_of_a_query_share_its_dashboard(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
     [query] = start(0)
-    found: Any = find(query)
-    assert found.hooks.wait(30)
+    positions: Any = find(query)
+    assert positions.hooks.wait(30)
     [opened] = [each for each in server._open if each.is_open]
     with opened, urllib.request.urlopen(f"{opened.url}api/queries", timeout=30) as answer:
         assert [each["id"] for each in json.load(answer)] == ["q"]
-    said = capsys.readouterr().err
-    assert said.count(f"query q: its dashboard is at {opened.url}") == 1
+    output = capsys.readouterr().err
+    assert output.count(f"query q: its dashboard is at {opened.url}") == 1

@@ -29,7 +29,7 @@ def test_a_query_starts_although_its_plan_cannot_be_read(monkeypatch, caplog):
     monkeypatch.setattr(start, "programs_of", unreadable)
     with caplog.at_level(logging.WARNING, logger="pillarbox"):
         assert start_query(Start(SimpleNamespace(_spark=Session()), "start"), lambda: query) == query
-    assert "it starts as it is: RuntimeError: the plan cannot be read" in caplog.text
+    assert "it starts without pillarbox's settings: RuntimeError: the plan cannot be read" in caplog.text
 
 
 def test_it_does_not_where_a_program_waits_for_its_start(monkeypatch):

@@ -1,4 +1,4 @@
-"""Stopping a query with a savepoint where it goes wrong, without Spark."""
+"""Failures of stopping a query with a savepoint, without Spark."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pillarbox._runtime.spark.starting.started import StartedQuery
 
 
 def query(**what: Any) -> Any:
-    """Return a query as Spark has it, in which no epoch is under way."""
+    """Return a query as Spark presents it, between epochs."""
     calm = {"id": "q", "isActive": True, "status": {"isTriggerActive": False}, "lastProgress": None}
-    found = SimpleNamespace(**{**calm, "exception": lambda: None, **what})
-    found.stop = lambda: setattr(found, "isActive", False)
-    return found
+    result = SimpleNamespace(**{**calm, "exception": lambda: None, **what})
+    result.stop = lambda: setattr(result, "isActive", False)
+    return result
 
 
 def stop(found: Any, timeout: float = 60.0) -> _Stop:
@@ -28,11 +28,11 @@ def stop(found: Any, timeout: float = 60.0) -> _Stop:
 
 @pytest.mark.parametrize("fails", ["before", "when it is stopped"])
 def test_a_query_that_fails_is_stopped_and_has_no_savepoint(fails: str) -> None:
-    """It says how to go on; nothing is written, nor run."""
-    found = query(isActive=fails != "before", exception=lambda: RuntimeError("the disk is full"))
+    """The error explains how to continue; nothing is written or run."""
+    result = query(isActive=fails != "before", exception=lambda: RuntimeError("the disk is full"))
     with pytest.raises(SavepointError) as caught:
-        stop(found).run("/savepoint", drain=False)
-    assert not found.isActive
+        stop(result).run("/savepoint", drain=False)
+    assert not result.isActive
     assert str(caught.value) == (
         "checkpoint cp: the query failed before it could be stopped: RuntimeError: the disk is full. The query is"
         " stopped, and no savepoint was written. Started again, it runs that epoch again, and continues; 'pillarbox"
@@ -41,7 +41,7 @@ def test_a_query_that_fails_is_stopped_and_has_no_savepoint(fails: str) -> None:
 
 
 def test_a_query_whose_epoch_does_not_end_in_time_still_runs() -> None:
-    found = query(status={"isTriggerActive": True})
-    with pytest.raises(SavepointError, match="the epoch under way did not end within the timeout; the query still"):
-        stop(found, timeout=0.0).run("/savepoint", drain=True)
-    assert found.isActive
+    result = query(status={"isTriggerActive": True})
+    with pytest.raises(SavepointError, match=r"the running epoch did not end within the timeout\. The query still"):
+        stop(result, timeout=0.0).run("/savepoint", drain=True)
+    assert result.isActive

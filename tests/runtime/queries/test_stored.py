@@ -1,4 +1,4 @@
-"""What a checkpoint tells of its query, and what is missing: without Spark."""
+"""A query's data from its checkpoint, and messages about missing data: without Spark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PROGRAMS = [
 
 
 class Known(Checkpoint):
-    """A checkpoint: what is noted in it, what its history has, and the time."""
+    """A checkpoint with notes, history, and a clock."""
 
     def __init__(self) -> None:
         super().__init__(NO_SPARK, "/cp")
@@ -55,17 +55,17 @@ class Known(Checkpoint):
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Known:
-    found = Known()
-    monkeypatch.setattr(stored, "Checkpoint", lambda spark, checkpoint: found)
-    monkeypatch.setattr(stored, "read_history", lambda spark, checkpoint: found.history)
-    monkeypatch.setattr(stored, "newest_heartbeat", lambda spark, checkpoint: found.heartbeat)
-    monkeypatch.setattr(stored, "now_ms", lambda: found.now)
+    result = Known()
+    monkeypatch.setattr(stored, "Checkpoint", lambda spark, checkpoint: result)
+    monkeypatch.setattr(stored, "read_history", lambda spark, checkpoint: result.history)
+    monkeypatch.setattr(stored, "newest_heartbeat", lambda spark, checkpoint: result.heartbeat)
+    monkeypatch.setattr(stored, "now_ms", lambda: result.now)
     monkeypatch.setattr(stored, "_FRESH", 0.0)
-    return found
+    return result
 
 
 def written(*, ended: bool) -> Snapshot:
-    """What a driver has written of a run."""
+    """Return a driver's stored snapshot of a run."""
     query = model()
     query.progressed(progress(1, source(records_in=9), keyed(records_in=9)))
     if ended:
@@ -75,57 +75,63 @@ def written(*, ended: bool) -> Snapshot:
 
 def test_what_is_no_checkpoint_is_refused(known: Known) -> None:
     known.query_id = None
-    with pytest.raises(CheckpointMismatchError, match=r"^/cp is no checkpoint of a query: give the checkpointLocation"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"^/cp is not a checkpoint of a query: pass the checkpointLocation"
+    ):
         stored_snapshot(NO_SPARK, "/cp")
 
 
 def test_without_a_history_the_notes_say_what_there_is(known: Known) -> None:
-    found = stored_snapshot(NO_SPARK, "/cp")
-    assert (found.id, found.run.status, found.is_live) == ("q", "unknown", False)
-    assert [(each.uid, each.name, each.is_keyed) for each in found.plan.vertices] == [  # type: ignore[union-attr]
+    snapshot = stored_snapshot(NO_SPARK, "/cp")
+    assert (snapshot.id, snapshot.run.status, snapshot.is_live) == ("q", "unknown", False)
+    assert [(vertex.uid, vertex.name, vertex.is_keyed) for vertex in snapshot.plan.vertices] == [  # type: ignore[union-attr]
         ("", "payments", False),
         ("count", "Count -> map-3", True),
     ]
-    assert found.missing == [
-        "There is no history: the query was not started with pillarbox.start(), or its driver died within a minute.",
-        "The last epoch that was committed is 4.",
+    assert snapshot.missing == [
+        "No history: the query was not started with pillarbox.start(), or its driver died within a minute.",
+        "The last committed epoch is 4.",
     ]
     known.programs = None
-    found = stored_snapshot(NO_SPARK, "/cp")
-    assert found.plan is None
-    assert "There is no note of its program either." in found.missing
+    snapshot = stored_snapshot(NO_SPARK, "/cp")
+    assert snapshot.plan is None
+    assert "The checkpoint has no description of its program either." in snapshot.missing
 
 
 def test_of_a_query_that_has_ended_nothing_is_missing(known: Known) -> None:
     known.history = [written(ended=True), replace(written(ended=True), run=Run("before", 1, 2, "failed"))]
-    found = stored_snapshot(NO_SPARK, "/other/place")
-    assert (found.run.status, found.missing, found.checkpoint) == ("stopped", [], "/other/place")
-    assert [(each.id, each.status) for each in found.earlier] == [("before", "failed")]
+    snapshot = stored_snapshot(NO_SPARK, "/other/place")
+    assert (snapshot.run.status, snapshot.missing, snapshot.checkpoint) == ("stopped", [], "/other/place")
+    assert [(each.id, each.status) for each in snapshot.earlier] == [("before", "failed")]
 
 
 def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     known.history = [written(ended=False)]
     known.now = START + 60_000
     shown = CheckpointQuery(NO_SPARK, "/cp")
-    assert shown.snapshot().missing == ["The query runs in another process, whose driver wrote this 1.0 minutes ago."]
-    before = shown.look()
-    assert shown.look() == before, "nothing is new"
-    known.now = START + 7_200_000
-    assert shown.look() > before, "it is older than it was"
     assert shown.snapshot().missing == [
-        "The driver of the query wrote this 120 minutes ago, and has not said that the query has ended: it died, or it"
+        "The query runs in another process; its driver wrote this data 1.0 minutes ago."
+    ]
+    before = shown.refresh()
+    assert shown.refresh() == before, "nothing is new"
+    known.now = START + 7_200_000
+    assert shown.refresh() > before, "it is older than it was"
+    assert shown.snapshot().missing == [
+        "The query's driver wrote this data 120 minutes ago, and has not reported the query's end: it died, or it"
         " cannot write."
     ]
-    assert [each.name for each in conditions_of(shown.snapshot())] == ["driver gone"]
+    assert [condition.name for condition in conditions_of(shown.snapshot())] == ["driver gone"]
     # A heartbeat shows that it lives, although no epoch has ended for two hours; it is heard of, and has no input.
     known.heartbeat = Heartbeat(known.now - 30_000, "r", "elsewhere", 7, 0, reported=known.now - 30_000)
-    shown.look()
-    assert shown.snapshot().missing == ["The query runs in another process, whose driver wrote this 0.5 minutes ago."]
-    assert [each.name for each in conditions_of(shown.snapshot())] == ["silent source"]
+    shown.refresh()
+    assert shown.snapshot().missing == [
+        "The query runs in another process; its driver wrote this data 0.5 minutes ago."
+    ]
+    assert [condition.name for condition in conditions_of(shown.snapshot())] == ["silent source"]
     stages = [Stage(7, 4, 0, 4, 0, 0), Stage(8, 2, 1, 1, 0, 1, ["host-3"])]
     known.heartbeat = Heartbeat(known.now, "r", "elsewhere", 7, 0, 2, known.now - 600_000, stages=stages)
-    shown.look()
-    assert [each.line for each in conditions_of(shown.snapshot())] == [
+    shown.refresh()
+    assert [condition.line for condition in conditions_of(shown.snapshot())] == [
         "Epoch 2 has run for 10 min (usually 1.0 s): 1 of 2 tasks of 'count', on host-3, is not done"
     ]
     assert shown.heartbeat == known.heartbeat
@@ -136,20 +142,20 @@ def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
 ) -> None:
     known.history = [written(ended=True)]
     shown = CheckpointQuery(NO_SPARK, "/cp")
-    before = shown.look()
+    before = shown.refresh()
 
     def gone(spark: Any, checkpoint: str) -> Any:
         raise ConnectionError("the store is gone")
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(stored, "read_history", gone)
-        assert shown.look() > before
-        assert shown.look() == before + 1, "it is told once"
+        assert shown.refresh() > before
+        assert shown.refresh() == before + 1, "it is told once"
         assert shown.snapshot().epochs[-1].rows == 9
         assert shown.snapshot().missing == [
-            "The checkpoint could not be read again, so this is older: ConnectionError: the store is gone."
+            "The checkpoint could not be read again, so the data is old: ConnectionError: the store is gone."
         ]
-    assert shown.look() == before + 2
+    assert shown.refresh() == before + 2
     assert shown.snapshot().missing == []
 
 
@@ -198,10 +204,10 @@ def test_what_is_known_is_shown_also_when_spark_is_gone(running: WatchedQuery, m
 
     monkeypatch.setattr(watched, "read_history", gone)
     running.progressed(progress(1, source(records_in=9)))
-    found = running.snapshot()
-    assert found.epochs[-1].rows == 9
-    assert found.missing == [
-        "The runs before this one are not known, as the history cannot be read: ConnectionError: Java is gone."
+    result = running.snapshot()
+    assert result.epochs[-1].rows == 9
+    assert result.missing == [
+        "Earlier runs are unknown, because the history cannot be read: ConnectionError: Java is gone."
     ]
 
 
@@ -214,11 +220,11 @@ def test_the_plan_has_the_subtasks_of_the_checkpoint() -> None:
     unknown: Any = SimpleNamespace(facts=SimpleNamespace(plan=None))
 
     def subtasks(*layouts: Layout) -> list[int]:
-        found = watched.plan_in([program, unknown], layouts)
-        assert found is not None
-        return [each.parallelism for each in found.vertices]
+        result = watched.plan_in([program, unknown], layouts)
+        assert result is not None
+        return [vertex.parallelism for vertex in result.vertices]
 
     assert subtasks() == [0, 2, 3]
-    # The source has the partitions of Spark, and an operator with a number of its own keeps that.
+    # The source has Spark's partitions, and an operator with its own parallelism keeps it.
     assert subtasks(Layout(8, 128), Layout(1, 1)) == [0, 8, 3]
     assert watched.plan_in([unknown]) is None

@@ -16,7 +16,7 @@ from pillarbox_tools.recording.target import Target
 
 
 def vertex(number: int, level: int, *operators: tuple[str, str]) -> PlanVertex:
-    return PlanVertex("p", number, level, "map", 2, False, [], [PlanOperator(*each) for each in operators])
+    return PlanVertex("p", number, level, "map", 2, False, [], [PlanOperator(*operator) for operator in operators])
 
 
 # One output takes the records of three tasks.
@@ -40,7 +40,7 @@ def test_a_uid_or_a_name_that_one_of_them_has(uid: str, found: PlanVertex) -> No
 
 
 def test_what_several_have_is_told_apart_by_the_vertex_of_a_failure() -> None:
-    says = "the query has 3 tasks with an operator 'all-output': 'map -> output', 'count -> output', 'output'; give the"
+    says = "the query has 3 tasks with an operator 'all-output': 'map -> output', 'count -> output', 'output'. Pass a"
     for name in ("all-output", "output"):
         with pytest.raises(ProgramError, match=says.replace("all-output", name)):
             vertex_with([PROGRAM], name)

@@ -1,4 +1,4 @@
-"""User code makes no calls in a replay, whatever it does about the refusal; it may talk to itself."""
+"""User code makes no calls in a replay, even if it catches the refusal; it may connect to itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.recorded import recorded
 
 @contextmanager
 def service() -> Iterator[tuple[int, list[bytes]]]:
-    """A service on this machine, of another thread: its port, and what it was sent."""
+    """A local service in another thread: its port and received data."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -123,7 +123,7 @@ def replayed(folder: Path, call: Any, port: int, **options: Any) -> Replay:
     with recorded(folder) as tasks, ProgramTestHarness(build) as harness:
         harness.push("records", "a", "b")
         harness.run_epoch()
-    (task,) = [each for each in tasks if read_recording(each).facts.level]
+    (task,) = [task for task in tasks if read_recording(task).facts.level]
     return replay(read_recording(task), diff=True, **options)
 
 
@@ -143,33 +143,33 @@ def replayed(folder: Path, call: Any, port: int, **options: Any) -> Replay:
 )
 def test_the_first_call_stops_it(tmp_path: Path, call: Any, says: str) -> None:
     with service() as (port, heard):
-        found = replayed(tmp_path, call, port)
-    assert says in str(found.unanswered)
-    assert str(found.unanswered).startswith("operator 'charges'")
-    assert __file__ in str(found.unanswered)
-    assert "pass --allow-calls" in str(found.unanswered)
-    assert found.differs == ["it stopped at calls of a service, so nothing can be compared"]
-    assert found.failure is None
-    assert len(heard) == (2 if call in (connect, in_a_thread, with_a_fallback) else 0)  # those of the query
+        result = replayed(tmp_path, call, port)
+    assert says in str(result.unanswered)
+    assert str(result.unanswered).startswith("operator 'charges'")
+    assert __file__ in str(result.unanswered)
+    assert "pass --allow-calls" in str(result.unanswered)
+    assert result.differs == ["it stopped at a service call, so nothing can be compared"]
+    assert result.failure is None
+    assert len(heard) == (2 if call in (connect, in_a_thread, with_a_fallback) else 0)  # the query's calls
 
 
 def test_calls_that_are_allowed(tmp_path: Path) -> None:
     with service() as (port, heard):
-        found = replayed(tmp_path, connect, port, allow_calls=True)
-    assert found.is_same
+        result = replayed(tmp_path, connect, port, allow_calls=True)
+    assert result.is_same
     assert heard == [b"charge"] * 4
 
 
 def test_a_function_may_talk_to_itself(tmp_path: Path) -> None:
-    found = replayed(tmp_path, to_itself, 0)
-    assert (found.unanswered, found.is_same) == (None, True)
+    result = replayed(tmp_path, to_itself, 0)
+    assert (result.unanswered, result.is_same) == (None, True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
 def test_a_library_in_c_finds_no_network() -> None:
     """Where the system allows it, the process of a replay has only a loopback device, which works."""
     program = (
-        "from pillarbox_tools.cli.apart import leave_network\n"
+        "from pillarbox_tools.cli.replay_process import leave_network\n"
         "left = leave_network()\n"
         "from tests.runtime.recording.test_calls import to_itself\n"
         "to_itself(0)\n"

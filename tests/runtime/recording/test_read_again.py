@@ -1,4 +1,4 @@
-"""Whether what an epoch read is still there, by Spark's logs of both versions; Spark and its files are made up here."""
+"""Checks that an epoch's input still exists, from Spark's logs of both versions. Spark and its files are simulated."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ def test_another_time() -> None:
 def test_a_log_that_a_later_spark_has_written_is_refused() -> None:
     later = entry("v3", f"topic:{KAFKA}")
     for what in ("sources", "files"):
-        with pytest.raises(CheckpointMismatchError, match=r"offset log is of version 'v3'.* knows v1 and v2: update"):
+        with pytest.raises(CheckpointMismatchError, match=r"offset log has version 'v3'.* reads v1 and v2: update"):
             getattr(later, what)
     assert later.time == 1_700_000_000_000  # the lines of the epoch itself have been the same in all versions

@@ -1,4 +1,4 @@
-"""A recorded task runs again and does the same, also by the clock; what differs is shown, and why it may."""
+"""A replayed task gives the same results, including its clock; differences are shown with possible reasons."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SECOND = 1000
 
 
 class World:
-    """What the functions see: the clock of the job that runs, which replays do not have."""
+    """The functions' view of the running job's clock, which replays do not have."""
 
     clock: ManualProcessingTimeService
 
 
 class Silent(KeyedProcessFunction):
-    """Notes when each key came, and when it has been silent for three seconds. A record takes a second."""
+    """Notes the time of each key's records, and three seconds of silence. A record takes a second."""
 
     def open(self, ctx: Any) -> None:
         self.seen = ctx.get_state(ValueStateDescriptor("seen"))
@@ -50,7 +50,7 @@ class Silent(KeyedProcessFunction):
         yield key, now
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
-        # (The records between are those that came before the timer fired.)
+        # Including the records that arrived before the timer fired.
         self.told.update([*(self.told.value() or []), timestamp, len(self.seen.value())])
         yield ctx.get_current_key(), timestamp, ctx.timer_service().current_processing_time()
 
@@ -65,7 +65,7 @@ class Fails(Silent):
 
 
 class Draws(KeyedProcessFunction):
-    """Takes what it stores from outside."""
+    """Stores values from outside."""
 
     def open(self, ctx: Any) -> None:
         self.drawn = ctx.get_state(ValueStateDescriptor("drawn"))
@@ -92,7 +92,7 @@ def tasks_of(folder: Path, function: Any, *epochs: list[list[Any]]) -> list[Path
     def build(env: Any, records: Any) -> Any:
         return records.key_by(lambda key: key).process(function, processing_time=True).uid("function")
 
-    with recorded(folder) as found, ProgramTestHarness(build, processing_time=NOW) as harness:
+    with recorded(folder) as result, ProgramTestHarness(build, processing_time=NOW) as harness:
         World.clock = harness.processing_time_service
         for partitions in epochs:
             for number, records in enumerate(partitions):
@@ -101,11 +101,11 @@ def tasks_of(folder: Path, function: Any, *epochs: list[list[Any]]) -> list[Path
                 harness.run_epoch()
             except OperatorError:
                 break
-    return [each for each in found if read_recording(each).facts.level]
+    return [each for each in result if read_recording(each).facts.level]
 
 
 def replayed(folder: Path, **options: Any) -> Replay:
-    World.clock = ManualProcessingTimeService()  # nobody reads it any more
+    World.clock = ManualProcessingTimeService()  # no longer read
     gc.disable()  # hypothesis has the collector call it, and looks at a clock then: a call that a replay would name
     try:
         return replay(read_recording(folder), diff=True, **options)
@@ -120,8 +120,13 @@ def test_timers_fire_between_the_records_where_they_fired(tmp_path):
     tasks = tasks_of(tmp_path, Silent(), KEYS, KEYS, KEYS)
     assert len(tasks) == 3
     for task in tasks:
-        found = replayed(task)
-        assert (found.records, found.failure, found.differs, found.state) == (10, None, [], [])
+        rerun = replayed(task)
+        assert (rerun.records, rerun.failure, rerun.differs, rerun.state) == (
+            10,
+            None,
+            [],
+            [],
+        )
     # Some have fired in the middle of an epoch, and that was seen.
     assert any(len(read_recording(task).facts.clock or "") > 40 for task in tasks)
     (difference, *_) = replayed(tasks[1], clock=NOW).state or []
@@ -133,13 +138,13 @@ def test_a_failure_that_depends_on_the_clock(tmp_path):
     noted = read_recording(task).facts.failure
     assert noted is not None
     assert noted.cause == "ValueError"
-    found = replayed(task)
-    assert found.is_same
-    assert found.failure is not None
-    assert found.failure.number == noted.number
-    found = replayed(task, clock=NOW)
-    assert found.differs == ["the task failed then, and has not failed now"]
-    assert found.reasons[-1] == "--clock lets the task's clock stand still"
+    rerun = replayed(task)
+    assert rerun.is_same
+    assert rerun.failure is not None
+    assert rerun.failure.number == noted.number
+    rerun = replayed(task, clock=NOW)
+    assert rerun.differs == ["the task failed in the epoch, but not in the replay"]
+    assert rerun.reasons[-1] == "--clock stops the task's clock"
 
 
 def test_a_clock_that_is_not_known_stands_still_and_is_said(tmp_path):
@@ -148,9 +153,9 @@ def test_a_clock_that_is_not_known_stands_still_and_is_said(tmp_path):
     clock = read_recording(task).facts.clock
     (task / "recording.json").write_text(facts.replace(f'"clock": "{_escaped(clock)}"', '"clock": null'))
     assert read_recording(task).facts.clock is None
-    found = replayed(task)
-    assert found.state
-    assert any("what the task's clock showed in the epoch is not known" in reason for reason in found.reasons)
+    rerun = replayed(task)
+    assert rerun.state
+    assert any("the readings of the task's clock are unknown" in reason for reason in rerun.reasons)
 
 
 def _escaped(text: str | None) -> str:
@@ -159,30 +164,30 @@ def _escaped(text: str | None) -> str:
 
 def test_calls_that_may_give_something_else_are_named(tmp_path):
     task = tasks_of(tmp_path, Draws(), [["a"]])[0]
-    found = replayed(task)
-    assert [each.state for each in found.state or []] == ["drawn"]
-    named = "\n".join(found.reasons)
+    rerun = replayed(task)
+    assert [each.state for each in rerun.state or []] == ["drawn"]
+    named = "\n".join(rerun.reasons)
     lines = Path(__file__).read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "random.random()" in text)
     for call in ("random.random()", "uuid.uuid4()", "time.time()", "datetime.now()"):
         assert f"it calls {call} at {__file__}:{line}" in named
-    calls = [each for each in found.reasons if each.startswith("it calls")]
-    assert len(calls) == 4  # and not those that pillarbox makes itself
+    calls = [reason for reason in rerun.reasons if reason.startswith("it calls")]
+    assert len(calls) == 4  # without pillarbox's own calls
 
 
 def test_a_program_that_is_the_same_has_no_reasons(tmp_path):
     (first, second) = tasks_of(tmp_path, Adds(), [["a", "b"]], [["a"]])
     for task in (first, second):
-        found = replayed(task)
-        assert (found.is_same, found.reasons) == (True, [])
+        rerun = replayed(task)
+        assert (rerun.is_same, rerun.reasons) == (True, [])
 
 
 def test_seed_and_clock_make_it_the_same_each_time(tmp_path):
     task = tasks_of(tmp_path, Draws(), [["a"]])[0]
 
     def drawn(**options: Any) -> str | None:
-        found = replayed(task, **options)
-        return found.state[0].now if found.state else None
+        rerun = replayed(task, **options)
+        return rerun.state[0].now if rerun.state else None
 
     assert drawn(seed=7, clock=NOW) == drawn(seed=7, clock=NOW) != drawn(seed=8, clock=NOW)
     assert drawn(seed=7, clock=NOW) != drawn(seed=7, clock=NOW + SECOND)
@@ -192,8 +197,8 @@ def test_seed_and_clock_make_it_the_same_each_time(tmp_path):
 def test_it_stops_before_a_record(tmp_path):
     task = tasks_of(tmp_path, Silent(), KEYS)[0]
     for number in (1, 5, 10):
-        found = replayed(task, at=number)
-        assert (found.stopped, found.failure) == (True, None)
+        rerun = replayed(task, at=number)
+        assert (rerun.stopped, rerun.failure) == (True, None)
     assert not replayed(task, at=11).stopped
 
 
@@ -204,12 +209,12 @@ def test_it_stops_at_calls_of_services(tmp_path):
     with recorded(tmp_path) as tasks, ProgramTestHarness(build) as harness:
         harness.push("records", "a", "b")
         harness.run_epoch()
-    (task,) = [each for each in tasks if read_recording(each).facts.level]
-    found = replayed(task)
-    assert (found.records, found.failure) == (2, None)
-    assert "operator 'ask' calls a service, and the recording has none of its answers" in str(found.unanswered)
-    assert "it would ask about ('a', 1), ('b', 1); pass --allow-calls" in str(found.unanswered)
-    assert found.differs == ["it stopped at calls of a service, so nothing can be compared"]
+    (task,) = [task for task in tasks if read_recording(task).facts.level]
+    rerun = replayed(task)
+    assert (rerun.records, rerun.failure) == (2, None)
+    assert "operator 'ask' calls a service, and the recording has no answers" in str(rerun.unanswered)
+    assert "Pending requests: ('a', 1), ('b', 1). Pass --allow-calls" in str(rerun.unanswered)
+    assert rerun.differs == ["it stopped at a service call, so nothing can be compared"]
     assert replayed(task, allow_calls=True).is_same
 
 
@@ -222,16 +227,16 @@ def test_the_debugger_stops_in_the_users_function(tmp_path, monkeypatch, capsys)
     noted = read_recording(task).facts.failure
     assert noted is not None
     monkeypatch.setattr("sys.stdin", io.StringIO("p key\nwhere\nquit\n"))
-    found = replayed(task, debug=True)
-    assert (found.stopped, found.failure) == (True, None)
-    told = capsys.readouterr().out
-    assert f"(Pdb) {noted.key}\n" in told
-    assert "process_element()" in told.split("(Pdb)")[0]  # at once, and not in pillarbox's own code
+    rerun = replayed(task, debug=True)
+    assert (rerun.stopped, rerun.failure) == (True, None)
+    output = capsys.readouterr().out
+    assert f"(Pdb) {noted.key}\n" in output
+    assert "process_element()" in output.split("(Pdb)")[0]  # at once, and not in pillarbox's own code
     # To continue is to see the failure, with the number that it has.
     monkeypatch.setattr("sys.stdin", io.StringIO("continue\n"))
-    found = replayed(task, debug=True)
-    assert found.failure is not None
-    assert found.failure.number == noted.number
+    rerun = replayed(task, debug=True)
+    assert rerun.failure is not None
+    assert rerun.failure.number == noted.number
 
 
 def traced(function: Any) -> Any:
@@ -284,7 +289,7 @@ class LongSignature(Shapes):
 
 
 class Decorated(Shapes):
-    """Two decorators, one of which tells nothing of the function."""
+    """Two decorators, one without a reference to the function."""
 
     @traced
     @traced_silently
@@ -302,9 +307,9 @@ def test_the_debugger_stops_in_functions_of_all_shapes(tmp_path, monkeypatch, ca
     task = tasks_of(tmp_path, shape(), [["a", "a", "b"]])[-1]
     monkeypatch.setattr("sys.stdin", io.StringIO("p 'the key', key\nquit\n"))
     assert replayed(task, debug=True).stopped
-    told = capsys.readouterr().out
-    assert "(Pdb) ('the key', 'b')\n" in told
-    assert "assert key" in told.split("(Pdb)")[0]
+    output = capsys.readouterr().out
+    assert "(Pdb) ('the key', 'b')\n" in output
+    assert "assert key" in output.split("(Pdb)")[0]
 
 
 class Multiplies:
@@ -321,17 +326,17 @@ def test_the_debugger_stops_in_callables(tmp_path, monkeypatch, capsys, function
     def build(env: Any, records: Any) -> Any:
         return records.key_by(lambda key: key).map(function).uid("function")
 
-    with recorded(tmp_path) as found, ProgramTestHarness(build) as harness, suppress(OperatorError):
+    with recorded(tmp_path) as result, ProgramTestHarness(build) as harness, suppress(OperatorError):
         harness.push("records", "a", "b")
         harness.run_epoch()
-    task = next(each for each in found if read_recording(each).facts.level)
+    task = next(each for each in result if read_recording(each).facts.level)
     monkeypatch.setattr("sys.stdin", io.StringIO("p 'the key', key\nquit\n"))
     assert replayed(task, debug=True).stopped
     assert "(Pdb) ('the key', 'b')\n" in capsys.readouterr().out
 
 
 class FailsLater(Silent):
-    """Fails in a timer, which no record of the input tells of."""
+    """Fails in a timer, which no input record causes."""
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         seen = self.seen.value()
@@ -344,13 +349,13 @@ def test_the_debugger_looks_back_where_no_record_is_known(tmp_path, monkeypatch,
     assert noted is not None
     assert noted.number is None
     monkeypatch.setattr("sys.stdin", io.StringIO("p timestamp, len(seen)\nquit\n"))
-    found = replayed(task, debug=True)
-    told = capsys.readouterr().out
-    assert "on_timer()" in told.split("(Pdb)")[0]
-    assert re.search(r"\(Pdb\) \(17\d{11}, \d+\)\n", told)
-    # What it was opened for is still told.
-    assert found.failure is not None
-    assert (found.failure.cause, found.failure.key) == ("ValueError", noted.key)
+    rerun = replayed(task, debug=True)
+    output = capsys.readouterr().out
+    assert "on_timer()" in output.split("(Pdb)")[0]
+    assert re.search(r"\(Pdb\) \(17\d{11}, \d+\)\n", output)
+    # The cause of the debugger's start is still shown.
+    assert rerun.failure is not None
+    assert (rerun.failure.cause, rerun.failure.key) == ("ValueError", noted.key)
 
 
 @pytest.mark.parametrize("part", ["state", "program", "input", "recording.json"])

@@ -1,4 +1,4 @@
-"""What is said of a checkpoint from its folders alone, and columns of any names; without Spark."""
+"""Messages about a checkpoint from its folders alone, and columns with any names; without Spark."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Checkpoint:
 @pytest.mark.parametrize(
     ("programs", "found", "says"),
     [
-        ([TWO_LEVELS], 0, "state of the operators 'a', 'b', 'c' is noted in /cp/pillarbox, and /cp/state has none"),
-        ([TWO_LEVELS], 1, "/cp/state has only some of it: folders of it are gone, so put them back"),
+        ([TWO_LEVELS], 0, "/cp/pillarbox lists state of the operators 'a', 'b', 'c', and /cp/state contains none"),
+        ([TWO_LEVELS], 1, "/cp/state contains only some of it: folders are missing, so restore them"),
         ([TWO_LEVELS, TWO_LEVELS], 3, "only some of it"),
         ([TWO_LEVELS], 2, None),
         ([TWO_LEVELS, TWO_LEVELS], 4, None),
@@ -64,9 +64,9 @@ def test_columns_of_any_names_are_mapped(names: list[str]) -> None:
         return SimpleNamespace(columns=columns, toDF=lambda *new: frame([*new]), mapInArrow=mapped)
 
     def function(batches: Any) -> Any:
-        for each in batches:
-            seen.append(each.schema.names)
-            yield each
+        for batch in batches:
+            seen.append(batch.schema.names)
+            yield batch
 
     mapped: Any = map_in_arrow(frame(names), "a test", function, "x INT")
     assert mapped == [batch]

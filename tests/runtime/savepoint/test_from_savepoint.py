@@ -1,4 +1,4 @@
-"""Programs of the local runtime that start from savepoints: what goes on, and what is refused before anything runs."""
+"""Local programs that start from savepoints: continuations, and refusals before anything runs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from pillarbox import (
     WindowFunction,
 )
 from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._runtime.spark.savepoint.restore_host import COMMON, LAST
 from pillarbox._runtime.spark.starting import first_epoch
-from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST
 from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._state.savepoint.manifest import Manifest, Sources
 from pillarbox._state.savepoint.own_state import OwnState
@@ -41,7 +41,7 @@ LIMITS = MapStateDescriptor("limits")
 
 
 class Over(KeyedBroadcastProcessFunction):
-    """What a card spent, its limit, and a timer when it was silent for a second."""
+    """A card's spending, its limit, and a timer after a second of silence."""
 
     def open(self, runtime_context):
         self.spent = runtime_context.get_state(ValueStateDescriptor("spent"))
@@ -67,7 +67,7 @@ class Total(WindowFunction):
 
 
 class Pairs(FlatMapFunction, CheckpointedFunction):
-    """Holds one result in two back, in state of the operator's own."""
+    """Holds back every second result, in operator state."""
 
     def initialize_state(self, context):
         self.held = context.get_operator_state_store().get_list_state(ListStateDescriptor("held"))
@@ -105,7 +105,7 @@ def payments(start: int, end: int) -> list[Any]:
 
 
 class Run:
-    """A harness of the program that collects what comes out."""
+    """A harness of the program that collects the output."""
 
     def __init__(self, parallelism: int, start: Any = None, build: Any = program) -> None:
         def begun(env, payments, limits):
@@ -126,9 +126,9 @@ class Run:
     def end(self) -> dict[str, list[Any]]:
         ANSWERING.set()
         self.harness.end_input()
-        found = {name: sorted(map(repr, self.harness.get_output(name))) for name in ("over", "windows")}
+        outputs = {name: sorted(map(repr, self.harness.get_output(name))) for name in ("over", "windows")}
         self.harness.close()
-        return found
+        return outputs
 
 
 def from_savepoint(directory: Any, **options: Any) -> Any:
@@ -161,7 +161,7 @@ def test_a_directory_as_spark_calls_it(savepoint: Path, place: str) -> None:
 @pytest.mark.slow("a program of every kind of state")
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
 def test_it_goes_on_at_another_parallelism(tmp_path: Path, parallelism: int) -> None:
-    """Together with what came out before, the output is that of a run that never stopped."""
+    """Together with the earlier output, it equals a run without interruption."""
     whole, first = Run(3), Run(3)
     for run in (whole, first):
         run.epoch(payments(0, 60), limit=7)
@@ -183,10 +183,10 @@ def test_a_program_ends_for_good_without_any_input(savepoint: Path) -> None:
     env.from_savepoint(savepoint)
     streams = program(env, env.from_collection([]), env.from_collection([]))
     with streams["over"].union(streams["windows"]).execute_and_collect() as results:
-        found = sorted(map(repr, results))
-    wanted = Run(2, from_savepoint(savepoint)).end()
-    assert found == sorted([*wanted["over"], *wanted["windows"]])
-    assert all(f"'{what}'" in "".join(found) for what in ("asked", "spent", "silent")) and wanted["windows"]
+        collected = sorted(map(repr, results))
+    expected = Run(2, from_savepoint(savepoint)).end()
+    assert collected == sorted([*expected["over"], *expected["windows"]])
+    assert all(f"'{what}'" in "".join(collected) for what in ("asked", "spent", "silent")) and expected["windows"]
 
 
 def test_list_state_of_operators_is_dealt_out(tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ def test_list_state_of_operators_is_dealt_out(tmp_path: Path) -> None:
 
     with ProgramTestHarness(again, parallelism=3) as second:
         second.push("numbers", *[-1] * 3)
-        found = second.run_epoch()["output"]
-    assert sorted(number for part in found for number in part) == [*range(10)]
-    assert len(found) == 3 and all(found)
+        outputs = second.run_epoch()["output"]
+    assert sorted(number for part in outputs for number in part) == [*range(10)]
+    assert len(outputs) == 3 and all(outputs)
 
 
 def test_a_later_start_of_the_same_harness_is_that_of_its_snapshot(savepoint: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_later_start_of_the_same_harness_is_that_of_its_snapshot(savepoint: Pa
     run.epoch(payments(70, 71))
     run.end()
     spent = [value[2] for _, value in run.harness.get_output("over") if value[:2] == ("spent", "c2")]
-    assert max(spent) == sum(one.amount for one in payments(0, 71) if one.card == "c2")
+    assert max(spent) == sum(payment.amount for payment in payments(0, 71) if payment.card == "c2")
 
 
 # -- event time --
@@ -238,7 +238,7 @@ def paid(card: str, *times: int) -> list[Any]:
 
 
 def begun(build: Any, epochs: list[dict[str, list[Any]]], directory: Path, parallelism: int = 1) -> list[Any]:
-    """Run a program for some epochs, and write a savepoint; return what came out."""
+    """Run a program for some epochs, and write a savepoint; return the output."""
     with ProgramTestHarness(build, parallelism=parallelism) as harness:
         for epoch in epochs:
             for source, rows in epoch.items():
@@ -253,7 +253,7 @@ def windows(stream: Any) -> Any:
 
 
 def test_a_source_in_another_place_keeps_its_own_event_time(tmp_path: Path) -> None:
-    """What one of two sources has said is not taken for what the other has: so nothing of the slower one is late."""
+    """A source's progress is not mistaken for the other's, so the slower source has no late records."""
 
     def counted(fast: Any, slow: Any) -> Any:
         return windows(fast.assign_timestamps_and_watermarks(BY_AT).union(slow.assign_timestamps_and_watermarks(BY_AT)))
@@ -278,8 +278,8 @@ def test_sources_behind_an_operator_that_is_added_keep_their_own_event_times() -
 
     def counted(env, one, two, three, added=False):
         one, two, three = (source.assign_timestamps_and_watermarks(BY_AT) for source in (one, two, three))
-        found = {"windows": windows(one.union(two, three))}
-        return {**found, "added": one.key_by("card").process(Pass()).uid("added")} if added else found
+        results = {"windows": windows(one.union(two, three))}
+        return {**results, "added": one.key_by("card").process(Pass()).uid("added")} if added else results
 
     def again(env, one, two, three):
         return counted(env, one, two, three, added=True)
@@ -308,12 +308,12 @@ class Pass(KeyedProcessFunction):
 
 def of_cards(stream: Any, card: str, strategy: WatermarkStrategy) -> Any:
     """Return the payments of a card behind a shuffle, with watermarks of their own."""
-    mine = stream.key_by("card").process(Pass()).uid(f"pass-{card}").filter(lambda value: value.card == card)
-    return mine.assign_timestamps_and_watermarks(strategy).uid(f"times-{card}")
+    own = stream.key_by("card").process(Pass()).uid(f"pass-{card}").filter(lambda value: value.card == card)
+    return own.assign_timestamps_and_watermarks(strategy).uid(f"times-{card}")
 
 
 def test_operators_in_other_places_keep_their_own_event_times(tmp_path: Path) -> None:
-    """A keyed operator is added in front of two, which stand where others stood: nothing of theirs is late by it."""
+    """A keyed operator is added before two others, whose positions shift: their records are not late."""
     lenient = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("at")
 
     def counted(payments: Any) -> Any:
@@ -337,7 +337,7 @@ def test_operators_in_other_places_keep_their_own_event_times(tmp_path: Path) ->
 
 
 def test_event_time_of_operators_with_other_uids_goes_on(tmp_path: Path) -> None:
-    """Of two strategies that meet within a task, one is silent from now on: what it had said still counts."""
+    """One of two strategies in a task is silent from now on: its earlier watermark still counts."""
 
     def counted(payments: Any, suffix: str = "") -> Any:
         passed = payments.key_by("card").process(Pass()).uid(f"pass{suffix}")
@@ -371,17 +371,21 @@ def test_names_of_side_outputs_and_edges_are_no_uids() -> None:
     program: Any = SimpleNamespace(vertices=[SimpleNamespace(nodes=nodes)])
     valve = {"watermark": 5, "idle": False, "channels": {("windows", "late", 0): (5, False, True)}}
     other = {**valve, "channels": {("late", None, 0): (5, False, True)}}
-    known = {"operators": {}, "meetings": {("edge", "late", 0, 0): valve, ("edge",): other, ("edge", 3, 0, 0): valve}}
-    found = start._own_state(OwnState({"event_time": known}), program).task["event_time"]["meetings"]
-    assert [*found] == [("edge", "later", 0, 0), ("end",), ("edge", 3, 0, 0)]
-    assert [[*each["channels"]] for each in found.values()] == [
+    event_time = {
+        "operators": {},
+        "meetings": {("edge", "late", 0, 0): valve, ("edge",): other, ("edge", 3, 0, 0): valve},
+    }
+    manifest = Manifest("0", 1, None, (), Sources(), {})
+    result = start._own_state(OwnState({"event_time": event_time}), manifest, program).task["event_time"]["meetings"]
+    assert [*result] == [("edge", "later", 0, 0), ("end",), ("edge", 3, 0, 0)]
+    assert [[*each["channels"]] for each in result.values()] == [
         [("windows", "late", 0)],
         [("later", None, 0)],
         [("windows", "late", 0)],
     ]
 
 
-# -- what is refused --
+# -- refusals --
 
 
 def renamed_program(env, payments, limits):
@@ -414,18 +418,18 @@ def refused(build: Any, directory: Any, **options: Any) -> str:
 
 
 def test_all_that_does_not_fit_is_told_at_once(savepoint: Path) -> None:
-    said = refused(rekeyed_program, savepoint, renamed={"nobody": "fresh"})
-    assert said.startswith(f"the program cannot start from the savepoint {savepoint}:\n")
-    lines = said.splitlines()[1:]
+    refusal = refused(rekeyed_program, savepoint, renamed={"nobody": "fresh"})
+    assert refusal.startswith(f"the program cannot start from the savepoint {savepoint}:\n")
+    lines = refusal.splitlines()[1:]
     assert len(lines) == 3
     assert "renamed names 'nobody'" in lines[0] and "'ask', 'over', 'windows'" in lines[0]
     assert "operator 'over'" in lines[1] and "was the column card, and is the column at" in lines[1]
-    assert "state of 'ask', 'windows', which the program does not have (it has 'fresh'" in lines[2]
+    assert "state of 'ask', 'windows', which the program lacks (it has 'fresh'" in lines[2]
     assert "allow_non_restored_state=True" in lines[2]
 
 
 def test_operators_have_other_uids(savepoint: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert "has state of 'windows'" in refused(renamed_program, savepoint)
+    assert "contains state of 'windows'" in refused(renamed_program, savepoint)
     run = Run(2, from_savepoint(savepoint, renamed={"windows": "other"}), renamed_program)
     run.epoch(payments(60, 61))
     renamed = run.end()["windows"]
@@ -479,7 +483,7 @@ def test_no_savepoint_half_a_savepoint_a_damaged_one(savepoint: Path, tmp_path: 
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 1
     table.write_bytes(content)
-    assert f"the file state/over/{table.name} is not as it was written" in refused(program, savepoint)
+    assert f"the file state/over/{table.name} is damaged" in refused(program, savepoint)
     table.unlink()
     assert f"the file state/over/{table.name} is missing" in refused(program, savepoint)
     manifest = next((savepoint / "manifest").glob("*.txt"))
@@ -493,9 +497,9 @@ def test_what_the_program_cannot_do_is_refused_when_it_is_built(savepoint: Path)
             Run(2, from_savepoint(savepoint, **options))
         return str(caught.value)
 
-    assert "gives 'nobody' as new uid, and the program has no such operator" in built(renamed={"over": "nobody"})
+    assert "renamed has the new uid 'nobody', and the program has no such operator" in built(renamed={"over": "nobody"})
     env = StreamExecutionEnvironment().from_savepoint(savepoint)
-    with pytest.raises(ProgramError, match="no operator that could take state"):
+    with pytest.raises(ProgramError, match="the program has no operator with state"):
         env.from_collection([1]).map(str).execute_and_collect()
 
 
@@ -526,8 +530,8 @@ def test_what_all_subtasks_have_is_pickled_once():
 
 def test_what_differs_between_subtasks_stays_apart():
     states = [OwnState({}, {"rules": {"limit": limit}}) for limit in (1, 2, 1)]
-    found = {}
+    results = {}
     for codes, number, payload in first_epoch.own_rows([5, 6, 7], states):
         if number == COMMON:
-            found[tuple(codes)] = pickle.loads(payload)
-    assert found == {(5, 7): {"rules": {"limit": 1}}, (6,): {"rules": {"limit": 2}}}
+            results[tuple(codes)] = pickle.loads(payload)
+    assert results == {(5, 7): {"rules": {"limit": 1}}, (6,): {"rules": {"limit": 2}}}

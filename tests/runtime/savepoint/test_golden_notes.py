@@ -1,4 +1,4 @@
-"""What a checkpoint notes for programs that change, in one that an older version wrote."""
+"""A checkpoint's notes for changed programs, in one written by an older version."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LAST = (make_noted.EPOCHS, make_noted.EPOCHS + 1)
 
 
 def notes(path: Path) -> set[tuple[str, Any, Any]]:
-    """What the streams of columns in a checkpoint say of themselves: (operator, side of a join, metadata)."""
-    found = set()
+    """Return the metadata of columnar streams in a checkpoint: (operator, side of a join, metadata)."""
+    results = set()
     for (uid, _), store in load(path).items():
-        for place, row in restored(store).items():
-            if isinstance(place, tuple):
-                space = place[1]
+        for address, row in restored(store).items():
+            if isinstance(address, tuple):
+                space = address[1]
                 side = space[0] if isinstance(space, tuple) else None
-                found |= {(uid, side, _metadata(stream)) for stream in _streams(space, row)}
-    return found
+                results |= {(uid, side, _metadata(stream)) for stream in _streams(space, row)}
+    return results
 
 
 def _streams(space: Any, row: dict[str, Any]) -> Iterator[bytes]:
@@ -45,22 +45,22 @@ def _metadata(stream: bytes) -> tuple[tuple[bytes, bytes], ...]:
 
 def heard(path: Path) -> dict[str, list[Any]]:
     """By operator, who had heard that something is idle."""
-    found = {}
+    results = {}
     for (uid, _), store in load(path).items():
         task = loads_allowed(pickle.loads(store.chunks[META][15:])["task"], AnyNames())
         if "heard" in task.get("event_time", {}):
-            found[uid] = task["event_time"]["heard"]
-    return found
+            results[uid] = task["event_time"]["heard"]
+    return results
 
 
 def test_the_golden_checkpoint_has_them():
     assert {uid: {name[1] for name in names} for uid, names in heard(make_noted.PATH).items()} == {
         "passed": {"tumbling", "sliding", "sessions", "inner", "left"}
     }
-    found = notes(make_noted.PATH)
-    windows = {uid: dict(said)[b"pillarbox.windows"] for uid, side, said in found if side is None}
+    result = notes(make_noted.PATH)
+    windows = {uid: dict(metadata)[b"pillarbox.windows"] for uid, side, metadata in result if side is None}
     assert windows.keys() == make_noted.WINDOWS.keys() and len(set(windows.values())) == 3
-    assert {(uid, side): dict(said) for uid, side, said in found if side is not None} == {
+    assert {(uid, side): dict(metadata) for uid, side, metadata in result if side is not None} == {
         ("inner", "left"): {b"pillarbox.matches": b"not kept"},
         ("inner", "right"): {},
         ("left", "left"): {},
@@ -69,7 +69,7 @@ def test_the_golden_checkpoint_has_them():
 
 
 def test_it_goes_on_as_if_nothing_had_been():
-    """Nobody is told anew what all have heard: tasks send the same bytes."""
+    """Nothing is sent again: tasks send the same bytes."""
     expected, sent = [], []
     with make_noted.job() as undisturbed:
         for number in range(LAST[-1] + 1):
@@ -79,9 +79,9 @@ def test_it_goes_on_as_if_nothing_had_been():
                 sent.append([(report.vertex, report.subtask, report.bytes_out) for report in undisturbed.reports])
     assert all(any(out[name] for out in expected) for name in expected[0])
     with make_noted.job(load(make_noted.PATH)) as golden:
-        for number, out, told in zip(LAST, expected, sent):
+        for number, out, sizes in zip(LAST, expected, sent):
             assert make_noted.run(golden, number) == out
-            assert [(report.vertex, report.subtask, report.bytes_out) for report in golden.reports] == told
+            assert [(report.vertex, report.subtask, report.bytes_out) for report in golden.reports] == sizes
 
 
 def test_whoever_listens_now_is_told_that_the_stream_is_idle():

@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, KeyedProcessFunction, ListStateDescriptor, Types, ValueStateDescriptor
 from pillarbox._graph.savepoint_start import SavepointStart
-from pillarbox._runtime.spark.starting.source_positions import PlannedSource, find_positions
+from pillarbox._runtime.spark.savepoint.source_positions import PlannedSource, find_positions
 from pillarbox._state.savepoint.files import LocalSavepoint
 from pillarbox.testing import ProgramTestHarness
 from tests.data import make_shop as golden
@@ -29,7 +29,7 @@ def savepoint(tmp_path: Path) -> Path:
 
 
 def outputs(of: Any, directory: Path, *epochs: dict[str, list[Any]], **how: Any) -> list[dict[str, list[Any]]]:
-    """Start a program from the savepoint, at another parallelism; return what comes out of each epoch, sorted."""
+    """Start a program from the savepoint, at another parallelism; return each epoch's output, sorted."""
     aliases = how.pop("aliases", {})
 
     def build(env: Any, payments: Any, refunds: Any) -> Any:
@@ -42,17 +42,17 @@ def outputs(of: Any, directory: Path, *epochs: dict[str, list[Any]], **how: Any)
 
 
 def run(build: Any, *epochs: dict[str, list[Any]]) -> list[dict[str, list[Any]]]:
-    found = []
+    results = []
     with ProgramTestHarness(build, parallelism=3) as harness:
         for epoch in epochs:
             for source, rows in epoch.items():
                 harness.push_all(source, rows)
-            found.append({name: sorted(rows, key=repr) for name, rows in harness.run_epoch().items()})
-    return found
+            results.append({name: sorted(rows, key=repr) for name, rows in harness.run_epoch().items()})
+    return results
 
 
 def spent(function: Any) -> Any:
-    """The program with another function for what cards spend."""
+    """Return the program with another function for the cards' spending."""
 
     def program(env: Any, payments: Any, refunds: Any) -> Any:
         of = golden.shop(env, payments, refunds)
@@ -69,16 +69,16 @@ def only(of: Any, *names: str) -> Any:
 
 
 def test_the_same_program_goes_on(savepoint: Path) -> None:
-    (found,) = outputs(golden.shop, savepoint, {"payments": golden.payments(6_000)})
-    for n, (card, total, order, notes, home) in enumerate(found["spent"]):
+    (result,) = outputs(golden.shop, savepoint, {"payments": golden.payments(6_000)})
+    for n, (card, total, order, notes, home) in enumerate(result["spent"]):
         more = n == 0  # it had a refund
         assert (card, total, order) == (CARDS[n], 30 * n, golden.Order(n, golden.Money(10 * n, "EUR"), "x"))
         assert notes == [golden.Order(n, golden.Money(10 * n, "USD"))] * (3 + more)
         assert home == golden.Place(f"city {n % 3}", n)
-    assert sorted(found["visits"], key=lambda each: each[0].shop) == [
+    assert sorted(result["visits"], key=lambda each: each[0].shop) == [
         (golden.Place(f"city {n % 3}", n), 3) for n in range(golden.CARDS)
     ]
-    assert found["bonus"] == [(card, 10 * n) for n, card in enumerate(CARDS)]
+    assert result["bonus"] == [(card, 10 * n) for n, card in enumerate(CARDS)]
 
 
 # -- states and fields --
@@ -136,10 +136,10 @@ def test_states_and_fields_come_with_their_defaults_get_other_names_and_go(
         only(spent(MoreStates()), "spent"), savepoint, {"payments": rows}, {"payments": rows}, **LESS
     )
     for epoch, added in ((first, None), (second, 1)):
-        for n, found in enumerate(epoch["spent"]):
+        for n, result in enumerate(epoch["spent"]):
             order = NewOrder(n, NewMoney(10 * n, "EUR", 1.0), "x", False, ())
             notes = [NewOrder(n, NewMoney(10 * n, "USD", 1.0), "", False, ())] * (2 + (n == 0))
-            assert found == (CARDS[n], order, notes, added, 7, 20 * n)
+            assert result == (CARDS[n], order, notes, added, 7, 20 * n)
 
 
 LESS = {"allow_non_restored_state": True}
@@ -171,11 +171,11 @@ def test_a_keyed_operator_more(savepoint: Path) -> None:
 
 def test_a_keyed_operator_less(savepoint: Path, caplog: pytest.LogCaptureFixture) -> None:
     less, rows = only(golden.shop, "spent", "visits"), {"payments": golden.payments(6_000)}
-    with pytest.raises(CheckpointMismatchError, match=r"has state of 'bonus', which the program does not have"):
+    with pytest.raises(CheckpointMismatchError, match=r"contains state of 'bonus', which the program lacks"):
         outputs(less, savepoint, rows)
-    (found,) = outputs(less, savepoint, rows, **LESS)
+    (result,) = outputs(less, savepoint, rows, **LESS)
     assert "the state of operator 'bonus' is left behind: 8 rows" in caplog.text
-    assert [count for _, count in found["visits"]] == [3] * golden.CARDS
+    assert [count for _, count in result["visits"]] == [3] * golden.CARDS
 
 
 # -- sources --
@@ -190,7 +190,7 @@ def timers(epoch: dict[str, list[Any]]) -> list[Any]:
 
 
 def test_a_source_more_a_source_less_a_source_of_another_name(savepoint: Path) -> None:
-    """Timers wait for the slowest of all sources: that of refunds was at 1000, that of payments at 5000."""
+    """Timers wait for the slowest source: refunds were at 1000, payments at 5000."""
 
     def of(*streams: Any) -> Any:
         timed = [stream.assign_timestamps_and_watermarks(golden.BY_AT) for stream in streams]
@@ -242,9 +242,9 @@ def test_positions_of_sources(
     then = [source["name"] for source in manifest.programs[0]["sources"]]
     planned = [PlannedSource("kafka", number, known_as=name) for number, name in enumerate(names)]
     start = SavepointStart.of(savepoint, True, renamed, "savepoint")
-    found = find_positions(start, manifest.sources, then, planned)
-    assert found.positions == [None if name is None else golden.READ[name] for name in positions]
-    assert ([*found.added], [*found.gone], found.wrong) == (added, gone, [])
+    result = find_positions(start, manifest.sources, then, planned)
+    assert result.positions == [None if name is None else golden.READ[name] for name in positions]
+    assert ([*result.added], [*result.gone], result.wrong) == (added, gone, [])
 
 
 # -- classes --
@@ -289,7 +289,7 @@ def test_a_class_that_moved_in_values_and_keys(savepoint: Path, monkeypatch: pyt
     with pytest.raises(CheckpointMismatchError, match=r"make_shop.*Place"):
         outputs(program, savepoint, rows, **LESS)
     aliases = {f"{golden.__name__}:Place": Spot}
-    (found,) = outputs(program, savepoint, rows, aliases=aliases, **LESS)
+    (result,) = outputs(program, savepoint, rows, aliases=aliases, **LESS)
     spots = [Spot(f"city {n % 3}", n) for n in range(golden.CARDS)]
-    assert found["spent"] == [*zip(CARDS, spots)]
-    assert sorted(found["visits"], key=lambda each: each[0].shop) == [(spot, 3) for spot in spots]
+    assert result["spent"] == [*zip(CARDS, spots)]
+    assert sorted(result["visits"], key=lambda each: each[0].shop) == [(spot, 3) for spot in spots]

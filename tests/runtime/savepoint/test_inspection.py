@@ -1,4 +1,4 @@
-"""What a change of a program would do to a checkpoint, told from both alone; without Spark."""
+"""Effects of a program change on a checkpoint, from both alone; without Spark."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def asking(uid: str) -> Any:
 @pytest.fixture
 def beside(monkeypatch) -> Any:
     """The checkpoints that there are, by name: each has the state of a harness, and its program."""
-    known: dict[str, ProgramTestHarness] = {}
+    harnesses: dict[str, ProgramTestHarness] = {}
 
     def description(spark: Any, name: str) -> Any:
-        described = describe_programs([known[name]._program])
+        described = describe_programs([harnesses[name]._program])
         return SimpleNamespace(binding=lambda: described, newest=lambda: described)
 
     def files(spark: Any, name: str) -> Any:
-        stores = known[name].snapshot().stores
+        stores = harnesses[name].snapshot().stores
         views = {code: LogView(store, code) for code, store in enumerate(stores.values()) if store.get(0) is not None}
         return SimpleNamespace(stateful=[0], views=lambda operator: views)
 
     monkeypatch.setattr(inspection, "Checkpoint", description)
     monkeypatch.setattr(inspection, "CheckpointState", files)
-    return known
+    return harnesses
 
 
 def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> None:
@@ -68,25 +68,25 @@ def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> No
         for harness in (then, now):
             harness.push("rows", row(card="c"))
             harness.run_epoch()
-        said = changes_to(no_spark, "then", "now")["refused"]
+        refusals = changes_to(no_spark, "then", "now")["refused"]
         same = changes_to(no_spark, "then", "then")
         snapshot = then.snapshot()
         ANSWERING.set()
-    assert said == [
+    assert refusals == [
         "operator 'ask' has requests that are carried on, and the program does not have it in the chain of 'pass': set"
         " uid() to the old one"
     ]
     assert same == {"refused": [], "doubtful": [], "carried_out": []}
     with (
         ProgramTestHarness(asking("other"), parallelism=3, snapshot=snapshot) as later,
-        pytest.raises(CheckpointMismatchError, match="'ask' had not finished, which the program does not have in"),
+        pytest.raises(CheckpointMismatchError, match="unfinished work of operator 'ask', which the program lacks in"),
     ):
         later.push("rows", row(card="c"))
         later.run_epoch()
 
 
 class Declares(KeyedProcessFunction):
-    """Keeps one value, of a declared type or of none."""
+    """Keeps one value, with or without a declared type."""
 
     def __init__(self, *types: Any) -> None:
         self._types = types
@@ -114,7 +114,7 @@ def test_the_reason_why_state_is_pickled(types: Any, key_type: Any, reason: str 
     with ProgramTestHarness(build, parallelism=1) as harness:
         harness.push("rows", row(card="ann"))
         harness.run_epoch()
-        (store,) = (each for each in harness.snapshot().stores.values() if each.get(0) is not None)
+        (store,) = (store for store in harness.snapshot().stores.values() if store.get(0) is not None)
     (batch,) = inspection._summary(1, 0, store)
     facts = json.loads(batch.to_pylist()[0]["facts"])
     assert facts["is_plain"] is (reason is None)
@@ -132,7 +132,7 @@ def test_an_operator_that_keeps_records_has_its_reason() -> None:
     with ProgramTestHarness(build, parallelism=1) as harness:
         harness.push("rows", row(card="ann"))
         harness.run_epoch()
-        (store,) = (each for each in harness.snapshot().stores.values() if each.get(0) is not None)
+        (store,) = (store for store in harness.snapshot().stores.values() if store.get(0) is not None)
         ANSWERING.set()
     (batch,) = inspection._summary(1, 0, store)
     facts = json.loads(batch.to_pylist()[0]["facts"])

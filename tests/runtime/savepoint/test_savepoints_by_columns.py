@@ -1,4 +1,4 @@
-"""Operators by columns go on from a savepoint with other subtasks: what comes out is what came out without one."""
+"""Columnar operators continue from a savepoint with other subtasks: the output equals an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def moved(program: Any, stores: Savepoint, folder: Any, parallelism: int, groups
 
 
 def rest(program: Any, stores: Savepoint, start: int, stop: int, **layout: Any) -> tuple[list[Any], Savepoint]:
-    """What comes out from an epoch on, and the state then."""
+    """Return the output from an epoch on, and the final state."""
     job: LocalJob
     with program.job(stores, **layout) as job:
         job.epoch = start
@@ -59,14 +59,14 @@ def rest(program: Any, stores: Savepoint, start: int, stop: int, **layout: Any) 
 
 
 def content(stores: Savepoint) -> dict[str, list[Any]]:
-    """What logs hold, without the numbers of entries."""
-    found: dict[str, list[Any]] = {}
+    """Return the content of logs, without entry numbers."""
+    results: dict[str, list[Any]] = {}
     for (uid, subtask), store in stores.items():
         for view in LogView(store, subtask).rows():
             for key, namespace, row in zip(view.keys, view.namespaces or repeat(None), view.rows):
                 held = {name: shown(value) for (name, _), value in zip(view.layout, row[1:]) if value is not None}
-                found.setdefault(uid, []).append((subtask, key, repr(namespace), repr(sorted(held.items()))))
-    return {uid: sorted(rows, key=repr) for uid, rows in found.items()}
+                results.setdefault(uid, []).append((subtask, key, repr(namespace), repr(sorted(held.items()))))
+    return {uid: sorted(rows, key=repr) for uid, rows in results.items()}
 
 
 def shown(value: Any) -> Any:
@@ -89,14 +89,14 @@ def test_other_subtasks(name, tmp_path):
     assert any(map(len, undisturbed[0].values()))
     other = moved(program, stores, tmp_path / "one", parallelism, groups)
     out, again = rest(program, other, 4, 5, parallelism=parallelism, groups=groups)
-    # And back again, with what was added meanwhile.
+    # And back again, with the state added in between.
     back = moved(program, again, tmp_path / "two", 2, 128)
     out += rest(program, back, 5, program.EPOCHS + 1)[0]
     assert out == undisturbed
 
 
 def at_watermark(store: MemoryChunkStore, watermark: int) -> None:
-    """Let a subtask have come to another watermark than it has."""
+    """Set a subtask's watermark."""
     view = LogView(store, 0)
     task = view.task_state()
     task["gate"]["valve"]["watermark"] = watermark
@@ -113,7 +113,7 @@ def test_windows_that_have_not_come_equally_far_stay_in_their_subtasks(tmp_path)
     )
     with pytest.raises(CheckpointMismatchError, match=words):
         moved(make_columns, stores, tmp_path / "other", 3, 128)
-    # Rows of joins go when they are over, and each says by itself when that is.
+    # Join rows expire by their own times.
     _, joins = rest(make_join, {}, 0, 4)
     at_watermark(joins["left", 1], 5)
     moved(make_join, joins, tmp_path / "joins", 3, 128)
@@ -128,7 +128,7 @@ def test_windows_that_have_not_come_equally_far_stay_in_their_subtasks(tmp_path)
     ],
 )
 def test_windows_of_rows_that_have_not_come_equally_far(assigner, stays, tmp_path):
-    """Tumbling windows know by their rows for which keys they have fired."""
+    """Tumbling windows know from their rows for which keys they have fired."""
     env = StreamExecutionEnvironment()
     times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda pair, _: pair[0])
     keyed = env.from_collection([]).assign_timestamps_and_watermarks(times).key_by(lambda pair: pair[0])
@@ -163,39 +163,39 @@ def test_rows_that_people_see(tmp_path):
     assert {"card", "shop", "n: count_()[0]"} & set(partials.type.names) == {"card", "shop"}
     assert pc.sum(partials.field("__pillarbox_rows")).as_py() > 20
     assert rows["key"].null_count == rows.num_rows
-    # Timers of windows are of no key group: each subtask takes those of its panes.
+    # Window timers have no key group: each subtask takes the timers of its panes.
     timers = rows.filter(pc.is_valid(rows["timers"]))
     assert timers.num_rows and timers["key_group"].null_count == timers.num_rows
 
 
 @pytest.mark.parametrize("uid", ["tumbling", "left"])
 def test_edited_rows_lie_where_records_of_their_keys_come(uid, tmp_path):
-    """Whatever stands in their ``key_group``, or if nothing does; also where a field of the key is another now."""
+    """Whatever their ``key_group`` column has, or without it; also if a key field has changed."""
     write_savepoint(tmp_path / "s", rest(make_columns if uid == "tumbling" else make_join, {}, 0, 4)[1], epoch=1)
     savepoint = LocalSavepoint(tmp_path / "s")
     table = savepoint.table(uid)
     rows = pa.Table.from_batches([*savepoint.batches(uid)]).combine_chunks().to_batches()[0]
-    place = rows.schema.get_field_index("key_group")
-    elsewhere = pa.array([(group + 1) % 128 if group is not None else None for group in rows[place].to_pylist()])
+    index = rows.schema.get_field_index("key_group")
+    elsewhere = pa.array([(group + 1) % 128 if group is not None else None for group in rows[index].to_pylist()])
     edited = EditedTable(table.operator)
-    for given in (
+    for variant in (
         rows.drop_columns(["key_group"]),
-        rows.set_column(place, "key_group", elsewhere.cast(pa.int32())),
-        rows.set_column(place, "key_group", pa.array([1000] * rows.num_rows, pa.int32())),
+        rows.set_column(index, "key_group", elsewhere.cast(pa.int32())),
+        rows.set_column(index, "key_group", pa.array([1000] * rows.num_rows, pa.int32())),
     ):
-        (made,) = edited.encode(given)
+        (made,) = edited.encode(variant)
         assert made["key_group"].equals(rows["key_group"]) and made.num_rows == rows.num_rows
     shares = list(table.route(rows, 4, table.operator.max_parallelism))
     parts = [part.name for part in table.operator.parts]
     assert sum(count_of(share, parts) for _, share in shares) == count_of(rows, parts) > 20
     # A file with wrong groups has the same shares: Arrow rows are hashed anew.
-    wrong = rows.set_column(place, "key_group", elsewhere.cast(pa.int32()))
+    wrong = rows.set_column(index, "key_group", elsewhere.cast(pa.int32()))
     assert [subtask for subtask, _ in shares] == [
         subtask
         for (subtask, share), (_, right) in zip(table.route(wrong, 4, table.operator.max_parallelism), shares)
         if repr(share.drop_columns(["key_group"]).to_pylist()) == repr(right.drop_columns(["key_group"]).to_pylist())
     ]
-    outside = rows.set_column(place, "key_group", pa.array([128] * rows.num_rows, pa.int32()))
+    outside = rows.set_column(index, "key_group", pa.array([128] * rows.num_rows, pa.int32()))
     with pytest.raises(CheckpointMismatchError, match=f"operator '{uid}': .* key_group 128, and key groups are 0 to"):
         list(table.route(outside, 4, table.operator.max_parallelism))
 
@@ -217,18 +217,20 @@ def test_the_golden_savepoint(path, tmp_path):
         layout = operator.parallelism, operator.max_parallelism
         identities = [LogIdentity(operator.uid, n, *layout, operator.program) for n in range(operator.parallelism)]
         new = {(operator.uid, n): log for n, log in restore_logs(savepoint, operator.uid, identities).items()}
-        old = {place: log for place, log in logs.items() if place[0] == operator.uid}
+        old = {identity: log for identity, log in logs.items() if identity[0] == operator.uid}
         if operator.uid in ("inner", "left"):
             joins.update(new)  # whose rows lie in other streams
         else:
             assert content(new) == content(old)
-        for place, log in new.items():
-            views = [LogView(store, 0) for store in (log, old.pop(place))]
+        for identity, log in new.items():
+            views = [LogView(store, 0) for store in (log, old.pop(identity))]
             assert views[0].head.types == views[1].head.types
-            mine, before = (view.task_state() for view in views)
-            assert mine.get("gate", {}).get("valve") == before.get("gate", {}).get("valve")
-            assert repr(mine.get("operators") or {}) == repr(before.get("operators") or {})
+            after, before = (view.task_state() for view in views)
+            assert after.get("gate", {}).get("valve") == before.get("gate", {}).get("valve")
+            assert repr(after.get("operators") or {}) == repr(before.get("operators") or {})
         assert not old
-    wanted = {place: logs[place] for place in joins}
-    out, expected = (rest(make_join, stores, make_join.EPOCHS, make_join.EPOCHS + 1)[0] for stores in (joins, wanted))
+    stores_of_joins = {identity: logs[identity] for identity in joins}
+    out, expected = (
+        rest(make_join, stores, make_join.EPOCHS, make_join.EPOCHS + 1)[0] for stores in (joins, stores_of_joins)
+    )
     assert out == expected and all(map(len, out[0].values()))

@@ -1,4 +1,4 @@
-"""Where sources begin behind a savepoint, from what it says of them; Spark itself is in tests/spark."""
+"""Start positions of sources after a savepoint. Tests with Spark are in tests/spark."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import SavepointStart
-from pillarbox._runtime.spark.starting import seen_files
-from pillarbox._runtime.spark.starting.seen_files import glob_of, paths_seen
-from pillarbox._runtime.spark.starting.source_positions import FoundPositions, PlannedSource, SeenFiles
-from pillarbox._runtime.spark.starting.source_positions import find_positions as find
+from pillarbox._runtime.spark.savepoint import seen_files
+from pillarbox._runtime.spark.savepoint.seen_files import glob_of, paths_seen
+from pillarbox._runtime.spark.savepoint.source_positions import FoundPositions, PlannedSource, SeenFiles
+from pillarbox._runtime.spark.savepoint.source_positions import find_positions as find
 from pillarbox._state.savepoint.manifest import Sources
 
 FILES = PlannedSource("FileSource[/in]", 0)
@@ -72,17 +72,17 @@ def test_spark_notes_encoded_paths() -> None:
 
 def test_sources_go_on_where_they_were() -> None:
     topic = {"topic": {"0": 4711}}
-    found, problems = find_positions(
+    positions, problems = find_positions(
         "savepoint", noted('{"logOffset":3}', json.dumps(topic), n0=["file:///in/a"]), [FILES, KAFKA]
     )
-    assert (found, problems) == ([SeenFiles(["file:///in/a"]), topic], [])
+    assert (positions, problems) == ([SeenFiles(["file:///in/a"]), topic], [])
 
 
 def test_a_source_that_occurs_twice_has_two_lines() -> None:
-    found, problems = find_positions(
+    positions, problems = find_positions(
         "savepoint", noted('{"logOffset":3}', '{"logOffset":3}', n0=["file:///in/a"]), [FILES, FILES]
     )
-    assert found == [SeenFiles(["file:///in/a"])] * 2 and not problems
+    assert positions == [SeenFiles(["file:///in/a"])] * 2 and not problems
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def topic(offset: int) -> str:
 
 
 def kafka(*names: str | None, titles: bool = False) -> list[PlannedSource]:
-    """Sources of Kafka's, each alone in a source of the program's that has the name."""
+    """Return Kafka sources, each alone in a program source with its name."""
     return [
         PlannedSource("kafka", number, title=name if titles else None, known_as=name, has_beginning=True)
         for number, name in enumerate(names)
@@ -158,21 +158,21 @@ def test_sources_are_known_by_their_names(
     then: Any, now: list[str], renamed: dict[str, str], is_at: list[Any], added: list[str], gone: list[str]
 ) -> None:
     names = None if None in then else then
-    found = find(start(**renamed), noted(*map(topic, range(len(then)))), names, kafka(*now))
-    assert (offsets(found), list(found.added), list(found.gone)) == (is_at, added, gone)
+    positions = find(start(**renamed), noted(*map(topic, range(len(then)))), names, kafka(*now))
+    assert (offsets(positions), list(positions.added), list(positions.gone)) == (is_at, added, gone)
 
 
 def test_files_seen_are_found_by_the_place_that_the_source_had() -> None:
     files = [PlannedSource("FileSource[/in]", 0, known_as="files"), *kafka(None, "topic")[1:]]
-    found = find(start(), noted(topic(7), '{"logOffset":0}', n1=["file:///in/a"]), ["topic", "files"], files)
-    assert found.positions == [SeenFiles(["file:///in/a"]), {"topic": {"0": 7}}] and not found.wrong
+    result = find(start(), noted(topic(7), '{"logOffset":0}', n1=["file:///in/a"]), ["topic", "files"], files)
+    assert result.positions == [SeenFiles(["file:///in/a"]), {"topic": {"0": 7}}] and not result.wrong
 
 
 def test_names_that_spark_was_given_are_in_its_log() -> None:
     sources = Sources(("v2", "{}", f"b:{topic(2)}", "c:-", f"a:{topic(1)}"), {})
-    found = find(start(), sources, ["x", "y", "z"], kafka("a", "new", "b", titles=True))
-    assert offsets(found) == [1, None, 2]
-    assert (found.added, found.gone, found.places) == (["new"], ["c"], None)
+    positions = find(start(), sources, ["x", "y", "z"], kafka("a", "new", "b", titles=True))
+    assert offsets(positions) == [1, None, 2]
+    assert (positions.added, positions.gone, positions.places) == (["new"], ["c"], None)
 
 
 def test_a_log_of_the_second_version_without_names() -> None:
@@ -182,17 +182,17 @@ def test_a_log_of_the_second_version_without_names() -> None:
 
 def test_positions_of_some_sources_by_name() -> None:
     then = noted(topic(1), topic(2))
-    given = start({"b": {"topic": {"0": 70}}, "c": None})
-    assert offsets(find(given, then, ["a", "b"], kafka("a", "b", "c"))) == [1, 70, None]
-    refused = find(given, then, ["a", "b"], kafka("a", "b"))
+    started = start({"b": {"topic": {"0": 70}}, "c": None})
+    assert offsets(find(started, then, ["a", "b"], kafka("a", "b", "c"))) == [1, 70, None]
+    refused = find(started, then, ["a", "b"], kafka("a", "b"))
     assert "positions names 'c', and the program has no source of that name" in refused.wrong[0]
     edited = find(start({"b": {"topic": {"0": 70}}}), Sources(), None, kafka("a", "b"))
     assert offsets(edited) == [None, 70]
 
 
 def test_sources_without_names_of_their_own_cannot_be_told_apart() -> None:
-    found = find(start(), noted(topic(1), topic(2)), ["dataframe", "dataframe"], kafka("dataframe"))
-    assert "it has positions of 2 sources, and the program reads 1 (kafka)" in found.wrong[0]
+    positions = find(start(), noted(topic(1), topic(2)), ["dataframe", "dataframe"], kafka("dataframe"))
+    assert "it has positions of 2 sources, and the program reads 1 (kafka)" in positions.wrong[0]
 
 
 def test_a_source_that_tells_its_beginning_needs_no_position() -> None:

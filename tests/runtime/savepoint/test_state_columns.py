@@ -65,8 +65,8 @@ DECLARED: list[tuple[Any, str | None]] = [
 
 @pytest.mark.parametrize(("declared", "type_"), DECLARED, ids=str)
 def test_the_type_of_a_plain_type(declared, type_):
-    found = type_of_name(plain_type(declared).type.described)
-    assert (None if found is None else found.simpleString()) == type_
+    result = type_of_name(plain_type(declared).type.described)
+    assert (None if result is None else result.simpleString()) == type_
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ _TYPES = {"bigint": spark.LongType(), "string": spark.StringType()}
     ],
 )
 def test_the_type_of_keys(notes, type_):
-    found = key_type([head(key=note) for note in notes], _TYPES.__getitem__)
-    assert (None if found is None else found.simpleString()) == type_
+    result = key_type([head(key=note) for note in notes], _TYPES.__getitem__)
+    assert (None if result is None else result.simpleString()) == type_
 
 
 def rows(keys, layout, values, namespaces=None) -> ViewedRows:
@@ -151,7 +151,7 @@ def test_a_batch():
     }
     batch = encoder.encode(rows(["a"], [("state/other", "value")], [(1,)], [(0, 10)]), 0)
     assert [batch["namespace"][0].as_py()["json"], batch["other"][0].as_py()["json"]] == ["[0,10]", "1"]
-    with pytest.raises(TypeMismatchError, match=r"'op': of key 'b', the column 'seen' is 2\d+, .* does not fit bigint"):
+    with pytest.raises(TypeMismatchError, match=r"'op', key 'b': column 'seen' is 2\d+, .* does not fit bigint"):
         encoder.encode(rows(["a", "b"], layout, [(None, 1), (None, 2 * 10**30)]), 0)
 
 
@@ -221,13 +221,13 @@ VARIANTS: list[tuple[Any, str | None]] = [
 def test_a_value_of_no_known_type(value, text):
     encoder = StateEncoder("op", None, [StateColumn("v", ("state/v",), None)], "UTC")
     batch = encoder.encode(rows(["k", "l"], [("state/v", "value")], [(value,), (None,)]), 0)
-    found, nothing = batch["v"].to_pylist()
+    result, nothing = batch["v"].to_pylist()
     assert nothing == {"json": None, "pickled": None}
-    assert found["json"] == text
+    assert result["json"] == text
     if text is None:
-        assert pickle.loads(found["pickled"]) == value
+        assert pickle.loads(result["pickled"]) == value
     else:
-        assert found["pickled"] is None
+        assert result["pickled"] is None
 
 
 def test_logs_one_after_the_other():
@@ -235,8 +235,8 @@ def test_logs_one_after_the_other():
     for size in (1, 2, 5):
         parts = [values[at : at + size] for at in range(0, len(values), size)]
         batches = [pa.RecordBatch.from_arrays(list(map(pa.array, zip(*part))), names=["c", "n", "p"]) for part in parts]
-        found = list(map_logs(lambda code, store: iter([(code, store.chunks)]), iter(batches)))
-        assert found == [(7, {0: b"a", 1: b"b"}), (8, {0: b"c", -1: b"d"}), (9, {0: b"e"})]
+        results = list(map_logs(lambda code, store: iter([(code, store.chunks)]), iter(batches)))
+        assert results == [(7, {0: b"a", 1: b"b"}), (8, {0: b"c", -1: b"d"}), (9, {0: b"e"})]
 
 
 @pytest.mark.parametrize(("session", "named"), [("classic", "Spark 4.1.4"), ("connect", "Spark Connect")])
@@ -248,11 +248,9 @@ def test_a_spark_that_cannot_rescale_says_so(session, named):
     spark: Any = Session()
     if session == "classic":
         spark._jsparkSession = None
-    with pytest.raises(
-        ConfigurationError, match=f"^{named} cannot spread the state of a checkpoint over another"
-    ) as no:
+    with pytest.raises(ConfigurationError, match=f"^{named} cannot repartition the state of a checkpoint") as no:
         rescale(spark, "/checkpoint", 4)
-    assert "Or write a savepoint, and start from it, with env.from_savepoint(...)" in str(no.value)
+    assert "Or write a savepoint, and start from it on a new checkpoint, with env.from_savepoint(...)" in str(no.value)
     for wrong in (0, True, "4", None):
-        with pytest.raises(ProgramError, match=r"parallelism is a whole number from 1, not"):
+        with pytest.raises(ProgramError, match=r"parallelism must be a whole number from 1, not"):
             rescale(spark, "/checkpoint", wrong)  # type: ignore[arg-type]

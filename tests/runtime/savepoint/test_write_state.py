@@ -1,4 +1,4 @@
-"""State from a DataFrame: what is refused before anything runs, so without Spark. (The rest: tests/spark.)"""
+"""State from a DataFrame: refusals before anything runs, without Spark. (The rest: tests/spark.)"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = StructType().add("card", StringType()).add("seen", LongType()).add("tim
 
 
 def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
-    """Return what is looked at of a DataFrame before it is read."""
+    """Return the parts of a DataFrame that are checked before it is read."""
     return SimpleNamespace(schema=schema, isStreaming=streaming, sparkSession=None)
 
 
@@ -36,15 +36,15 @@ def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
     ("changes", "words"),
     [
         ({"df": frame(streaming=True)}, "takes a batch DataFrame, and this one is streaming"),
-        ({"uid": ""}, "uid is the operator's, as in .uid('count'), not ''"),
-        ({"uid": 5}, "uid is the operator's, as in .uid('count'), not 5"),
+        ({"uid": ""}, "uid must be the operator's, as in .uid('count'), not ''"),
+        ({"uid": 5}, "uid must be the operator's, as in .uid('count'), not 5"),
         ({"key": "no such"}, "no column 'no such' for operator 'count'; the columns are card, seen, times"),
-        ({"key": None}, "key is the name of a column, or several, not None"),
-        ({"key": []}, "key is the name of a column, or several, not []"),
-        ({"key": ["card", 1]}, "key is the name of a column, or several, not ['card', 1]"),
+        ({"key": None}, "key must be the name of a column, or several, not None"),
+        ({"key": []}, "key must be the name of a column, or several, not []"),
+        ({"key": ["card", 1]}, "key must be the name of a column, or several, not ['card', 1]"),
         (
             {"states": ["seen"]},
-            "states are descriptors, as in ValueStateDescriptor('seen', Types.LONG()), not ['seen']",
+            "states must be descriptors, as in ValueStateDescriptor('seen', Types.LONG()), not ['seen']",
         ),
         ({"states": [ValueStateDescriptor("sum", Types.LONG())]}, "there is no column 'sum' for operator 'count'"),
         ({"states": [*STATES, SEEN]}, "the column 'seen' of operator 'count' has two meanings"),
@@ -52,11 +52,14 @@ def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
         ({"timers": "due"}, "there is no column 'due' for operator 'count'"),
         (
             {"states": [SEEN], "timers": "times"},
-            "the column 'times' is array<bigint>; timers are an array<struct<domain:string,timestamp:bigint>>",
+            "the column 'times' is array<bigint>, and timers must be an array<struct<domain:string,timestamp:bigint>>",
         ),
         ({"states": [SEEN], "timers": "seen"}, "the column 'seen' of operator 'count' has two meanings"),
-        ({"like": "/another"}, "like says key, states and timers; leave these out"),
-        ({"like": "/another", "key": None, "timers": "due"}, "like says key, states and timers; leave these out"),
+        ({"like": "/another"}, "like already defines key, states and timers: drop these arguments"),
+        (
+            {"like": "/another", "key": None, "timers": "due"},
+            "like already defines key, states and timers: drop these arguments",
+        ),
     ],
 )
 def test_what_is_no_state_is_refused_before_anything_runs(changes: dict[str, Any], words: str) -> None:
@@ -84,7 +87,7 @@ TABLE = StructType().add("key", StringType()).add("seen", LongType())
         (StructType().add("seen", LongType()), "have no column 'key', and the table of operator 'count' in the"),
         (
             StructType().add("key", StringType()).add("seen", VariantType()),
-            "the column 'seen' of operator 'count' is a VARIANT, which does not tell values as they were: take the",
+            "the column 'seen' of operator 'count' is a VARIANT, which does not preserve the original values: read the",
         ),
     ],
     ids=["another column", "no key", "variant"],

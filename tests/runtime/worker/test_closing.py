@@ -1,4 +1,4 @@
-"""What a worker holds of a query that has ended."""
+"""Resources of an ended query in a worker."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ class Starter:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Residency:
     MODELS.clear()
-    mine = Residency()
-    monkeypatch.setattr(residency, "here", mine)
-    return mine
+    residents = Residency()
+    monkeypatch.setattr(residency, "here", residents)
+    return residents
 
 
 @pytest.fixture
 def starter(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = Starter()
-    monkeypatch.setattr(closing, "of_this_worker", lambda: made)
+    fake = Starter()
+    monkeypatch.setattr(closing, "of_this_worker", lambda: fake)
     before = signal.getsignal(SIGNAL)
-    yield made
-    made.answers.set()
+    yield fake
+    fake.answers.set()
     signal.signal(SIGNAL, before)
 
 

@@ -1,4 +1,4 @@
-"""Errors of tasks, out of the text in which Spark brings them to the driver."""
+"""Task errors, recovered from Spark's error text in the driver."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class _Classic(Exception):
 @pytest.mark.parametrize("details", ["", FRAMES, "\nline 2 of a message\nfailures: 3" + FRAMES])
 def test_the_text_of_a_failed_query_ends_with_the_sentence(place, details):
     sentence = "operator 'map: ask' failed at the record (1,): DatabaseError: no such table SQLSTATE: 42P01"
-    told = f'{sentence}{place}{details}\nfailure: {{"error": "OperatorError", "record": "(1,)"}}\n'
+    text = f'{sentence}{place}{details}\nfailure: {{"error": "OperatorError", "record": "(1,)"}}\n'
     error = _Classic(
         "[STREAM_FAILED] Query [id = 1] terminated with exception: pillarbox._errors.OperatorError:"
-        f" {told} SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
+        f" {text} SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
         "Identifier: [id = 1]\n\nLogical Plan:\n~Project [k#1]\n+- ~Filter\n"
     )
     end_with_message(error)

@@ -1,4 +1,4 @@
-"""Residents of a worker that is let go: a process of its own plays the worker."""
+"""Residents of a discarded worker: a separate process plays the worker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LastMoment(threading.Timer):
         self.function(*self.args)
 
 residency.closing = threading.Event()
-residency._LEAVE_WITHIN_SECONDS, threading.Timer = 7.0, LastMoment
+residency._CLOSING_SECONDS, threading.Timer = 7.0, LastMoment
 os._exit(3)
 """
     assert run(in_close="residency.closing.set(); time.sleep(1000)", then=then) == (

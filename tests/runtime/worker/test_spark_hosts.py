@@ -20,11 +20,11 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._runtime.spark.rows.output import BufferOutput
+from pillarbox._runtime.spark.savepoint import restore_host
+from pillarbox._runtime.spark.savepoint.restore_host import Router
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
-from pillarbox._runtime.spark.worker import restore_host
-from pillarbox._runtime.spark.worker.restore_host import Router
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
@@ -55,7 +55,7 @@ class Count(KeyedProcessFunction):
 
 
 class Remind(KeyedProcessFunction):
-    """Says so when the wall clock has passed the record's value."""
+    """Emits when the wall clock has passed the record's value."""
 
     def process_element(self, value, ctx):
         ctx.timer_service().register_processing_time_timer(value)
@@ -83,10 +83,10 @@ def clock() -> Seconds:
 def worker(monkeypatch, clock):
     """The worker at hand; a test may put another one in its place."""
     CLOSED.clear()
-    mine = Residency(clock)
-    monkeypatch.setattr(residency, "here", mine)
-    yield mine
-    mine.close_all()
+    residents = Residency(clock)
+    monkeypatch.setattr(residency, "here", residents)
+    yield residents
+    residents.close_all()
 
 
 def counting(parallelism: int = 2) -> Query:
@@ -144,7 +144,7 @@ class CountLately(Count):
 
 
 def test_state_expires_by_the_time_of_the_batch(worker, clock, monkeypatch):
-    """Also where the batch is run again, and in another worker; whatever the clock of these is."""
+    """Also in a repeated batch, and in another worker, whatever their clocks."""
     env = StreamExecutionEnvironment().set_parallelism(2)
     stream = env.from_collection([]).map(lambda row: row.value).key_by(lambda value: value % 3)
     query = Query(env, stream.process(CountLately()).uid("count"))
@@ -207,7 +207,7 @@ def test_what_is_for_a_later_level_goes_through():
     query = Query(env, both)
     assert len(query.handles) == 2
     assert sorted(query.run_batch([1, 2])) == [1, 2, 2, 4]  # 1 + the key 1, 2 + the key 2
-    assert sorted(query.run_batch([5]))[1:] == [11]  # 4 + 5 + the key 2, in whatever order
+    assert sorted(query.run_batch([5]))[1:] == [11]  # 4 + 5 + the key 2, in any order
 
 
 def test_a_timer_of_sparks_is_kept_at_the_earliest_one(monkeypatch):
@@ -273,7 +273,7 @@ def test_many_objects_of_a_worker_are_left_out_of_collections(worker, monkeypatc
 
 
 def test_homes_freeze_nothing(monkeypatch):
-    """What is frozen before a fork is shared as long as nobody unfreezes it."""
+    """Memory that is frozen before a fork is shared until it is unfrozen."""
     for name in ("freeze", "unfreeze"):
         monkeypatch.setattr(gc, name, lambda: pytest.fail("it belongs to the process that it was forked from"))
     worked = Seconds()
@@ -294,7 +294,7 @@ def test_a_task_that_ends_is_freed_without_a_look_at_what_was_there_before(worke
     worker.spare_the_collector()
     task = worker.source_task(query.shipped[0], TaskFacts(query.program.layout))
     ended = weakref.ref(task)
-    gc.collect()  # as happens while a task has much to do: what it has made counts as old from then on
+    gc.collect()  # as during long work of a task: its objects then count as old
     worker.end(task)
     del task
     with monkeypatch.context() as patch:
@@ -356,7 +356,7 @@ def test_an_error_in_close_fails_the_task_of_a_batch():
 
 
 def batch_of(function: MapFunction, *, bounded: bool) -> Callable[[], list[pa.RecordBatch]]:
-    """Return what runs a task of a source."""
+    """Return a function that runs a task of a source."""
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(function))
     layout = ProgramLayout.of(query.program)
@@ -368,10 +368,7 @@ def batch_of(function: MapFunction, *, bounded: bool) -> Callable[[], list[pa.Re
 
 
 def routed(query: Query, size: int) -> tuple[Table, dict[int, list[pa.RecordBatch]]]:
-    """The table of the counts, and the shares that subtasks get of it, by code.
-
-    It comes in files of some rows.
-    """
+    """Return the table of counts, and the subtasks' shares of it, by code, in files of some rows."""
     vertex = query.program.vertices[1]
     codes = [code for code, (number, _) in query.program.subtasks.items() if number == vertex.number]
     views = []
@@ -394,7 +391,7 @@ def routed(query: Query, size: int) -> tuple[Table, dict[int, list[pa.RecordBatc
         ((code, number, payload),) = rows_of([row])
         assert number == 0
         shares[code].append(pa.ipc.open_stream(payload).read_next_batch())
-    assert sum(batch.num_rows for each in shares.values() for batch in each) == whole.num_rows
+    assert sum(batch.num_rows for share in shares.values() for batch in share) == whole.num_rows
     return table, shares
 
 
@@ -420,8 +417,8 @@ def counting_many(keys: int) -> Query:
 def test_the_shares_of_a_savepoint_are_few_and_large():
     """Each is a row for Spark, and costs a hundred times as much as a key."""
     _, shares = routed(counting_many(500), 5)
-    assert [len(each) for each in shares.values()] == [1] * len(shares)
-    assert all(each[0].num_rows > 5 for each in shares.values())
+    assert [len(share) for share in shares.values()] == [1] * len(shares)
+    assert all(share[0].num_rows > 5 for share in shares.values())
 
 
 @pytest.mark.parametrize(("limit", "bytes_"), [("_SHARE_BYTES", 1000), ("_WAITING_BYTES", 3000)])

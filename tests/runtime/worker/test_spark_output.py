@@ -1,4 +1,4 @@
-"""What a task hands over, as Arrow batches: how many there are, and what is in them."""
+"""Task output as Arrow batches: their number and content."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def test_buffers_are_rows_of_moderate_size_that_come_in_any_order(sent, size, ra
     assert all(len(row[-1]) <= size for row in every)
     random.shuffle(every)
     rows = BufferRows()
-    found: list[Buffer] = []
+    results: list[Buffer] = []
     for start in range(0, len(every), frame):
-        found += rows.take(list(zip(*every[start : start + frame])))
+        results += rows.take(list(zip(*every[start : start + frame])))
     rows.end()
-    assert sorted(found) == sorted(buffers)
+    assert sorted(results) == sorted(buffers)
 
 
 def test_a_row_that_is_missing_or_doubled_is_told():
@@ -103,12 +103,12 @@ def test_a_row_that_is_missing_or_doubled_is_told():
         first, second, last = zip(*(column.to_pylist() for column in as_rows([Buffer(1, 5, 3, b"12345")])))
     rows = BufferRows()
     assert list(rows.take(list(zip(first, last)))) == []
-    with pytest.raises(ExchangeError, match="of buffer 3 of channel 5 only 2 of 3 rows have come"):
+    with pytest.raises(ExchangeError, match="of buffer 3 of channel 5, only 2 of 3 rows have arrived"):
         rows.end()
-    with pytest.raises(ExchangeError, match="row 2 of buffer 3 of channel 5 came twice"):
+    with pytest.raises(ExchangeError, match="row 2 of buffer 3 of channel 5 arrived twice"):
         list(rows.take(list(zip(last))))
     assert list(rows.take(list(zip(second)))) == [(1, 5, 3, b"12345")]
-    # One that comes again when its buffer is complete begins a buffer that never is.
+    # A repeated part of a complete buffer begins a new, incomplete buffer.
     assert list(rows.take(list(zip(second)))) == []
     with pytest.raises(ExchangeError, match="only 1 of 3"):
         rows.end()
@@ -141,7 +141,7 @@ def settings_for(schema: str | None, **user: str) -> dict[str, str]:
     session: Any = SimpleNamespace(conf=SimpleNamespace(get={RECORDS: "10000", **user}.get))
     are_narrow = False
     if schema is not None:
-        fields = [spark.StructField(f"c{place}", KINDS[kind]) for place, kind in enumerate(schema.split(", "))]
+        fields = [spark.StructField(f"c{index}", KINDS[kind]) for index, kind in enumerate(schema.split(", "))]
         source: Any = object.__new__(DataFrameSource)
         source.dataframe = SimpleNamespace(schema=spark.StructType(fields))
         program: Any = SimpleNamespace(sources={0: source})

@@ -57,7 +57,7 @@ def test_what_has_come_through_tcp_is_acknowledged_at_once(default_timeout):
             acknowledge_at_once()
         finally:
             socket.setdefaulttimeout(None)
-        # It goes through all files of the process in every task, and leaves none open.
+        # It examines all files of the process in every task, and leaves none open.
         assert open_files() <= before
         assert worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
         assert all(os.get_blocking(each.fileno()) for each in (one, java, worker))

@@ -1,5 +1,5 @@
-"""The programs that are simulated: of operators, and of event time, timers, state and requests as such.
+"""The simulated programs: operators, event time, timers, state and requests.
 
-``program.py`` says what is promised about a program. Those of an operator are in its entry of the table of operators,
-by reference or as a whole; ``tests/simulation/every_program.py`` has all by name.
+``program.py`` defines a program's conditions. Programs of an operator are in its entry of the table of operators;
+``tests/simulation/every_program.py`` has all by name.
 """

@@ -1,6 +1,6 @@
-"""The programs of the simulation once more, in batch mode: all of their input comes in one epoch, and ends with it.
+"""The simulation's programs in batch mode: all input arrives in one epoch.
 
-And some whose outcome depends on an order that only batch mode promises.
+And programs whose outcome depends on an order that only batch mode guarantees.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KNOWN = MapStateDescriptor("known")
 
 
 class Known(BroadcastProcessFunction):
-    """Says of each record what the broadcast side had brought by then."""
+    """Emits each record with the broadcast values so far."""
 
     def process_element(self, value, ctx):
         yield value, len(list(ctx.get_broadcast_state(KNOWN)))
@@ -41,7 +41,7 @@ class Known(BroadcastProcessFunction):
 
 
 class KnownByKey(KeyedBroadcastProcessFunction):
-    """The same, with the record's place among those of its key."""
+    """The same, with the record's index in its key."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
@@ -63,18 +63,18 @@ def broadcast_first(env, lefts, rights):
 
 
 def all_are_known(inputs: Inputs) -> dict[str, Any]:
-    lefts, known = inputs["lefts"], len(inputs["rights"])
+    lefts, count = inputs["lefts"], len(inputs["rights"])
     places = [
-        (key, tuple(numbers[:end]), known)
+        (key, tuple(numbers[:end]), count)
         for key, values in by_key(lefts).items()
         for numbers in [[value[2] for value in values]]
         for end in range(1, len(numbers) + 1)
     ]
-    return {"each": [(value, known) for value in lefts], "by key": places}
+    return {"each": [(value, count) for value in lefts], "by key": places}
 
 
 class InTurn(KeyedCoProcessFunction):
-    """Says what has come to a key, stream by stream; and once more when the key has ended."""
+    """Emits a key's records, stream by stream, and again at the key's end."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
@@ -102,12 +102,12 @@ def both_in_turn(env, lefts, rights):
 
 def in_turn(inputs: Inputs) -> dict[str, Any]:
     numbered = [(n, 0, key) for key, _, n in inputs["lefts"]] + [(n, 1, key) for key, _, n in inputs["rights"]]
-    found: list[Any] = []
+    results: list[Any] = []
     for key, group in by_key(sorted(numbered), lambda each: each[2]).items():
         seen = tuple((stream, n) for n, stream, _ in group)
-        found += [(key, seen[:end], -(2**63)) for end in range(1, len(seen) + 1)]
-        found += [(key, clock, seen, 2**63 - 1) for clock in ("event time", "processing time")]
-    return {"output": found}
+        results += [(key, seen[:end], -(2**63)) for end in range(1, len(seen) + 1)]
+        results += [(key, clock, seen, 2**63 - 1) for clock in ("event time", "processing time")]
+    return {"output": results}
 
 
 def _by_number(stream: Any, further: int) -> Any:

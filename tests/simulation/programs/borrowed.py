@@ -79,8 +79,8 @@ def class_of_the_first_program() -> Any:
     tree.body = [part for part in tree.body if isinstance(part, (ast.ClassDef, ast.ImportFrom))]
     names: dict[str, Any] = {"__name__": "first_program"}
     exec(compile(tree, str(path), "exec"), names)
-    (found,) = (value for value in names.values() if isinstance(value, type) and value.__module__ == "first_program")
-    return found
+    (result,) = (value for value in names.values() if isinstance(value, type) and value.__module__ == "first_program")
+    return result
 
 
 def first_program(env, orders):

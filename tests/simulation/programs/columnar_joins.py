@@ -18,7 +18,7 @@ LATE_LEFT, LATE_RIGHT = OutputTag("late left columns"), OutputTag("late right co
 
 def keyed(streams: Any, bound: int) -> Any:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound).with_timestamp_assigner("at")
-    return [each.map(as_row, EVENT).assign_timestamps_and_watermarks(strategy).key_by("key") for each in streams]
+    return [stream.map(as_row, EVENT).assign_timestamps_and_watermarks(strategy).key_by("key") for stream in streams]
 
 
 def near(lower: int, upper: int, how: Any = "inner", bound: int = 100) -> Callable[..., Any]:

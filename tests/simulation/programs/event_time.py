@@ -27,7 +27,7 @@ class Pass(KeyedProcessFunction):
 
 
 class Echo(KeyedProcessFunction):
-    """Emits each record when event time has come to it."""
+    """Emits each record when event time reaches it."""
 
     def open(self, runtime_context):
         self.waiting = runtime_context.get_map_state(MapStateDescriptor("waiting"))
@@ -91,21 +91,21 @@ def windows_of_idle_subtasks(env, events):
 
 
 def sessions_of_a_silent_source(env, events):
-    """Sessions close by the clock, in subtasks with and without keys, and those of their results behind them."""
+    """Sessions close by the clock, in subtasks with and without keys; so do sessions of their results."""
     timed = events.assign_timestamps_and_watermarks(bounded(100_000).with_wall_clock_progress(300))
     sessions = timed.key_by(first).window(EventTimeSessionWindows.with_gap(60)).process(Contents())
     return sessions.key_by(lambda value: value[1][0]).window(EventTimeSessionWindows.with_gap(100)).process(Contents())
 
 
 def idle_and_live_behind_a_shuffle(env, fast, slow):
-    """Two streams, each of which is idle or not in each of its subtasks, meet behind a shuffle."""
+    """Two streams, each idle or active per subtask, meet after a shuffle."""
     strategy = bounded(10_000).with_idleness("200 ms")
     streams = [s.key_by(first).process(Pass()).assign_timestamps_and_watermarks(strategy) for s in (fast, slow)]
     return streams[0].union(streams[1]).key_by(first).process(Tumbling())
 
 
 def parts_that_meet(env, events):
-    """Each part of a stream has watermarks of its own, and is idle for itself; they meet within the task."""
+    """Parts of a stream with their own watermarks and idleness meet within the task."""
     passed = events.key_by(first).process(Pass())
     parts = [passed.filter(lambda value, n=n: value[2] % 3 == n) for n in range(3)]
     strategies = [bounded(500), monotonous(), bounded(900)]
@@ -128,14 +128,14 @@ def silent_sources(env, fast, slow):
 
 
 def orders_and_payments(rng: random.Random) -> Inputs:
-    """Return orders, each at most once, and payments, of which some have no order."""
+    """Return orders, each at most once, and payments, some without an order."""
     orders = [row(id=number, at=rng.randrange(20_000)) for number in rng.sample(range(30), rng.randrange(25))]
     payments = [row(order_id=rng.randrange(30), amount=n, at=rng.randrange(20_000)) for n in range(rng.randrange(30))]
     return {"orders": orders, "payments": payments}
 
 
 class Visit(KeyedProcessFunction):
-    """A key lives until its timer: all of it goes in one epoch, and comes again later."""
+    """A key lives until its timer: it is removed completely in one epoch, and returns later."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))

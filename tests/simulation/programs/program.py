@@ -1,4 +1,4 @@
-"""What programs of the simulation share: what is promised of them in batch mode, and how their input is drawn."""
+"""Shared parts of the simulation's programs: their conditions in batch mode, and random input."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ LETTERS = "abcdefgh"
 
 LAST: Inputs = {"events": [("z", FAR, 0)]}
 
-# Why plain Python does not say what comes of a program.
+# Why plain Python cannot compute a program's outcome.
 SUBTASKS = "its outcome depends on the number of subtasks"
 
 
 @dataclass(frozen=True)
 class SimulatedProgram(program.SimulatedProgram):
-    """A program and what is promised about it, in streaming and in batch mode.
+    """A program and the conditions of its outcome, in streaming and in batch mode.
 
     Attributes:
-        batch_oracle: as ``oracle``, in batch mode, by default the same; or why that is left to the undisturbed run.
+        batch_oracle: as ``oracle``, in batch mode; by default the same; or the reason for comparing with a run without
+            faults.
         batch_view: as ``view``, in batch mode.
-        sorted_in_batch: whether batch mode sorts records by key, so that those of a key come without others between
-            them; it does not where functions can have no state.
-        rescales: whether its outcome is the same for any number of subtasks: not if each of them emits something.
+        sorted_in_batch: whether batch mode sorts records by key, so that a key's records are consecutive; not if
+            functions cannot have state.
+        rescales: whether the outcome is the same for any number of subtasks; not if each subtask emits something.
     """
 
     batch_oracle: Callable[[Inputs], Mapping[str, Any]] | str | None = None

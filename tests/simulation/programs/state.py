@@ -46,7 +46,7 @@ def two_levels(env, source):
 
 
 def two_levels_view(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    # The order in which the second level sees the first one's keys is free: the totals are not.
+    # The second level may see the first one's keys in any order; the totals are fixed.
     if name != "sums":
         return values
     return [max(values, default=None)]
@@ -88,7 +88,7 @@ class Mean(AggregateFunction):
 
 
 class EveryState(KeyedProcessFunction):
-    """All kinds of state; keys come and go."""
+    """All kinds of state; keys are added and removed."""
 
     def open(self, runtime_context):
         self.value = runtime_context.get_state(ValueStateDescriptor("value"))
@@ -118,7 +118,7 @@ def every_state(env, events):
 
 
 class Spoils(EveryState):
-    """Of each fourth record it spoils what there is, and raises; also a map that is large."""
+    """Spoils the state at each fourth record, and raises; also a large map."""
 
     def open(self, runtime_context):
         super().open(runtime_context)
@@ -158,7 +158,7 @@ class Nth(MapFunction):
 
 
 class Changed(FilterFunction):
-    """Lets a record through where its number is another than that of the key's record before."""
+    """Passes a record if its number differs from its key's previous one."""
 
     def open(self, runtime_context):
         self.last = runtime_context.get_state(ValueStateDescriptor("last"))
@@ -178,7 +178,7 @@ def running_sums(env, events):
 
 
 class Tallied(KeyedProcessFunction):
-    """Has an object in state that runs code of its own when it is unpickled."""
+    """Has an object in state that runs its own code when unpickled."""
 
     def open(self, runtime_context):
         self.tally = runtime_context.get_state(ValueStateDescriptor("tally"))
@@ -232,7 +232,7 @@ def seeded_samples(env, events):
 
 
 class OfTheSubtask(MapFunction, CheckpointedFunction):
-    """Emits (place of the record among those of its subtask, subtask)."""
+    """Emits (index of the record in its subtask, subtask)."""
 
     def __init__(self):
         self.values = []

@@ -21,7 +21,7 @@ class Later(KeyedProcessFunction):
 
 
 def processing_time(env, events):
-    # A timer in the past fires once for each time that it is set: so none may be set twice, and times are even.
+    # A past timer fires each time it is set: so none may be set twice, and times are even.
     return events.key_by(first).process(Later())
 
 
@@ -33,7 +33,7 @@ class Reminder(KeyedProcessFunction):
 
     def process_element(self, value, ctx):
         if value[2] % 3 == 0:
-            # Not before the end of the run: it is event time that comes first.
+            # Not before the end of the run: event time ends first.
             ctx.timer_service().register_processing_time_timer(FAR + value[2])
             self.waits.update((*(self.waits.value() or ()), value[2]))
         ctx.timer_service().register_event_time_timer(value[1])

@@ -1,6 +1,6 @@
-"""Programs of two streams: connected ones, joins, broadcast state; and streams that are spread other than by key.
+"""Programs of two streams: connected ones, joins, broadcast state; and streams partitioned other than by key.
 
-Nothing is known of the order in which the records of two streams come within an epoch: no outcome depends on it.
+The order of two streams within an epoch is unknown: no outcome depends on it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def two_streams(rng: random.Random) -> Inputs:
 
 
 def of_one_key(rng: random.Random) -> Inputs:
-    """A key has many records at a time, in any order: what is kept beside the state of a join is met."""
+    """A key has many records at a time, in any order, which exercises a join's additional state."""
     return {name: [("a", rng.randrange(500), number) for number in range(80)] for name in ("lefts", "rights")}
 
 
@@ -63,7 +63,7 @@ def timed(*streams: Any, bound: int = 100) -> list[Any]:
 
 
 class Balance(KeyedCoProcessFunction):
-    """Adds up what both streams bring; timers of either read and clear it."""
+    """Adds up both streams; timers of either read and clear the sum."""
 
     def open(self, runtime_context):
         self.paid_in = runtime_context.get_map_state(MapStateDescriptor("in"))
@@ -79,7 +79,7 @@ class Balance(KeyedCoProcessFunction):
         yield SIDE, (value[0], ctx.timestamp())
 
     def on_timer(self, timestamp, ctx):
-        # Only what event time has passed: the rest may or may not be there.
+        # Only values that event time has passed: others may or may not have arrived.
         gone = sorted(number for number, at in self.paid_in.items() if at <= timestamp)
         for number in gone:
             self.paid_in.remove(number)
@@ -123,7 +123,7 @@ class Odd(CoMapFunction):
 
 
 class Blocked(CoFlatMapFunction):
-    """State that both share: lets a number through at its second mention, whichever streams say it."""
+    """Shared state: passes a number at its second mention, in either stream."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_map_state(MapStateDescriptor("seen"))
@@ -194,10 +194,10 @@ def windows_of_both(env, lefts, rights):
 
 
 class Versions(KeyedBroadcastProcessFunction):
-    """Each payment beside the rule that is in force at its time: found when event time comes to it.
+    """Emits each payment with the rule in force at its time, when event time reaches it.
 
-    A rule goes also to the state of all keys that are there, and a key that is new copies all rules: so each key knows
-    all of them, in whatever order they came.
+    A rule is also added to the state of all existing keys, and a new key copies all rules: so each key has all rules,
+    in any order of arrival.
     """
 
     def open(self, runtime_context):
@@ -217,8 +217,8 @@ class Versions(KeyedBroadcastProcessFunction):
         rules, latest = ctx.get_broadcast_state(RULES), ctx.get_broadcast_state(LATEST)
         latest.put(at, number)
         rules.put(at, number)
-        # Those that are not in force any more at any time to come.
-        over = sorted(each for each in rules if each <= ctx.current_watermark())[:-1]
+        # Rules that can never be in force again.
+        over = sorted(rule for rule in rules if rule <= ctx.current_watermark())[:-1]
         for each in over:
             rules.remove(each)
         ctx.apply_to_keyed_state(MapStateDescriptor("known"), lambda key, known: known.put(number, at))
@@ -228,8 +228,8 @@ class Versions(KeyedBroadcastProcessFunction):
         due = sorted(payment[2] for payment in self.waiting if payment[1] == timestamp)
         rules = ctx.get_broadcast_state(RULES)
         in_force = max((at for at in rules if at <= timestamp), default=None)
-        known = sorted(number for number, at in self.known.items() if at <= timestamp)
-        yield ctx.get_current_key(), timestamp, due, in_force, in_force is not None and rules[in_force], known
+        numbers = sorted(number for number, at in self.known.items() if at <= timestamp)
+        yield ctx.get_current_key(), timestamp, due, in_force, in_force is not None and rules[in_force], numbers
         left = [payment for payment in self.waiting if payment[1] != timestamp]
         self.waiting.update(left)
         if not left:
@@ -249,7 +249,7 @@ def rules_by_time(env, payments, rules):
 
 
 def of_payments(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    # Each subtask says of each rule that it has come, and in batch mode how many there are is drawn.
+    # Each subtask reports each rule, and in batch mode the number of subtasks is random.
     return [] if name == "side" else values
 
 
@@ -258,7 +258,7 @@ ASKING = [("ask", FAR, number) for number in range(12)]
 
 
 class Listed(BroadcastProcessFunction):
-    """Tells at its last records what the broadcast side has left there."""
+    """Emits the broadcast state at its last records."""
 
     def open(self, runtime_context):
         self.subtask = runtime_context.get_index_of_this_subtask()
@@ -286,7 +286,7 @@ def listed(env, events, rules):
 
 
 def told_once(name: str, values: Any) -> Any:
-    """Each subtask that was asked has said the same, however often; which ones were is drawn anew with each cut."""
+    """Each asked subtask has given the same answer, any number of times; the asked subtasks vary with the cut."""
     states = {repr(value[2]) for value in values if value[0] == "state"}
     return [*(value for value in values if value[0] != "state"), *states]
 

@@ -38,7 +38,7 @@ _UNORDERED = "records are late, or not, by how the input is cut"
 
 
 def wild_times(inputs: Inputs, rng: random.Random) -> Inputs:
-    """Return records of which some come at other times: those of any other one, near it, or far ahead."""
+    """Return records with some times changed: to another record's time, near it, or far ahead."""
     changed: dict[str, Any] = {}
     for name, records in inputs.items():
         times = [record[1] for record in records]
@@ -73,7 +73,7 @@ def in_the_wild(programs: Mapping[str, SimulatedProgram]) -> dict[str, Simulated
 
 
 class Numbers(KeyedProcessFunction):
-    """Counts numbers, of which some are NaN, in a map."""
+    """Counts numbers, some of them NaN, in a map."""
 
     def open(self, runtime_context):
         self.counts = runtime_context.get_map_state(MapStateDescriptor("counts"))

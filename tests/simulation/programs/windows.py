@@ -98,7 +98,7 @@ def late_panes(env, events):
 def cumulating(env, events):
     timed = events.assign_timestamps_and_watermarks(bounded(100))
     windows = timed.key_by(first).window(CumulativeEventTimeWindows.of(400, 50))
-    return windows.reduce(lambda one, other: (one[0], max(one[1], other[1]), one[2] + other[2]))
+    return windows.reduce(lambda window, other: (window[0], max(window[1], other[1]), window[2] + other[2]))
 
 
 def late_folded_sessions(env, events):
@@ -114,7 +114,7 @@ def fired_again(env, events):
 
 
 class Counted(Named):
-    """The same of what was folded."""
+    """The same for accumulators."""
 
     def process(self, key, context, elements):
         fired = context.window_state().get_state(ValueStateDescriptor("fired"))
@@ -207,7 +207,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     ),
     "count-windows": to_the_end(counted, together={"events": first}, batch_oracle="its windows are of arrival"),
     "count-triggers": to_the_end(counted_again, together={"events": first}, batch_oracle="its windows are of arrival"),
-    # When it fires first is counted from the first record that comes, so their order matters.
+    # Its first firing is relative to the first record, so their order matters.
     "early-results": to_the_end(early_results, together={"events": first}, batch_oracle="its windows are of arrival"),
     "stacked-windows": to_the_end(windows_of_windows, cut_free=True, batch_oracle=oracles.stacked),
     "unbounded-windows": of_events(

@@ -1,6 +1,6 @@
-"""Changes around a program on Spark, row by row of docs/operations.md, on one checkpoint: every sum goes on.
+"""Changes around a program on Spark, row by row of docs/operations.md, on one checkpoint: every sum continues.
 
-(Of programs: tests/runtime/changes/test_changed_programs.py; of sources: test_source_changes.py; of numbers:
+(Changes of programs: tests/runtime/changes/test_changed_programs.py; of sources: test_source_changes.py; of numbers:
 test_operate.py.)
 """
 
@@ -31,7 +31,7 @@ class Sum(KeyedProcessFunction):
 
 
 class Home:
-    """A folder with a source, checkpoints, and what came out."""
+    """A folder with a source, checkpoints, and output."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -41,20 +41,20 @@ class Home:
         (folder / "in").mkdir()
 
     def add(self, files: int = 1) -> list[tuple[str, int]]:
-        """Add files of two cards each; return the sums that come of them."""
-        found = []
+        """Add files of two cards each, and return their sums."""
+        results = []
         for _ in range(files):
             rows = {"a": 1, f"b{self.parts % 2}": 10}
             self.sums.update(rows)
-            found += [(card, self.sums[card]) for card in rows]
+            results += [(card, self.sums[card]) for card in rows]
             text = "\n".join(json.dumps({"card": card, "n": n, "shop": "s"}) for card, n in rows.items())
             (self.folder / "new").write_text(text)
             (self.folder / "new").rename(self.folder / "in" / f"{self.parts}.json")
             self.parts += 1
-        return sorted(found)
+        return sorted(results)
 
     def writer(self, *, changed: bool = False, checkpoint: str = "checkpoint") -> Any:
-        """Return the writer of the program's rows; if it has changed, there are more columns and steps."""
+        """Return the writer of the program's rows; a changed program has more columns and steps."""
         schema = f"{SUMS}, shop STRING" if changed else SUMS
         read = (
             self.spark.readStream.schema(schema)
@@ -79,7 +79,7 @@ class Home:
         return sorted(seen)
 
     def write(self, writer: Any, folder: str) -> list[tuple[str, int]]:
-        """Run a program with a file sink; return what is in its folder."""
+        """Run a program with a file sink, and return its folder's content."""
         out = str(self.folder / folder)
         pillarbox.start(writer.trigger(availableNow=True), out).awaitTermination()
         return sorted(map(tuple, self.spark.read.schema(SUMS).parquet(out).collect()))
@@ -87,10 +87,10 @@ class Home:
 
 @pytest.mark.long("runtime/changes has all changes; test_operate.py starts a changed query on Spark")
 def test_changes_around_a_program(spark: SparkSession, tmp_path: Path) -> None:
-    """Columns, steps of Spark's, settings, the trigger, the sink and its folder, and the place of the checkpoint."""
+    """Columns, Spark steps, settings, the trigger, the sink and its folder, and the checkpoint's path."""
     spark = spark.newSession()
     home = Home(spark, tmp_path)
-    # Every third entry of a file sink's log stands for those before: they are not missed in one that begins later.
+    # Every third entry of a file sink's log includes the earlier ones; a log that begins later does not miss them.
     spark.conf.set("spark.sql.streaming.fileSink.log.compactInterval", 3)
     assert home.add(4) == home.run(home.writer().trigger(availableNow=True))
     for name, value in (

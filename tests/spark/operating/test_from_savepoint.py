@@ -9,12 +9,12 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment
+from pillarbox._runtime.spark.savepoint.source_positions import PlannedSource, SeenFiles
 from pillarbox._runtime.spark.starting.first_epoch import restored
-from pillarbox._runtime.spark.starting.source_positions import PlannedSource, SeenFiles
 
 pytestmark = pytest.mark.spark
 
-# Names that mean something in paths with wildcards, and what the source is told.
+# Names with a meaning in wildcard paths, and their pattern for the source.
 FOLDER = "in [1], {a}"
 _ANY = str.maketrans("[]{}", "????")
 
@@ -73,7 +73,7 @@ def test_starts_that_are_refused(spark: Any, tmp_path: Path) -> None:
 
     run("first")
     pillarbox.savepoint(spark, str(tmp_path / "first"), str(tmp_path / "savepoint"))
-    with pytest.raises(CheckpointMismatchError, match="was begun without a savepoint"):
+    with pytest.raises(CheckpointMismatchError, match="was created without a savepoint"):
         run("first", "savepoint")
     with pytest.raises(CheckpointMismatchError) as caught:
         run(

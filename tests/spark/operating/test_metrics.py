@@ -1,4 +1,4 @@
-"""Task metrics from whatever a progress report comes as."""
+"""Task metrics from all forms of progress reports."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_report_is_a_text_without_names():
 
 
 def observed(*tasks: TaskReport) -> dict[str, Any]:
-    return {"observedMetrics": {observed_as("pillarbox"): {"tasks": [text_of_report(each) for each in tasks]}}}
+    return {"observedMetrics": {observed_as("pillarbox"): {"tasks": [text_of_report(task) for task in tasks]}}}
 
 
 def test_what_happened_to_homes_is_added_up_and_shown_if_there_is_something():
@@ -80,9 +80,9 @@ def test_what_happened_to_homes_is_added_up_and_shown_if_there_is_something():
         replace(plain, subtask=2, fallback="no process can be started"),
         replace(plain, subtask=3, fallback="no process can be started"),
     ]
-    [found] = reports = metrics(observed(*tasks), by="operator")
-    assert (found.home_restarts, found.home_cold_starts, found.home_adoptions) == (3, 1, 1)
-    assert found.fallbacks == {"no process can be started": 2}
+    [result] = reports = metrics(observed(*tasks), by="operator")
+    assert (result.home_restarts, result.home_cold_starts, result.home_adoptions) == (3, 1, 1)
+    assert result.fallbacks == {"no process can be started": 2}
     head, row = str(reports).splitlines()
     assert head.split("  ")[-1] == "in workers" and "cold starts" in head
     assert row.split()[-4:] == ["3", "1", "1", "2"]

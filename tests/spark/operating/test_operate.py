@@ -36,7 +36,7 @@ KEYS = 12
 
 
 class Remember(KeyedProcessFunction):
-    """Counts a key's records; a timer, long after, tells how many they were."""
+    """Counts a key's records; a much later timer emits the count."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
@@ -90,7 +90,7 @@ class Home:
         self.parts += 1
 
     def run(self, parallelism: int = 2, *, automatic: bool = False, add: bool = True) -> list[Any]:
-        """Add records, and run the program to their end; return what came out, each batch once."""
+        """Add records, and run the program to their end; return the output, each batch once."""
         if add:
             self.add()
         seen: dict[int, list[Any]] = {}
@@ -130,11 +130,11 @@ def as_table(home: Home, uid: str, **options: Any) -> Any:
 
 
 def undisturbed(home: Home) -> list[Any]:
-    """What comes out of a query that nothing ever happened to."""
+    """Return the output of an undisturbed query."""
     watermark = max(at for _, at in home.records) - 1
     windows = Counter((key, at // 15_000 * 15_000) for key, at in home.records)
     ended = {(f"{key} in {start}", n) for (key, start), n in windows.items() if start + 15_000 - 1 <= watermark}
-    # A timer of each key's first record; it finds what the three runs have added to the state.
+    # A timer of each key's first record; it sees the state of all three runs.
     due = {(f"{key} at {700 * key + 25_000}", 6) for key in range(KEYS) if 700 * key + 25_000 <= watermark}
     assert ended and due
     return sorted(ended | due)
@@ -152,8 +152,8 @@ def look_inside(home: Home, command: Any) -> None:
         ("timers", "array<struct<service:string,domain:string,timestamp:bigint>>"),
         ("subtask", "int"),
     ]
-    found = state.selectExpr("key", "seen", "timers[0].timestamp - 25000", "size(timers)").collect()
-    assert sorted(map(tuple, found)) == [(key, 3, 700 * key, 1) for key in range(KEYS)]
+    rows = state.selectExpr("key", "seen", "timers[0].timestamp - 25000", "size(timers)").collect()
+    assert sorted(map(tuple, rows)) == [(key, 3, 700 * key, 1) for key in range(KEYS)]
     # Windows keep their records, which are pickled: of no type that is known. One of before is as it was then.
     starts = as_table(home, "windows", epoch=0).selectExpr("variant_get(namespace, '$[0]', 'long') AS at", "subtask")
     assert {(row.at, row.subtask in range(SUBTASKS)) for row in starts.where("at IS NOT NULL").collect()} == {(0, True)}
@@ -161,21 +161,21 @@ def look_inside(home: Home, command: Any) -> None:
         (
             {"uid": "no such"},
             CheckpointMismatchError,
-            "no state of an operator with the uid 'no such'; it has state of",
+            "no operator with state has the uid 'no such'; it has state of",
         ),
-        ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 2; there is no 99 yet"),
-        ({"epoch": "1"}, ProgramError, "an epoch is the number of a micro-batch, from 0, not '1'"),
-        ({"checkpoint": str(home.folder)}, CheckpointMismatchError, "is no checkpoint of a query, or none of its"),
+        ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 2, and 99 does not exist yet"),
+        ({"epoch": "1"}, ProgramError, "an epoch must be the number of a micro-batch, from 0, not '1'"),
+        ({"checkpoint": str(home.folder)}, CheckpointMismatchError, "is not a checkpoint of a query, or has no"),
     ]
     for changes, error, words in refused:
         with pytest.raises(error, match=words):
             read_state(home.spark, **{"checkpoint": home.checkpoint, "uid": "remember", **changes})
     result = command("inspect", home.checkpoint, "--json", "--against", home.checkpoint)
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert (found["epoch"], found["oldest_epoch"], found["unfinished_epoch"], found["parallelism"]) == (2, 0, None, 4)
-    assert found["changes"] == {"refused": [], "doubtful": [], "carried_out": []}
-    remember, windows = found["operators"]
+    rows = json.loads(result.stdout)
+    assert (rows["epoch"], rows["oldest_epoch"], rows["unfinished_epoch"], rows["parallelism"]) == (2, 0, None, 4)
+    assert rows["changes"] == {"refused": [], "doubtful": [], "carried_out": []}
+    remember, windows = rows["operators"]
     assert (remember["uid"], remember["kind"], remember["keys"], remember["timers"]) == (
         "remember",
         "process",
@@ -184,7 +184,7 @@ def look_inside(home: Home, command: Any) -> None:
     )
     assert (remember["states"], remember["is_plain"]) == ({"seen": "value LONG"}, True)
     assert windows["uid"] == "windows" and windows["namespaces"] and not windows["is_plain"]
-    # The largest watermark that all records allow: those of the run's last millisecond.
+    # The largest possible watermark: of the run's last millisecond.
     assert remember["watermark"] == 10_000 + 700 * (KEYS - 1) + 1 - 1
     result = command("state", home.checkpoint, "remember", "--where", "key = 3", "--json")
     assert (json.loads(result.stdout)["seen"], result.exit_code) == (3, 0)
@@ -211,7 +211,7 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
 
     assert rescale(spark, checkpoint, 4)
     uncommit(1)
-    words = r"from 2 to 4 was interrupted: complete it first, with 'pillarbox rescale .*/checkpoint --parallelism 4'"
+    words = r"from 2 to 4 was interrupted: complete it with 'pillarbox rescale .*/checkpoint --parallelism 4'"
     with pytest.raises(CheckpointMismatchError, match=words):
         rescale(spark, checkpoint, 3)
     with pytest.raises(CheckpointMismatchError, match=words):
@@ -222,10 +222,10 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     look_inside(home, command)
     uncommit(2)
     result = command("rescale", checkpoint, "--parallelism", "1")
-    assert result.exit_code == 1 and "epoch 2 was begun, and is not committed: start the query once" in result.stderr
+    assert result.exit_code == 1 and "epoch 2 was begun and not committed: start the query" in result.stderr
     again = home.run(1, automatic=True)
     assert home.parallelism == 1
-    # The epoch that was run again gave what it gave before.
+    # The repeated epoch had the same output.
     assert sorted({*out, *again}) == undisturbed(home)
 
 
@@ -248,8 +248,8 @@ def test_a_file_sink_goes_on_where_state_went_to_other_partitions(home):
     try:
         run(1)
         assert rescale(spark, home.checkpoint, 2)
-        run(2)  # batch 2, which makes one of those before
-        for partitions in (1, 3, 4):  # batch 5 does, and is none of the query's
+        run(2)  # batch 2, which repeats an earlier one
+        for partitions in (1, 3, 4):  # batch 5 does, and is not the query's
             assert rescale(spark, home.checkpoint, partitions)
         assert run(4) == undisturbed(home)
     finally:

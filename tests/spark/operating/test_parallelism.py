@@ -38,7 +38,7 @@ class Home:
         start: Any = None,
         savepoint: str | None = None,
     ) -> list[Any]:
-        """Give each key one more record, and run the program to the end of them; return what it emitted."""
+        """Give each key one more record, and run the program to their end; return its output."""
         part = self.parts
         self.parts += 1
         frame = self.spark.createDataFrame([(key, part) for key in range(KEYS)], "key LONG, at LONG").coalesce(1)
@@ -127,7 +127,7 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
     if not hasattr(home.spark, "_streamingCheckpointManager"):  # Spark before 4.2
         return
     home.repartition(3)
-    # It takes both numbers from the checkpoint: that of its own first start would be another.
+    # It takes both numbers from the checkpoint: its own first start would have another number.
     assert home.run(None) == sorted(counts(3) + counts(4))
     assert home.partitions == {"0", "1", "2"} and layouts(home) == [Layout(8, 8, 2)]
     with caplog.at_level("WARNING", "pillarbox"):
@@ -138,7 +138,7 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
 @pytest.mark.long("three queries for a line of the log")
 def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
     """Nothing is configured here: messages that are no warnings are in no log."""
-    told = (
+    notices = (
         "pillarbox: the query begins with parallelism 2, as spark.sql.shuffle.partitions says:"
         " env.set_parallelism() sets another one, and 'pillarbox rescale' changes it, up to the max parallelism\n"
     )
@@ -148,19 +148,19 @@ def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
         " one\n"
     )
 
-    def said() -> str:
+    def log_text() -> str:
         return "".join(line for line in capsys.readouterr().err.splitlines(True) if "pillarbox" in line)
 
-    assert home.run(None) == counts(1) and said() == told + fixed
-    assert home.run(None) == counts(2) and said() == ""
+    assert home.run(None) == counts(1) and log_text() == notices + fixed
+    assert home.run(None) == counts(2) and log_text() == ""
     savepoint = str(home.folder / "savepoint")
     pillarbox.savepoint(home.spark, str(home.checkpoint), savepoint)
     home.checkpoint = home.folder / "from a savepoint"
-    assert home.run(None, savepoint=savepoint) == counts(3) and said() == told + fixed
-    assert home.run(None, savepoint=savepoint) == counts(4) and said() == ""
+    assert home.run(None, savepoint=savepoint) == counts(3) and log_text() == notices + fixed
+    assert home.run(None, savepoint=savepoint) == counts(4) and log_text() == ""
     home.checkpoint = home.folder / "another"
     home.run(2)
-    assert said() == fixed
+    assert log_text() == fixed
 
 
 @pytest.mark.long("runtime/changes/test_layouts_of_checkpoints.py has notes and logs without Spark")

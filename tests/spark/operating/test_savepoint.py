@@ -28,7 +28,7 @@ from pillarbox import (
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
-from pillarbox._runtime.spark.savepoint.savepoint import _sources, open_savepoint
+from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint, sources_at
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.files import LocalSavepoint
@@ -103,13 +103,13 @@ def command(spark, monkeypatch):
 
 def logs_of(spark: Any, checkpoint: str) -> dict[tuple[str, int], MemoryChunkStore]:
     files = CheckpointState(spark, checkpoint)
-    found: dict[tuple[str, int], MemoryChunkStore] = {}
+    results: dict[tuple[str, int], MemoryChunkStore] = {}
     for operator in files.stateful:
         heads = files.heads(operator)
         for code, number, payload in files.logs(operator).collect():
-            place = heads[code].operator, heads[code].subtask
-            found.setdefault(place, MemoryChunkStore()).put(number, bytes(payload))
-    return found
+            identity = heads[code].operator, heads[code].subtask
+            results.setdefault(identity, MemoryChunkStore()).put(number, bytes(payload))
+    return results
 
 
 def killed(spark: Any, text: str, folder: str) -> None:
@@ -126,15 +126,15 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest; it is a checkpoint, of"):
         open_savepoint(spark, checkpoint)
     # Of an epoch before, the files that were seen by then.
-    assert [len(lines) for lines in _sources(CheckpointState(spark, checkpoint, 1)).files.values()] == [2]
+    assert [len(lines) for lines in sources_at(spark, Checkpoint(spark, checkpoint), 1).files.values()] == [2]
 
-    # A half one is overwritten, whatever is in it: here tables of an operator that is no more.
+    # An incomplete savepoint is overwritten, whatever it contains: here tables of a removed operator.
     for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):
         (Path(directory) / name).mkdir(parents=True)
         (Path(directory) / name / "part-0.parquet").write_text(text)
     with pytest.raises(CheckpointMismatchError, match="was begun, and not completed"):
         open_savepoint(spark, directory)
-    # Who begins it anew leaves the mark of a half one where it is: Spark would remove it before it writes another one.
+    # A restarted savepoint keeps the mark of incompleteness: Spark would remove it before writing another one.
     with monkeypatch.context() as patch:
         patch.setattr(savepoint_module, "_write_text", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -143,9 +143,9 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     assert json.loads(result.stdout)["operators"] == ["remember", "sums/of x"]
     for wrong in (directory, checkpoint):
         result = command("savepoint", checkpoint, wrong)
-        assert result.exit_code == 1 and "exists, and " in result.stderr and "give a new directory" in result.stderr
+        assert result.exit_code == 1 and "exists, and " in result.stderr and "pass a new directory" in result.stderr
 
-    # What it says.
+    # Its content.
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
     assert (manifest.epoch, manifest.checkpoint) == (2, checkpoint)
@@ -154,25 +154,25 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     assert sorted(Path(path).name for path in seen) == sorted(path.name for path in (tmp_path / "in").glob("*.parquet"))
     assert manifest.programs is not None and len(manifest.programs) == 1
 
-    # Its rows are those of the checkpoint, however they are read.
+    # Its rows are the checkpoint's, however they are read.
     columns = ("key", "seen", "last", "timers")
-    rows, same = (read_state(spark, place, "remember").select(*columns) for place in (checkpoint, directory))
+    rows, same = (read_state(spark, folder, "remember").select(*columns) for folder in (checkpoint, directory))
     assert rows.schema == same.schema
-    found = sorted(map(repr, rows.collect()))
-    assert found == sorted(map(repr, same.collect())) and len(found) == KEYS
+    results = sorted(map(repr, rows.collect()))
+    assert results == sorted(map(repr, same.collect())) and len(results) == KEYS
     result = command("state", directory, "remember", "--where", "key = 3", "--json")
     assert json.loads(result.stdout)["seen"] == 3
-    found = json.loads(command("inspect", directory, "--json").stdout)
-    remember, sums = found["operators"]
+    results = json.loads(command("inspect", directory, "--json").stdout)
+    remember, sums = results["operators"]
     assert (remember["keys"], remember["timers"], remember["states"]["seen"]) == (KEYS, 3 * KEYS, "value LONG")
     assert remember["watermark"] == 20_000 + 700 * (KEYS - 1) - 1 and sums["arrow_rows"] >= KEYS
-    for place in (checkpoint, directory):
-        of_columns = read_state(spark, place, "sums/of x").where("stream IS NOT NULL")
+    for folder in (checkpoint, directory):
+        of_columns = read_state(spark, folder, "sums/of x").where("stream IS NOT NULL")
         partials = of_columns.selectExpr("partials.key", "partials.name", "partials.__pillarbox_rows AS n")
         counts = partials.groupBy("key", "name").sum("n").collect()
         assert sorted(map(tuple, counts)) == [(key, f"key {key}", 3) for key in range(KEYS)]
 
-    # With Arrow alone, logs of as many subtasks as there were have what those in the checkpoint have.
+    # With Arrow alone, its logs have the same content as the checkpoint's, with as many subtasks.
     logs = logs_of(spark, checkpoint)
     local = LocalSavepoint(directory)
     for operator in manifest.operators:
@@ -180,8 +180,10 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         new = restore_logs(
             local, operator.uid, [LogIdentity(operator.uid, n, count, operator.max_parallelism) for n in range(count)]
         )
-        mine = {(operator.uid, subtask): store for subtask, store in new.items()}
-        assert content(mine) == content({place: log for place, log in logs.items() if place[0] == operator.uid})
+        stores = {(operator.uid, subtask): store for subtask, store in new.items()}
+        assert content(stores) == content(
+            {identity: log for identity, log in logs.items() if identity[0] == operator.uid}
+        )
         spark_own, local_own = (each.own_states(operator.uid) for each in (opened, local))
         assert spark_own == local_own and spark_own[0].task["gate"]
 
@@ -207,11 +209,11 @@ def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
             (pillarbox.rescale, 1),
         ]
         for ask, argument in asked:
-            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* is noted in .*: folders of it are gone"):
+            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* .*: folders are missing"):
                 ask(spark, str(half), argument)
     assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
     rmtree(half / "pillarbox")
-    with pytest.raises(CheckpointMismatchError, match="has no state of pillarbox: does it belong to another query"):
+    with pytest.raises(CheckpointMismatchError, match="contains no pillarbox state: does it belong to a query"):
         pillarbox.savepoint(spark, str(half), str(tmp_path / "none"))
     with pytest.raises(CheckpointMismatchError, match="is a savepoint, not a checkpoint: start a program from it"):
         pillarbox.savepoint(spark, directory, str(tmp_path / "none"))
@@ -219,32 +221,32 @@ def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
     damaged = next((Path(directory) / "tasks").glob("*.parquet"))
     (damaged.parent / f".{damaged.name}.crc").unlink()  # Hadoop's own digests, which not all file systems have
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
-    with pytest.raises(CheckpointMismatchError, match=r"the file tasks/part-.* is not as it was written"):
+    with pytest.raises(CheckpointMismatchError, match=r"the file tasks/part-.* is damaged"):
         open_savepoint(spark, directory).own_states("remember")
-    # A table is proved when it is read, by whoever reads it; what has another length is found before.
+    # Every reader verifies a table; a wrong length is found before.
     table = next((Path(directory) / "state" / "remember").glob("*.parquet"))
     (table.parent / f".{table.name}.crc").unlink()
     whole = table.read_bytes()
     table.write_bytes(whole[:-1] + b"x")
-    with pytest.raises(CheckpointMismatchError, match=r"the file state/remember/part-.* is not as it was written"):
+    with pytest.raises(CheckpointMismatchError, match=r"file .*state/remember/part-.* is damaged"):
         read_state(spark, directory, "remember")
     table.write_bytes(whole[:-1])
-    with pytest.raises(CheckpointMismatchError, match=r"the file state/remember/part-.* is not as it was written"):
+    with pytest.raises(CheckpointMismatchError, match=r"file .*state/remember/part-.* is damaged"):
         open_savepoint(spark, directory)
 
-    # Queries take any path, and so do their descriptions; what only Spark's reader of state could do is refused.
+    # Queries take any path, and so do their descriptions; operations of Spark's state reader alone are refused.
     elsewhere = tmp_path / "copy [1]" / "5% *"
     copytree(checkpoint, elsewhere)
-    then, now = (Checkpoint(spark, str(place)) for place in (checkpoint, elsewhere))
+    then, now = (Checkpoint(spark, str(folder)) for folder in (checkpoint, elsewhere))
     assert (now.last_committed, now.parallelism, now.subtasks()) == (2, 2, then.subtasks())
-    copytree(checkpoint, tmp_path / "copy%20[1]" / "5%25%20*")  # for which it would take that one
+    copytree(checkpoint, tmp_path / "copy%20[1]" / "5%25%20*")  # it would read that one instead
     for call in (
         lambda place: read_state(spark, place, "remember"),
         lambda place: pillarbox.savepoint(spark, place, str(tmp_path / "never")),
         lambda place: pillarbox.rescale(spark, place, 4),
     ):
         with pytest.raises(
-            CheckpointMismatchError, match=r"its path has a space, or one of .* copy all of the checkpo"
+            CheckpointMismatchError, match=r"its path contains a space or one of .* copy the whole checkpo"
         ):
             call(str(elsewhere))
     assert not (tmp_path / "never").exists() and now.last_committed == 2

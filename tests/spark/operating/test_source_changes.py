@@ -1,4 +1,4 @@
-"""Sources that come, go and change their places between a savepoint and a start from it. (With Kafka: tests/kafka.)"""
+"""Sources that are added, removed and moved between a savepoint and a start from it. (With Kafka: tests/kafka.)"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_sources_come_go_and_change_their_places(spark: Any, tmp_path: Path, nam
     pillarbox.savepoint(spark, str(tmp_path / "first"), str(tmp_path / "savepoint"))
     for source in ("b", "c"):
         add(source, "x", source)
-    # Both what is there now, and what comes later, goes to the right one.
+    # Both existing and later input reaches the right source.
     assert run("second", "c", "b", allow_non_restored_state=True) == [("b", 2), ("c", 1), ("x", 3), ("x", 4)]
     add("b", "b")
     assert run("second", "c", "b", allow_non_restored_state=True) == [("b", 3)]

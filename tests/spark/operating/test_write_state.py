@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records, and keeps when they were; a timer tells it."""
+    """Counts a key's records, and stores their times; a timer emits them."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
@@ -49,7 +49,7 @@ STATES = [ValueStateDescriptor("seen", Types.LONG()), ListStateDescriptor("times
 
 
 def outcome(directory: str, *cards: str) -> list[Any]:
-    """What a local program that starts from a savepoint makes of a record of each card, and of the end of time."""
+    """Return a local program's output from a savepoint: for a record of each card, and at the end of time."""
 
     def build(env: Any, rows: Any) -> Any:
         by_card = env.from_savepoint(directory) and rows.key_by(lambda value: value.card, key_type=Types.STRING())
@@ -82,10 +82,10 @@ def test_state_of_a_table_and_a_part_of_it(spark, tmp_path, monkeypatch):
     state = read_state(spark, begin, "count").where("key != 'bb'").selectExpr("* EXCEPT (seen)", "seen + 10 AS seen")
     write_state(state, edited, "count", like=begin)
     assert [each[:2] for each in outcome(edited)] == [("a at 50", 11), ("ccc at 50", 13)]
-    # Another operator is added to what is there; names of columns may have any characters.
+    # Another operator is added to the existing ones; column names may have any characters.
     write_state(history.selectExpr("card AS `shop.card`", "seen AS `seen.b``c`"), begin, "other", key="shop.card")
-    found = read_state(spark, begin, "other").select("key", "`seen.b``c`").collect()
-    assert sorted(map(tuple, found)) == [("a", 1), ("bb", 2), ("ccc", 3)]
+    rows = read_state(spark, begin, "other").select("key", "`seen.b``c`").collect()
+    assert sorted(map(tuple, rows)) == [("a", 1), ("bb", 2), ("ccc", 3)]
     assert read_state(spark, begin, "count").count() == 3
     new = f"{tmp_path}/new"
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -146,8 +146,8 @@ def test_state_of_classes_is_structs(spark, tmp_path):
         "struct<owner:string,last:struct<kind:string,amount:bigint>>",
         "map<string,array<struct<kind:string,amount:bigint>>>",
     ]
-    found = state.where("account.last.amount > 0 AND pending['all'][0].kind = 'paid'").select("key", "account.owner")
-    assert sorted(map(tuple, found.collect())) == [("b", "new"), ("c", "new")]
+    result = state.where("account.last.amount > 0 AND pending['all'][0].kind = 'paid'").select("key", "account.owner")
+    assert sorted(map(tuple, result.collect())) == [("b", "new"), ("c", "new")]
     rows = spark.read.parquet(f"{begin}/state/remember")
     assert rows.where("account.last.amount = 1").count() == 1 == rows.where("exact IS NULL").count() - 2
     write_state(

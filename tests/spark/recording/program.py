@@ -1,4 +1,4 @@
-"""The program that is recorded: its functions are importable, as those of a user's package."""
+"""The recorded program: its functions are importable, like a user package's."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SeenTwice(Seen):
 
 
 class Limited(KeyedBroadcastProcessFunction):
-    """Hands on payments up to the limit of their card, which the last limit says, and counts the others."""
+    """Emits payments up to their card's last limit, and counts the others."""
 
     LIMITS = MapStateDescriptor("limits", Types.STRING(), Types.LONG())
 
@@ -96,7 +96,7 @@ class Limited(KeyedBroadcastProcessFunction):
 
 
 class Heartbeats(KeyedProcessFunction):
-    """Tells of a key, some milliseconds after each of its records, by the clock of the worker."""
+    """Emits a key some milliseconds after each of its records, by the worker's clock."""
 
     def open(self, ctx: Any) -> None:
         self.told = ctx.get_state(ValueStateDescriptor("told"))

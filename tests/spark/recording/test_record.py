@@ -59,7 +59,7 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def replayed(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    """What the command tells of a recording, in a process that finds no Java."""
+    """Return the command's result for a recording, in a process without Java."""
     without = {**os.environ, "JAVA_HOME": "/none", "PATH": "/none"}
     command = [sys.executable, "-m", "pillarbox", "replay", str(folder), "--json", *options]
     done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
@@ -69,20 +69,20 @@ def replayed(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
 
 def test_the_task_that_failed(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
     inbox, checkpoint = ran
-    before = sorted(each for each in Path(checkpoint).rglob("*") if each.is_file())
+    before = sorted(path for path in Path(checkpoint).rglob("*") if path.is_file())
     folder = pillarbox.record(program(spark, inbox), str(tmp_path / "failed"), checkpointLocation=checkpoint)
-    # Nothing was written to the checkpoint, and the copy is gone.
-    assert sorted(each for each in Path(checkpoint).rglob("*") if each.is_file()) == before
+    # The checkpoint is unchanged, and the copy is deleted.
+    assert sorted(path for path in Path(checkpoint).rglob("*") if path.is_file()) == before
     assert not list(Path(checkpoint).parent.glob("checkpoint-recording-*"))
-    code, told = replayed(Path(folder), "--diff")
-    failure = told["failure"]
-    assert (code, told["uid"], told["epoch"], told["differs"]) == (0, "seen", 3, [])
+    code, result = replayed(Path(folder), "--diff")
+    failure = result["failure"]
+    assert (code, result["uid"], result["epoch"], result["differs"]) == (0, "seen", 3, [])
     assert (failure["cause"], failure["key"]) == ("ValueError", "'c3'")
     assert "an amount of -5" in failure["message"] or "amount=-5" in failure["record"]
-    # It stops where it is told to; the number is the one that the failure names.
-    code, told = replayed(Path(folder), "--at", str(failure["number"]))
-    assert (code, told["stopped"], told["failure"]) == (0, True, None)
-    with pytest.raises(ConfigurationError, match="exists: give a folder that does not"):
+    # It stops as requested; the number is the failure's.
+    code, result = replayed(Path(folder), "--at", str(failure["number"]))
+    assert (code, result["stopped"], result["failure"]) == (0, True, None)
+    with pytest.raises(ConfigurationError, match="exists: pass a folder that does not exist"):
         pillarbox.record(program(spark, inbox), folder, checkpointLocation=checkpoint)
 
 
@@ -103,10 +103,10 @@ def test_a_task_of_a_committed_epoch(
         assert where == {"subtask": 0}
         assert not folder.exists()
         return
-    code, told = replayed(folder, "--diff")
-    assert (code, told["failure"], told["differs"]) == (0, None, [])
-    assert told["records"] > 0
-    assert told["state"] == ([] if uid != "timestamps-2" else None)
+    code, result = replayed(folder, "--diff")
+    assert (code, result["failure"], result["differs"]) == (0, None, [])
+    assert result["records"] > 0
+    assert result["state"] == ([] if uid != "timestamps-2" else None)
 
 
 @pytest.mark.long("an epoch runs again; tests of the comparison need none")
@@ -116,9 +116,9 @@ def test_another_state_is_seen(spark: SparkSession, ran: tuple[Inbox, str], tmp_
     folder = Path(pillarbox.record(program(spark, inbox), str(tmp_path / "recording"), **options))
     # As if the program had been another one: an epoch's state is missing before it.
     (folder / "state").write_bytes(b"\x80\x05}\x94.")
-    found = replay(read_recording(folder), diff=True)
-    assert found.state
-    assert {each.owner for each in found.state} >= {"'c3'"}
+    result = replay(read_recording(folder), diff=True)
+    assert result.state
+    assert {each.owner for each in result.state} >= {"'c3'"}
 
 
 @pytest.mark.long("errors alone; the test of the task that failed records on Spark")
@@ -130,9 +130,11 @@ def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tm
 
     with pytest.raises(ProgramError, match=r"no operator with the uid 'sene'; it has .*'seen'"):
         record(epoch=2, uid="sene", subtask=0)
-    with pytest.raises(ProgramError, match="say which subtask of 'seen'"):
+    with pytest.raises(ProgramError, match="select the subtask of 'seen'"):
         record(epoch=2, uid="seen")
-    with pytest.raises(pillarbox.CheckpointMismatchError, match=r"offsets of epoch 9 do not exist|there is no 8 yet"):
+    with pytest.raises(
+        pillarbox.CheckpointMismatchError, match=r"offsets of epoch 9 do not exist|8 does not exist yet"
+    ):
         record(epoch=9, uid="seen", subtask=0)
     with pytest.raises(ConfigurationError, match=r"its state files have .* bytes.*raise the limit"):
         record(epoch=2, uid="seen", key="c3", limit=10)
@@ -148,9 +150,9 @@ def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tm
     lines = spark.readStream.format("socket").option("host", "localhost").option("port", 9).load()
     stream = StreamExecutionEnvironment.get_execution_environment(spark).from_dataframe(lines)
     socket = stream.map(lambda row: row).uid("x").to_dataframe("value STRING").writeStream.format("noop")
-    with pytest.raises(ConfigurationError, match="reads a socket, which does not give the same rows again"):
+    with pytest.raises(ConfigurationError, match="reads a socket, which cannot repeat its rows"):
         pillarbox.record(socket, str(tmp_path / "none"), checkpointLocation=checkpoint, epoch=0, uid="x", subtask=0)
-    # A file that is gone is one error, which names it.
+    # A missing file is one error with its name.
     gone = min(Path(inbox.folder).glob("*.json"))
     gone.rename(tmp_path / "away")
     try:

@@ -86,9 +86,9 @@ def test_a_copy_has_what_an_epoch_needs(spark: SparkSession, running: tuple[Any,
     copy.make()
     try:
         folder = Path(copy.path)
-        assert {each.name for each in (folder / "offsets").iterdir() if each.name.isdigit()} == {"1", "2"}
-        assert {each.name for each in (folder / "commits").iterdir() if each.name.isdigit()} == {"1", "2"}
-        names = [each.name for each in folder.glob("state/0/0/*.*") if each.name[0].isdigit()]
+        assert {path.name for path in (folder / "offsets").iterdir() if path.name.isdigit()} == {"1", "2"}
+        assert {path.name for path in (folder / "commits").iterdir() if path.name.isdigit()} == {"1", "2"}
+        names = [path.name for path in folder.glob("state/0/0/*.*") if path.name[0].isdigit()]
         versions = {int(re.split(r"\D", name)[0]) for name in names}
         assert {2, 3} <= versions
         assert max(versions) == 3
@@ -109,10 +109,10 @@ def test_a_copy_has_what_an_epoch_needs(spark: SparkSession, running: tuple[Any,
 def test_the_history_of_a_key(spark: SparkSession, running: tuple[Any, Inbox, str]) -> None:
     query, inbox, checkpoint = running
     put(inbox, query)
-    found = pillarbox.key_history(spark, checkpoint, "seen", "10041")
-    assert (found["key"], found["epochs"]) == ("'10041'", [0, 1])
-    assert found["state"] == [{"name": "seen", "value": "6", "changed": 1, "values": ["3", "6"]}]
-    assert found["timers"][0]["at"] == FIRST + 1 + 90_000
+    result = pillarbox.key_history(spark, checkpoint, "seen", "10041")
+    assert (result["key"], result["epochs"]) == ("'10041'", [0, 1])
+    assert result["state"] == [{"name": "seen", "value": "6", "changed": 1, "values": ["3", "6"]}]
+    assert result["timers"][0]["at"] == FIRST + 1 + 90_000
     assert pillarbox.key_history(spark, checkpoint, "seen", 17)["messages"] == [
         "epoch 1 has no state and no timers of this key"
     ]
@@ -128,7 +128,7 @@ def test_the_command_of_a_key(
     assert "seen" in done.stdout
     assert "has not begun in this subtask" in done.stdout
     done = CliRunner().invoke(commands, ["key", running[2], "nothing", "10041"])
-    assert (done.exit_code, "no state of an operator with the uid 'nothing'" in done.output) == (1, True)
+    assert (done.exit_code, "no operator with state has the uid 'nothing'" in done.output) == (1, True)
 
 
 def test_a_broadcast_variable_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
@@ -144,6 +144,6 @@ def test_a_broadcast_variable_is_recorded(spark: SparkSession, tmp_path: Path) -
         query.stop()
     folder = tmp_path / "recording"
     pillarbox.record(writer, str(folder), checkpointLocation=checkpoint, epoch=0, uid="rates", key="10041")
-    found = replay(read_recording(folder), diff=True)
-    assert (found.error, found.sent > 0, found.is_same) == (None, True, True)
+    rerun = replay(read_recording(folder), diff=True)
+    assert (rerun.error, rerun.sent > 0, rerun.is_same) == (None, True, True)
     assert copies(checkpoint) == []

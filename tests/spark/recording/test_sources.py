@@ -81,7 +81,7 @@ def test_processing_time_timers_and_a_source_without_files(spark: SparkSession, 
             with_rows = [progress.batchId for progress in query.recentProgress if progress.numInputRows]
     finally:
         query.stop()
-    # (Between them are epochs in which only timers fire, or nothing happens.)
+    # Between them are epochs with only timers, or without work.
     tasks = [("beats", 0), ("beats", 1)]
     assert replay_epochs(writer(), checkpoint, tasks, tmp_path, epochs=with_rows[-2:]) == 4
 
@@ -104,13 +104,13 @@ def test_the_driver_of_a_running_query_records(
     spark: SparkSession, running: tuple[Any, Inbox, str], tmp_path: Path
 ) -> None:
     query, inbox, checkpoint = running
-    told: list[str] = []
-    request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, notify=told.append, uid="seen", key="c3")
+    messages: list[str] = []
+    request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, notify=messages.append, uid="seen", key="c3")
     recording = read_recording(tmp_path / "c3")
     assert (recording.facts.epoch, recording.facts.uid) == (0, "seen")
     assert replay(recording, diff=True).state == []
-    assert told == ["waiting for the query's driver to take the request", "the driver has taken the request"]
-    # What cannot be done is the driver's message; the query runs on.
+    assert messages == ["waiting for the query's driver to accept the request", "the driver accepted the request"]
+    # The driver's message reports the problem; the query continues.
     with pytest.raises(pillarbox.ConfigurationError, match="exists: give a folder that does not"):
         request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, uid="seen", key="c3")
     payments(inbox, 1)
@@ -127,11 +127,11 @@ def test_a_failure_is_recorded_before_it_is_raised(
     with caplog.at_level(logging.WARNING, "pillarbox"), pytest.raises(StreamingQueryException, match="an amount of -5"):
         pillarbox.run(query, recordings=str(tmp_path / "recordings"))
     (folder,) = (tmp_path / "recordings").iterdir()
-    found = replay(read_recording(folder), diff=True)
-    assert found.is_same
-    assert found.failure is not None
-    assert found.failure.key == "'c3'"
-    assert not [each for each in caplog.records if "could not be recorded" in each.message]
+    result = replay(read_recording(folder), diff=True)
+    assert result.is_same
+    assert result.failure is not None
+    assert result.failure.key == "'c3'"
+    assert not [record for record in caplog.records if "could not be recorded" in record.message]
 
 
 @pytest.mark.long("runtime/recording compares programs without Spark")
@@ -160,7 +160,7 @@ def test_the_command_compares_the_next_version(
     )
     arguments = ["replay", str(tmp_path / "c3"), "--program", str(script), str(tmp_path / "payments")]
     done = CliRunner().invoke(commands, [*arguments, "same"])
-    assert (done.exit_code, "both did the same" in done.output) == (0, True), done.output
+    assert (done.exit_code, "both programs agree" in done.output) == (0, True), done.output
     done = CliRunner().invoke(commands, [*arguments, "other"])
     assert done.exit_code == 1
     assert "The first difference is at record 1" in done.output

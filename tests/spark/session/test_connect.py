@@ -1,4 +1,4 @@
-"""Programs on Spark Connect: in a process of its own, whose session is a Connect one."""
+"""Programs on Spark Connect: in a separate process with a Connect session."""
 
 from __future__ import annotations
 
@@ -100,16 +100,16 @@ def streaming(spark, folder: Path):
         .start()
     )
     query.awaitTermination()
-    found = [
+    rows = [
         tuple(row) for row in spark.read.schema("key LONG, at LONG, seen INT").parquet(str(folder / "out")).collect()
     ]
-    return sorted(found), [pillarbox.metrics(progress) for progress in query.recentProgress]
+    return sorted(rows), [pillarbox.metrics(progress) for progress in query.recentProgress]
 
 
 def stateful_programs(spark, folder: Path):
-    """Run Spark's own stateful programs by pillarbox; return what they emit in each micro-batch."""
+    """Run Spark's own stateful programs by pillarbox, and return each micro-batch's output."""
     write_rows(draw_rows(7, 10, 4, timers=True), folder / "in")
-    found: dict[str, list[tuple[int, str, str]]] = {}
+    collected: dict[str, list[tuple[int, str, str]]] = {}
     for name, run in {
         "rows": lambda grouped: grouped.transformWithState(Interpreter(), OUTPUT, "append", "EventTime"),
         "state": lambda grouped: grouped.applyInPandasWithState(
@@ -121,8 +121,8 @@ def stateful_programs(spark, folder: Path):
         writer = results.writeStream.format("parquet").option("path", str(folder / name))
         writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{name}"))
         writer.trigger(availableNow=True).start().awaitTermination()
-        found[name] = sorted(map(tuple, spark.read.schema(OUTPUT).parquet(str(folder / name)).collect()))
-    return found
+        collected[name] = sorted(map(tuple, spark.read.schema(OUTPUT).parquet(str(folder / name)).collect()))
+    return collected
 
 
 class Noting(KeyedProcessFunction):
@@ -146,7 +146,7 @@ class Noting(KeyedProcessFunction):
 
 
 def ended(spark, folder: Path, sink: str):
-    """Run a query to its end; return what its functions noted until then."""
+    """Run a query to its end, and return its functions' notes until then."""
     events(spark).coalesce(1).write.parquet(str(folder / "in"))
     (folder / "notes").touch()
     rows = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
@@ -161,7 +161,7 @@ def ended(spark, folder: Path, sink: str):
         writer = writer.format(sink)
     pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
     noted = [line.split() for line in (folder / "notes").read_text().splitlines()]
-    return [sorted(pid for what, pid in noted if what == wanted) for wanted in ("open", "close")]
+    return [sorted(pid for what, pid in noted if what == method) for method in ("open", "close")]
 
 
 def raises(spark, text):
@@ -184,8 +184,8 @@ def test_a_keyed_and_an_async_level_in_batch_and_streaming(connect, tmp_path):
     right = Counter((n % 7, (n * 500 // 60_000 + 1) * 60_000) for n in range(1000))
     doubled = sorted((key, end, 2 * count) for (key, end), count in right.items())
     assert connect.run(batch) == doubled
-    found, metrics = connect.run(streaming, tmp_path)
-    assert found == [row for row in doubled if row[1] <= 499_500]
+    result, metrics = connect.run(streaming, tmp_path)
+    assert result == [row for row in doubled if row[1] <= 499_500]
     assert metrics and all({task.level for task in epoch} == {0, 1} for epoch in metrics)
 
 
@@ -205,11 +205,11 @@ def test_aggregates_of_columns(connect):
 
 
 def in_the_session(spark, folder: Path):
-    """What is around a streaming program in its session, and what the queries were started with."""
+    """Return the surroundings of a streaming program in its session, and the queries' start settings."""
     events(spark).where("at < 100000").coalesce(1).write.parquet(str(folder / "in"))
     df = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
     spark.conf.set("spark.sql.shuffle.partitions", "6")
-    spark.conf.set("spark.sql.maxPlanStringLength", "50")  # of the plan's text, by which a program is found in a view
+    spark.conf.set("spark.sql.maxPlanStringLength", "50")  # the plan's text, which identifies a program in a view
     settings = dict(spark.conf.getAll)
     result = program(spark, df)
     result.createOrReplaceTempView("counts")
@@ -229,18 +229,18 @@ def in_the_session(spark, folder: Path):
             conf["spark.sql.streaming.stateStore.providerClass"].rpartition(".")[2],
             active == [query.id],
         )
-    found = sorted(map(tuple, spark.sql("SELECT * FROM view").collect()))
-    return dict(spark.conf.getAll) == settings, started, found
+    rows = sorted(map(tuple, spark.sql("SELECT * FROM view").collect()))
+    return dict(spark.conf.getAll) == settings, started, rows
 
 
 def test_a_program_runs_in_the_users_session(connect, tmp_path):
-    restored, started, found = connect.run(in_the_session, tmp_path)
+    restored, started, result = connect.run(in_the_session, tmp_path)
     assert restored
     assert started == {
         "own": ("6", "HDFSBackedStateStoreProvider", True),
         "view": ("2", "RocksDBStateStoreProvider", True),
     }
-    assert found == [(key, 2 * count) for key, count in sorted(Counter(n % 7 for n in range(120)).items())]
+    assert result == [(key, 2 * count) for key, count in sorted(Counter(n % 7 for n in range(120)).items())]
 
 
 # -- batch: views and SQL --
@@ -268,7 +268,7 @@ def test_views_of_batch_programs(connect):
 
 
 class Hearing(StreamingQueryListener):
-    """Hears of each query by its run: also of those before, of which the last events may come late."""
+    """Receives events by run, including late events of earlier runs."""
 
     def __init__(self):
         self.records: Counter[str] = Counter()
@@ -312,7 +312,7 @@ EVEN = OutputTag("even")
 
 
 class Counts(KeyedProcessFunction):
-    """Emits key and number; even ones go to the side, too."""
+    """Emits key and number; even numbers also to the side output."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
@@ -352,10 +352,10 @@ def several_outputs(spark, folder: Path):
 
 
 def test_for_each_batch_with_several_outputs(connect, tmp_path):
-    ended, failure, found = connect.run(several_outputs, tmp_path)
+    ended, failure, result = connect.run(several_outputs, tmp_path)
     assert (ended, failure) == (True, "None")
-    assert found["tens"] == [(key, 10) for key in range(7)]
-    assert found["even"] == [(key, n) for key in range(7) for n in (2, 4, 6, 8, 10)]
+    assert result["tens"] == [(key, 10) for key in range(7)]
+    assert result["even"] == [(key, n) for key in range(7) for n in (2, 4, 6, 8, 10)]
 
 
 # -- pillarbox.start --
@@ -375,7 +375,7 @@ class Alarms(Counts):
 
 
 def looked_after(spark, folder: Path):
-    """Two runs of a query that ends by itself, and what is said to a changed program."""
+    """Two runs of a query that ends by itself, and the refusal of a changed program."""
 
     def writer(df, key):
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
@@ -389,38 +389,39 @@ def looked_after(spark, folder: Path):
         ends.append((query.awaitTermination(300), str(query.exception())))
     try:
         pillarbox.start(writer(files_of(spark, folder, 0), "at"), str(folder / "out"))
-        said = ""
+        message = ""
     except pillarbox.CheckpointMismatchError as error:
-        said = str(error)
+        message = str(error)
     rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
-    return ends, said, sorted(map(tuple, rows)), operated(spark, str(folder / "checkpoint"))
+    return ends, message, sorted(map(tuple, rows)), operated(spark, str(folder / "checkpoint"))
 
 
 def operated(spark, checkpoint):
-    """What can be seen of a checkpoint, and what is said to somebody who wants another parallelism."""
+    """Return the inspection of a checkpoint, and the error of another parallelism."""
     from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 
     state = pillarbox.read_state(spark, checkpoint, "alarms").selectExpr("key", "seen::long")
     (alarms,) = inspect_checkpoint(spark, checkpoint)["operators"]
     try:
         pillarbox.rescale(spark, checkpoint, 1)
-        said = ""
+        message = ""
     except pillarbox.ConfigurationError as error:
-        said = str(error)
-    return sorted(map(tuple, state.collect())), (alarms["uid"], alarms["keys"], alarms["states"]), said
+        message = str(error)
+    return sorted(map(tuple, state.collect())), (alarms["uid"], alarms["keys"], alarms["states"]), message
 
 
 def test_a_query_that_is_looked_after_and_looked_into(connect, tmp_path):
-    ends, said, rows, (state, alarms, said_of_rescale) = connect.run(looked_after, tmp_path)
+    ends, refusal, rows, (state, alarms, said_of_rescale) = connect.run(looked_after, tmp_path)
     assert ends == [(True, "None")] * 2
-    assert "the key was the column key BIGINT, and is the column at BIGINT" in said
+    assert "the key was the column key BIGINT, and is the column at BIGINT" in refusal
     assert [row for row in rows if row[1] > 0] == [(key, n) for key in range(7) for n in (1, 2, 3, 4)]
     assert {key for key, n in rows if n < 0} == set(range(7))
     assert state == [(key, 4) for key in range(7)]
     assert alarms == ("alarms", 7, {"seen": "value"})
-    assert "Spark Connect cannot spread the state of a checkpoint" in said_of_rescale
+    assert "Spark Connect cannot repartition the state of a checkpoint" in said_of_rescale
     assert (
-        "call pillarbox.rescale in a classic session of Spark 4.2 or newer, or 'pillarbox rescale'" in said_of_rescale
+        "call pillarbox.rescale in a classic session of Spark 4.2 or newer, or run 'pillarbox rescale'"
+        in said_of_rescale
     )
 
 
@@ -442,7 +443,7 @@ class AtTheEnd(KeyedProcessFunction):
 
 
 def stopped_and_drained(spark, folder: Path):
-    """A query is stopped with a savepoint, goes on, and is drained; the output so far, and what savepoints say."""
+    """Stop a query with a savepoint, continue it, and drain it. Return the output and the savepoints' content."""
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 
     def start(rows, **trigger):
@@ -456,25 +457,25 @@ def stopped_and_drained(spark, folder: Path):
     query = start(70, processingTime="0 seconds")
     query.processAllAvailable()
     pillarbox.stop_with_savepoint(query, str(folder / "first"))
-    found = [query.isActive, spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).count()]
+    results = [query.isActive, spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).count()]
     query = start(70, availableNow=True)
     query.awaitTermination()
     files_of(spark, folder, 7)  # so that there is input for the last epoch
     pillarbox.stop_with_savepoint(query, str(folder / "second"), drain=True, timeout=400)
     rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
     opened = [open_savepoint(spark, str(folder / name)) for name in ("first", "second")]
-    said = [
+    contents = [
         (each.manifest.drained, sorted(map(tuple, each.frame("counted").select("key", "seen").collect())))
         for each in opened
     ]
-    return found, sorted(map(tuple, rows)), said
+    return results, sorted(map(tuple, rows)), contents
 
 
 def test_stopped_with_a_savepoint_and_drained(connect, tmp_path):
-    found, rows, said = connect.run(stopped_and_drained, tmp_path)
-    assert found == [False, 0]
+    result, rows, contents = connect.run(stopped_and_drained, tmp_path)
+    assert result == [False, 0]
     assert rows == [(key, 21) for key in range(7)]
-    assert said == [(False, [(key, 10) for key in range(7)]), (True, [(key, 21) for key in range(7)])]
+    assert contents == [(False, [(key, 10) for key in range(7)]), (True, [(key, 21) for key in range(7)])]
 
 
 @pytest.mark.parametrize("case", on("connect"))
@@ -497,8 +498,8 @@ async def at(row):
 def limited(spark, **limits):
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
     rows = env.from_dataframe(spark.range(60)).key_by("id")
-    made = rows.map_async(at, "id LONG, at DOUBLE", budgets=[Budget("service", requests=40, **limits)])
-    return sorted(row.at for row in made.to_dataframe().collect())
+    limited_rows = rows.map_async(at, "id LONG, at DOUBLE", budgets=[Budget("service", requests=40, **limits)])
+    return sorted(row.at for row in limited_rows.to_dataframe().collect())
 
 
 def test_budgets_are_static_shares_and_ceilings_are_refused(connect):
@@ -506,5 +507,5 @@ def test_budgets_are_static_shares_and_ceilings_are_refused(connect):
     assert len(times) == 60
     # Two tasks at a time, each with half of the limit, and another request; some are late by 40 ms.
     assert max(bisect_left(times, first + 1) - index for index, first in enumerate(times)) <= 40 * 1.04 + 2
-    with pytest.raises(RaisedInTheClient, match="budget 'service' has a ceiling, which the driver keeps"):
+    with pytest.raises(RaisedInTheClient, match="budget 'service' has a ceiling, which only the driver can enforce"):
         connect.run(partial(limited, ceiling=(5, "1 day")))

@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def shown(spark: Any, folder: Path) -> dict[str, Any]:
-    """Run a query; return what the dashboard tells of it, of one of its keys, and of it after its end."""
+    """Run a query, and return the dashboard's data: of it, of one of its keys, and after its end."""
     from pillarbox_tools.watching.stored import stored_snapshot
 
     inbox = Inbox(folder / "payments")
@@ -48,13 +48,13 @@ def shown(spark: Any, folder: Path) -> dict[str, Any]:
         "view": view,
         "life": life,
         "entries": entries,
-        "stored": (stored.run.status, sum(each.rows for each in stored.run.moments)),
+        "stored": (stored.run.status, sum(moment.rows for moment in stored.run.moments)),
     }
 
 
 def test_the_dashboard_runs_in_the_client(connect: Any, tmp_path: Path) -> None:
-    found = connect.run(shown, tmp_path)
-    view = found["view"]
+    result = connect.run(shown, tmp_path)
+    view = result["view"]
     assert (view["name"], view["rows"], view["stages"]) == ("by Connect", 71, [])
     source, keyed = view["plan"]["vertices"]
     assert (source["run"]["operators"][0][0], keyed["run"]["operators"][0][0], keyed["run"]["keys"]) == (
@@ -63,6 +63,6 @@ def test_the_dashboard_runs_in_the_client(connect: Any, tmp_path: Path) -> None:
         7,
     )
     assert view["settings"]["parallelism"] == "2"
-    assert {each["name"]: each["value"] for each in found["life"]["state"]}["seen"] == "10"
-    assert [each["status"] for each in found["entries"]] == ["stopped"]
-    assert found["stored"] == ("stopped", 71)
+    assert {each["name"]: each["value"] for each in result["life"]["state"]}["seen"] == "10"
+    assert [each["status"] for each in result["entries"]] == ["stopped"]
+    assert result["stored"] == ("stopped", 71)

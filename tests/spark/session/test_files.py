@@ -20,8 +20,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[HadoopFolder, DataFrameFolder])
 def folder(request: pytest.FixtureRequest, spark: SparkSession, path: Path) -> Folder:
-    made: Folder = request.param(spark, str(path))
-    return made
+    created_folder: Folder = request.param(spark, str(path))
+    return created_folder
 
 
 def test_a_folder_that_is_not_there_has_no_files(folder: Folder) -> None:

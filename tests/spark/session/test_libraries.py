@@ -1,4 +1,4 @@
-"""What libraries do to a process, on Spark and on Spark Connect: the same table as without Spark."""
+"""Effects of libraries on a process, on Spark and on Spark Connect: the same table as without Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {"workers": {MODE: "off"}, "shared homes": {MODE: "fork", MOST: "2"}}
 
 
 class UsesAll(KeyedProcessFunction):
-    """Does for each key what the entry of this number says."""
+    """Runs the table entry of each key's number."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -52,8 +52,8 @@ def outcomes(spark: Any, folder: str, place: str, numbers: list[int]) -> list[tu
         writer = used.to_dataframe("name STRING, works BOOLEAN").writeStream.format("parquet")
         writer = writer.option("path", str(home / "out")).option("checkpointLocation", str(home / "checkpoint"))
         pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
-        found = spark.read.schema("name STRING, works BOOLEAN").parquet(str(home / "out")).collect()
-        return [(row.name, row.works) for row in found]
+        results = spark.read.schema("name STRING, works BOOLEAN").parquet(str(home / "out")).collect()
+        return [(row.name, row.works) for row in results]
     finally:
         for name in SETTINGS.get(place, {}):
             spark.conf.unset(name)
@@ -61,7 +61,7 @@ def outcomes(spark: Any, folder: str, place: str, numbers: list[int]) -> list[tu
 
 @pytest.fixture
 def workers(tmp_path: Path, workers_python: str) -> Iterator[ConnectClient]:
-    """A server with workers of its own, which functions change."""
+    """A server with its own workers, which functions change."""
     (tmp_path / "server").mkdir()
     client = ConnectClient(tmp_path / "server", python=workers_python)
     yield client
@@ -80,7 +80,7 @@ def test_the_table(place: str, request: pytest.FixtureRequest, tmp_path: Path) -
             return function(session, *args)
 
     works = [number for number, entry in enumerate(TABLE) if entry.in_place(place) == WORKS]
-    # Those that fail come first: Spark notices no worker's end while processes that it has forked have its connection.
+    # Failing entries first: Spark does not notice a worker's end while its forked children have its connection.
     for number in {*range(len(TABLE))} - {*works}:
         (tmp_path / str(number)).mkdir()
         with pytest.raises(Exception) as raised:
@@ -90,5 +90,5 @@ def test_the_table(place: str, request: pytest.FixtureRequest, tmp_path: Path) -
         ends = "os._exit" in TABLE[number].name and place == "workers"
         assert ("crashed" if ends else TABLE[number].error) in text, TABLE[number].name
     (tmp_path / "works").mkdir()
-    found = run(outcomes, str(tmp_path / "works"), place, works)
-    assert sorted(found) == sorted((TABLE[number].name, True) for number in works for _ in range(EPOCHS))
+    result = run(outcomes, str(tmp_path / "works"), place, works)
+    assert sorted(result) == sorted((TABLE[number].name, True) for number in works for _ in range(EPOCHS))

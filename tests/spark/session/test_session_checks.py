@@ -1,4 +1,4 @@
-"""What must be installed and set, and what is said when it is not."""
+"""Requirements and settings, and errors if they are missing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
     venv.create(tmp_path / "other", with_pip=False, symlinks=True)
     other = tmp_path / "other" / "bin" / "python"
     assert other.resolve() == Path(sys.executable).resolve()
-    with pytest.raises(ConfigurationError, match=f"workers run {other}, this program runs {sys.executable}: put os.en"):
+    with pytest.raises(
+        ConfigurationError, match=f"workers run {other}, and this program runs {sys.executable}: set os.en"
+    ):
         requirements.check_python(str(other))
     requirements.check_python(sys.executable)
     alias = tmp_path / "python3"
@@ -100,7 +102,7 @@ def test_workers_without_a_daemon_are_refused():
 
 
 def test_push_based_shuffle_is_refused():
-    """Spark does not compare there what a task sends that runs again."""
+    """With it, Spark does not compare the output of a repeated task."""
     with pytest.raises(ConfigurationError, match=r"spark\.shuffle\.push\.enabled is true: where an executor is lost"):
         requirements.check_requirements(FakeSession(spark__shuffle__push__enabled="true"), streaming=True)  # type: ignore[arg-type]
     requirements.check_requirements(FakeSession(spark__shuffle__push__enabled="true"), streaming=False)  # type: ignore[arg-type]
@@ -142,7 +144,7 @@ BY_CORES = "by the cluster's cores"
         ({"spark__master": "yarn"}, 16, "as nobody knows the cluster's cores"),
         ({"spark__master": "yarn", "spark__executor__instances": "3", "spark__executor__cores": "2"}, 6, BY_CORES),
         ({"spark__master": "k8s", "spark__default__parallelism": "5"}, 5, BY_CORES),
-        # Two of three executors have come.
+        # Two of three executors have registered.
         (
             {
                 "spark__master": "k8s",

@@ -1,4 +1,4 @@
-"""State of the user's own ``StatefulProcessor`` in the query of a program."""
+"""State of a user's ``StatefulProcessor`` in a program's query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 
 class Logs(StatefulProcessor):
-    """It calls its state as pillarbox calls that of a task."""
+    """Its state has the name of pillarbox's task state."""
 
     def init(self, handle: Any) -> None:
         self.log = handle.getValueState("log", "n LONG")

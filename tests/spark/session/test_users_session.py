@@ -106,7 +106,7 @@ def test_a_batch_needs_no_state_store_and_keeps_its_parallelism(user):
     plans = [str(df._jdf.queryExecution()) for df in (result, streaming)]
     assert ["TransformWithState" in plan for plan in plans] == [False, True]
     assert "StateStore" not in plans[0]
-    # Nothing merges partitions that were asked for, and each subtask has one of its own.
+    # Requested partitions are not merged, and each subtask has its own.
     assert result.select(F.spark_partition_id().alias("p")).agg(F.count_distinct("p")).first()[0] == 5
     assert result.rdd.getNumPartitions() == 5
 
@@ -185,7 +185,7 @@ def test_spark_s_own_state_before_a_program(user, files, tmp_path):
     windows = minutes(files).groupBy(F.window("at", "1 minute"), "key").count()
     writer = counts(windows.select("key")).writeStream.format("memory").queryName("before_a_program")
     to_the_end(writer, tmp_path / "checkpoint")
-    # A window of Spark's comes out when the watermark has passed its end: that of the last two minutes has not.
+    # Spark emits a window when the watermark has passed its end: not for the last two minutes.
     assert finals(user.table("before_a_program").collect()) == dict.fromkeys(range(5), 1)
 
 
@@ -194,13 +194,13 @@ def test_spark_s_own_state_behind_a_program(user, files, tmp_path):
     windows = minutes(counts(files)).groupBy(F.window("at", "1 minute"), "key").agg(F.count("n").alias("n"))
     writer = windows.writeStream.format("memory").queryName("behind_a_program").outputMode("update")
     to_the_end(writer, tmp_path / "checkpoint")
-    found = finals(user.table("behind_a_program").collect())
-    # Rows of minutes that are over when the second file comes are late for Spark.
-    assert found.keys() == EXPECTED.keys() and all(found[key] == EXPECTED[key] for key in (5, 6))
+    rows = finals(user.table("behind_a_program").collect())
+    # Rows of past minutes in the second file are late for Spark.
+    assert rows.keys() == EXPECTED.keys() and all(rows[key] == EXPECTED[key] for key in (5, 6))
 
 
 def test_each_query_starts_with_its_own_settings(user, files, tmp_path):
-    """And what the user has set is put back."""
+    """And the user's settings are restored."""
     user.conf.set("spark.sql.shuffle.partitions", "6")
     user.conf.set(_PROVIDER, _HDFS)
     user.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "1000000")
@@ -221,19 +221,22 @@ def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
     left, right = counts(files, 2), counts(files, 2)
     left.createOrReplaceTempView("lefts")
     both = user.sql("SELECT key FROM lefts").unionAll(right.select("key"))
-    found = programs_of(both)
-    assert [program.parallelism for program in found] == [2, 2]
-    assert len({program.id for program in found}) == 2
-    assert all(program.facts.begins is None for program in found)
+    result = programs_of(both)
+    assert [program.parallelism for program in result] == [2, 2]
+    assert len({program.id for program in result}) == 2
+    assert all(program.facts.begins is None for program in result)
     assert programs_of(files.groupBy("key").count()) == []
     assert programs_of(left.writeStream) == programs_of(left)
     frame = counts(files, 2)
     registry._newest.clear()
-    with pytest.raises(ProgramError, match="was planned by another process, or too long ago: call to_dataframe"):
+    with pytest.raises(
+        ProgramError,
+        match="another process planned a program of the query, or it was planned too long ago: call to_dataframe",
+    ):
         programs_of(frame)
-    assert programs_of(both) == found, "of programs that are in use none is forgotten"
+    assert programs_of(both) == result, "of programs that are in use none is forgotten"
     other = counts(files, 3).select("key")
-    with pytest.raises(ProgramError, match="the query holds programs of parallelism 2 and 3: the state"):
+    with pytest.raises(ProgramError, match="the query contains programs of parallelism 2 and 3, and"):
         both.unionAll(other).writeStream.format("noop").start()
 
 
@@ -294,7 +297,7 @@ def test_names_with_dots_and_backticks(user, files, tmp_path):
     outputs = {"an.output": (rows, columns), "a `quoted` one": (rows, columns), "__pillarbox_report": (rows, columns)}
     to_the_end(env.for_each_batch(write, outputs), tmp_path / "several")
     expected = sorted((i % 7, i % 7) for i in range(100))
-    assert {name: sorted(found) for name, found in read.items()} == dict.fromkeys(outputs, expected)
+    assert {name: sorted(result) for name, result in read.items()} == dict.fromkeys(outputs, expected)
     read.clear()
     to_the_end(env.for_each_batch(write, {"one.output": (rows, columns)}), tmp_path / "one")
     assert sorted(read["one.output"]) == expected
@@ -302,9 +305,9 @@ def test_names_with_dots_and_backticks(user, files, tmp_path):
 
 def test_doubled_names_are_refused(user):
     env = StreamExecutionEnvironment.get_execution_environment(user)
-    with pytest.raises(ProgramError, match=r"from_dataframe\(\): 2 columns are called 'key'"):
+    with pytest.raises(ProgramError, match=r"from_dataframe\(\): 2 columns have the name 'key'"):
         env.from_dataframe(numbers(user).select("key", "key"))
-    with pytest.raises(ProgramError, match="output 'output': 2 columns are called 'id'"):
+    with pytest.raises(ProgramError, match="output 'output': 2 columns have the name 'id'"):
         env.from_dataframe(numbers(user)).map(lambda row: (1, 2.0)).to_dataframe("id LONG, id DOUBLE")
 
 
@@ -323,14 +326,14 @@ def test_a_function_may_leave_a_batch_unread(user, files, tmp_path):
 
 
 def test_spark_compares_the_output_of_tasks_that_run_again(user, files, tmp_path):
-    """Spark 4.1 has to be told, and whoever wants it otherwise would lose records."""
+    """Spark 4.1 needs a setting for it; without it, records would be lost."""
     user.conf.set(SHUFFLE_CHECKSUMS, "false")
     user.conf.set(SHUFFLE_RETRY, "false")
     seen = []
     writer = counts(files).writeStream
     writer = writer.foreachBatch(lambda batch, number: seen.append((batch.count(), batch.sparkSession.conf.getAll)))
     to_the_end(writer, tmp_path / "checkpoint")
-    assert [(told[SHUFFLE_CHECKSUMS], told[SHUFFLE_RETRY]) for _, told in seen] == [("true", "true")] * 2
+    assert [(settings[SHUFFLE_CHECKSUMS], settings[SHUFFLE_RETRY]) for _, settings in seen] == [("true", "true")] * 2
 
 
 def test_naive_datetimes_are_in_the_time_zone_of_the_programs_session(spark, user):

@@ -1,4 +1,4 @@
-"""What the processes that Spark starts must have installed: a keyed program needs no more than Spark's own API does."""
+"""Requirements of Spark's processes: a keyed program needs the same packages as Spark's own API."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def run_without(blocked: set[str], code: str) -> list[str]:
 
 
 def test_a_keyed_program_runs_without_the_libraries_of_others():
-    said = run_without({"cachetools", "cloudpickle", "grpc", "uvloop", "zstandard"}, KEYED)
-    assert said == ["[(1, 1), (1, 2), (2, 1)]"]
+    output = run_without({"cachetools", "cloudpickle", "grpc", "uvloop", "zstandard"}, KEYED)
+    assert output == ["[(1, 1), (1, 2), (2, 1)]"]
 
 
 def test_the_states_are_declared_where_pillarbox_is_not():
@@ -91,5 +91,7 @@ def test_the_states_are_declared_where_pillarbox_is_not():
 @pytest.mark.parametrize(("name", "option"), [("cachetools", "cache")])
 def test_a_library_that_an_option_needs_is_named(monkeypatch, name, option):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigurationError, match=f"^{option} of async I/O needs {name}, .*: pip install {name} where"):
+    with pytest.raises(
+        ConfigurationError, match=f"^{option} of async I/O needs {name}, .*: run pip install {name} for"
+    ):
         import_library(name, option)

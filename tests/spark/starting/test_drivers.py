@@ -113,16 +113,16 @@ def test_one_error_at_a_look_is_not_the_end_of_a_query(
     assert failed.wait(60)
     inbox.put(("a", 1, 1))
     query.processAllAvailable()
-    known = watched_query(query, "the test")
+    watched = watched_query(query, "the test")
     last = query.lastProgress
     assert last is not None
-    while (newest := known.snapshot().newest) is None or newest.number < last["batchId"]:
+    while (newest := watched.snapshot().newest) is None or newest.number < last["batchId"]:
         time.sleep(0.05)
-    assert known.snapshot().run.status == "running"
+    assert watched.snapshot().run.status == "running"
     query.stop()
     query.awaitTermination()
-    assert known.snapshot().run.status == "stopped"
-    assert [each.getMessage() for each in caplog.records if "is read again" in each.getMessage()] != []
+    assert watched.snapshot().run.status == "stopped"
+    assert [record.getMessage() for record in caplog.records if "is read again" in record.getMessage()] != []
 
 
 def test_a_hook_that_hangs_holds_up_neither_the_query_nor_its_end(
@@ -141,7 +141,7 @@ def test_a_hook_that_hangs_holds_up_neither_the_query_nor_its_end(
         query = pillarbox.start(writer(spark, inbox, tmp_path / "checkpoint").trigger(availableNow=True))
         query.awaitTermination()
         assert hung.is_set() and query.exception() is None
-        assert "has not finished within 5 seconds of its end" in caplog.text
+        assert "did not finish within 5 seconds after the query's end" in caplog.text
         started = find(query)
         assert started is not None and started.is_closed, "its functions are closed"
     finally:
@@ -165,5 +165,5 @@ def test_an_error_of_a_hook_is_logged_once(
         time.sleep(0.05)
     query.stop()
     query.awaitTermination()
-    warnings = [each for each in caplog.records if "the tools have a defect" in each.getMessage()]
-    assert [each.levelname for each in warnings].count("WARNING") == 1
+    warnings = [record for record in caplog.records if "the tools have a defect" in record.getMessage()]
+    assert [warning.levelname for warning in warnings].count("WARNING") == 1

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 RESCALES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
-# A program that never ends by itself. Its second epoch goes on until there is a file "go"; files tell how far it is.
+# A program that never ends by itself. Its second epoch runs until the file "go" exists; files have its progress.
 SERVICE = """
 import signal, sys, time
 from pathlib import Path
@@ -99,7 +99,7 @@ def said(folder: Path, process: subprocess.Popen[bytes]) -> tuple[int, str, str]
 
 @pytest.mark.long("a driver of its own; runtime/queries/test_run.py has signals, and test_stop.py stops a query")
 def test_a_service_ends_in_good_order_at_a_signal(spark, workers_python, tmp_path):
-    """Nothing is begun and not committed, functions are closed, and nothing is said of errors."""
+    """All epochs are committed, functions are closed, and no errors are logged."""
     process = service(tmp_path, workers_python, "pillarbox.run(query, grace='5 minutes')")
     wait_for(tmp_path / "begun", process)
     process.send_signal(signal.SIGTERM)
@@ -118,7 +118,7 @@ def test_a_service_ends_in_good_order_at_a_signal(spark, workers_python, tmp_pat
 
 @pytest.mark.long("a service that a signal ends says nothing either")
 def test_a_script_that_ends_with_its_query_says_nothing_of_errors(workers_python, tmp_path):
-    """Also one that looks at the query by itself; its functions are closed before Spark goes."""
+    """Also a script that polls the query itself; its functions are closed before Spark ends."""
     (tmp_path / "go").touch()
     wait, writer = "while query.isActive: time.sleep(0.05)", "writer.trigger(availableNow=True)"
     process = service(tmp_path, workers_python, wait, writer)
@@ -171,9 +171,9 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
     add(spark, tmp_path)
     while not (tmp_path / "begun").exists():
         time.sleep(0.05)
-    told: list[str] = []
+    messages: list[str] = []
     asking = threading.Thread(
-        target=stop_query, args=(spark, checkpoint), kwargs={"timeout": 400, "notify": told.append}
+        target=stop_query, args=(spark, checkpoint), kwargs={"timeout": 400, "notify": messages.append}
     )
     asking.start()
     while query.isActive and asking.is_alive():
@@ -183,7 +183,7 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
     query.awaitTermination()
     assert epochs(tmp_path / "checkpoint") == (1, 1)
     asking.join()
-    assert told[0] == "waiting for the query's driver to take the request" and query.exception() is None
+    assert messages[0] == "waiting for the query's driver to accept the request" and query.exception() is None
     if RESCALES:
         assert pillarbox.rescale(spark, checkpoint, 2)
 
@@ -210,7 +210,7 @@ def test_what_the_command_prints_of_a_query_that_it_has_stopped(spark, tmp_path,
     assert result.stdout == f"{checkpoint}: the query is stopped after epoch 0\n", result.output
     assert not query.isActive
     result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint])
-    assert result.stderr == "an earlier call has asked for it, and it is done\n"
+    assert result.stderr == "an earlier command has requested it, and it is done\n"
     add(spark, tmp_path)
     query = start(spark, tmp_path)
     while not (tmp_path / "begun").exists():
@@ -235,7 +235,7 @@ def test_available_now_ends_between_epochs_where_the_clock_counts(spark, tmp_pat
 
 
 def test_an_epoch_that_is_being_planned_is_run_and_committed(spark, tmp_path):
-    """Spark drops an epoch if it is told between its beginning and the end of its planning that no more are to come."""
+    """Spark drops an epoch if it is told during planning that no more are to follow."""
     (tmp_path / "go").touch()
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1)

@@ -55,7 +55,7 @@ class Query:
         pillarbox.start(writer).awaitTermination()
 
     def forget_last_commit(self) -> int:
-        """Leave what a driver leaves that is killed between the two commits; return the number of the epoch."""
+        """Restore the state of a driver that was killed between the two commits; return the epoch's number."""
         commits = self.checkpoint / "commits"
         last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
         for name in (str(last), f".{last}.crc"):
@@ -81,7 +81,7 @@ def rows_in(query: Query) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("epochs", [pytest.param(2, marks=_ENTRY), 3], ids=["entry", "compact"])
 def test_a_file_sink_that_has_the_epoch_already(query: Query, epochs: int) -> None:
-    """It skips the epoch, whose state is that of the first run."""
+    """It skips the epoch, whose state is the first run's."""
 
     def writer() -> Any:
         return query.writer().format("parquet").option("path", query.output).partitionBy("k")
@@ -118,27 +118,27 @@ def test_state_files_have_format_1_whatever_the_session_says(query: Query) -> No
     ids=["skips the writing", "returns early"],
 )
 def test_a_function_that_knows_its_batches(query: Query, reads: bool) -> None:
-    known: dict[int, list[tuple[str, int]]] = {}
+    batches: dict[int, list[tuple[str, int]]] = {}
 
     def write(batch: DataFrame, number: int) -> None:
-        if number in known and not reads:
+        if number in batches and not reads:
             return
         batch.persist()
         rows = [(row.k, row.n) for row in batch.collect()]
         batch.unpersist()
-        known.setdefault(number, rows)
+        batches.setdefault(number, rows)
 
     query.put("ab", "a")
     query.run(query.writer().foreachBatch(write))
     query.forget_last_commit()
     query.put("ab")
     query.run(query.writer().foreachBatch(write))
-    assert sorted(row for rows in known.values() for row in rows) == EXPECTED
+    assert sorted(row for rows in batches.values() for row in rows) == EXPECTED
 
 
 @pytest.mark.long("the test before reads an interrupted batch")
 def test_an_interrupted_batch_is_computed_once_however_often_it_is_read(query: Query) -> None:
-    """Rows that each have a number of their own tell how often they were computed."""
+    """Rows with unique numbers show how often they were computed."""
     seen: list[list[Any]] = []
 
     def write(batch: DataFrame, number: int) -> None:

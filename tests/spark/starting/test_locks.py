@@ -1,4 +1,4 @@
-"""The locks of the process: several threads plan, start, read and write, and none waits for ever."""
+"""The locks of the process: several threads plan, start, read and write without deadlock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.starting import first_epoch
 
 pytestmark = pytest.mark.spark
 
-# Whoever waits longer than this waits for ever.
+# A longer wait counts as a deadlock.
 DEADLOCKED = 300.0
 
 

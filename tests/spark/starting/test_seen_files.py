@@ -1,4 +1,4 @@
-"""The files that a path with wildcards finds, of which there are many in a few folders, with names of every kind."""
+"""Files found by a wildcard path: many, in a few folders, with names of every kind."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from pillarbox._runtime.spark.starting import seen_files
-from pillarbox._runtime.spark.starting.seen_files import glob_of
+from pillarbox._runtime.spark.savepoint import seen_files
+from pillarbox._runtime.spark.savepoint.seen_files import glob_of
 
 pytestmark = pytest.mark.spark
 
@@ -25,5 +25,5 @@ def test_exactly_the_files_that_were_read_are_found(spark, tmp_path, monkeypatch
     for seen in (there[::2], there[1::3], there[:1], [there[0], there[-1]]):
         read = spark.read.schema("value STRING").option("recursiveFileLookup", "true")
         gone = tmp_path / "[root], {a}" / "in" / "gone"
-        found = read.text(glob_of([f"file://{path}" for path in [*seen, gone / "a", gone / "b"]])).inputFiles()
-        assert sorted(unquote(path.removeprefix("file://")) for path in found) == sorted(map(str, seen))
+        result = read.text(glob_of([f"file://{path}" for path in [*seen, gone / "a", gone / "b"]])).inputFiles()
+        assert sorted(unquote(path.removeprefix("file://")) for path in result) == sorted(map(str, seen))

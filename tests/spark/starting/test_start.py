@@ -75,8 +75,8 @@ def home(spark: SparkSession, tmp_path: Path) -> Iterator[Home]:
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
     end = time.monotonic() + 300
     while time.monotonic() < end:
-        if found := condition():
-            return found
+        if result := condition():
+            return result
         time.sleep(0.05)
     raise AssertionError(f"it did not come: {what}")
 
@@ -151,7 +151,7 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     query = home.writer(program(home, Sum(), key="shop")).start()
     with pytest.raises(Exception, match="the key was the column card STRING"):
         query.awaitTermination()
-    # What may be another key is let in, with a warning.
+    # A possibly different key is accepted with a warning.
     run(home.writer(program(home, Sum(), key=lambda row: row.card)))
     (warning,) = [record for record in caplog.records if "the key was the column card" in record.getMessage()]
     assert warning.levelname == "WARNING"
@@ -161,7 +161,7 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.long("four queries; runtime/changes refuses changed programs")
 @pytest.mark.usefixtures("one_attempt")
 def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
-    """Also where no description was written before: the query was started by Spark's own start()."""
+    """Also without an earlier description: the query was started by Spark's own start()."""
     home.put({"card": "a", "shop": "s", "amount": 1})
     query = home.writer(program(home, Sum())).start()
     query.awaitTermination()
@@ -178,7 +178,7 @@ def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
 @pytest.mark.long("four queries; the first test refuses changed programs on Spark, runtime/changes has all")
 @pytest.mark.usefixtures("one_attempt")
 def test_batches_of_a_plain_start_are_those_of_its_program(home: Home) -> None:
-    """A program that failed in its first batch is not the one that committed it, started by Spark's own start()."""
+    """A program that failed in its first batch did not commit it; Spark's own start() did."""
     home.put({"card": "a", "shop": "s", "amount": 1})
     query = pillarbox.start(home.writer(program(home, Sum(), key=lambda row: 1 // 0)))
     with pytest.raises(Exception, match="ZeroDivisionError"):
@@ -192,15 +192,15 @@ def test_batches_of_a_plain_start_are_those_of_its_program(home: Home) -> None:
 
 
 def test_a_description_that_is_half_written_is_none(home: Home) -> None:
-    """A driver died over it, on a file system of any kind: what was noted before holds."""
+    """The driver died while writing it, on any file system: the earlier note holds."""
     home.put({"card": "a", "shop": "s", "amount": 1})
     run(home.writer(program(home, Sum())))
     folder = Path(home.checkpoint, "pillarbox")
     (whole,) = (text for path in folder.glob("*.txt") if "programs" in (text := path.read_text()))
     later = whole.replace('"number": 1', '"number": 2').replace("card", "shop")
-    for place in (folder / "_temporary" / "0" / "part-0.txt", folder / "part-0.txt", folder / f".{'0' * 32}.txt.tmp"):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(later[: len(later) // 2])
+    for file in (folder / "_temporary" / "0" / "part-0.txt", folder / "part-0.txt", folder / f".{'0' * 32}.txt.tmp"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(later[: len(later) // 2])
     with pytest.raises(CheckpointMismatchError, match="the key was the column card"):
         pillarbox.start(home.writer(program(home, Sum(), key="shop")))
     home.put({"card": "a", "shop": "s", "amount": 2})
@@ -209,11 +209,11 @@ def test_a_description_that_is_half_written_is_none(home: Home) -> None:
 
 
 def test_available_now_ends_with_timers_that_are_due(home: Home) -> None:
-    """Those of an hour later stay; the next run goes on."""
+    """Timers of an hour later stay; the next run continues."""
     home.put({"card": "a", "amount": 1}, {"card": "b", "amount": 2})
     home.put({"card": "a", "amount": 3})
     query = run(home.writer(program(home, Soon())))
-    # The files come in either order.
+    # The files are read in either order.
     sums = [row for row in home.rows if "timer" not in row[0]]
     assert len(sums) == 3 and {("a", 4), ("b", 2)} < set(sums)
     assert {("timer of a", 4), ("timer of b", 2)} <= set(home.rows)

@@ -47,7 +47,7 @@ class Later(KeyedProcessFunction):
 
 
 class Home:
-    """A folder with a source, a checkpoint, and all that came out of each micro-batch."""
+    """A folder with a source, a checkpoint, and each micro-batch's output."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self.spark = spark
@@ -76,7 +76,7 @@ class Home:
         self.records += rows
 
     def everything(self) -> Counter[Any]:
-        """What comes out when event time has ended."""
+        """Return the expected output at the end of event time."""
         windows = Counter(f"{key} in {at // 10_000 * 10_000}" for key, at in self.records)
         return Counter([*windows.items(), *((f"{key} at {at}", 1) for key, at in self.records)])
 
@@ -136,7 +136,7 @@ def test_a_last_epoch_that_has_no_input_and_one_that_is_run_again(spark, tmp_pat
     query.processAllAvailable()
     with monkeypatch.context() as patch:
         patch.setattr(stop_module, "_TRY_EVERY", 1_000)  # it tries once, and has no time to try again
-        with pytest.raises(SavepointError, match="there was no input for the last epoch within the timeout") as caught:
+        with pytest.raises(SavepointError, match="no input arrived for the last epoch within the timeout") as caught:
             stop_with_savepoint(query, f"{tmp_path}/second", drain=True, timeout=400)
     assert "The query is stopped, and no savepoint was written" in str(caught.value)
     assert not query.isActive and not (tmp_path / "second").exists()
@@ -156,13 +156,13 @@ def test_a_last_epoch_that_has_no_input_and_one_that_is_run_again(spark, tmp_pat
     assert Counter(home.out[last]) == Counter(fired) and fired
     with caplog.at_level(logging.WARNING, "pillarbox"):
         home.start().stop()
-    assert "was drained: event time has ended in it" in caplog.text
+    assert "was drained, which ended its event time" in caplog.text
 
 
 @pytest.mark.long("one program is drained in the first test")
 @pytest.mark.usefixtures("quick")
 def test_several_programs_in_one_query_are_drained_each_at_its_input(spark, tmp_path):
-    """The one has input for its last epoch long before the other."""
+    """One program has input for its last epoch long before the other."""
     out: list[Any] = []
 
     def add(name: str, key: int) -> None:
@@ -187,7 +187,7 @@ def test_several_programs_in_one_query_are_drained_each_at_its_input(spark, tmp_
         return query
 
     same, directory = start("later", "later"), str(tmp_path / "savepoint")
-    with pytest.raises(SavepointError, match="holds several programs that have an operator 'later', and a savepoint"):
+    with pytest.raises(SavepointError, match="contains several programs with an operator 'later', and a savepoint"):
         stop_with_savepoint(same, directory)
     with pytest.raises(CheckpointMismatchError, match="several programs of the query have an operator 'later'"):
         pillarbox.savepoint(spark, str(tmp_path / "later-later"), directory)

@@ -1,4 +1,4 @@
-"""A query that was stopped between two micro-batches: what is due since then comes without any input."""
+"""A query that was stopped between two micro-batches: work that became due is done without input."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_function_may_read_a_part_of_its_batch(query: Query, caplog: pytest.Lo
             query.run(write)
         warnings = [record.getMessage() for record in caplog.records if "foreachBatch" in record.getMessage()]
         [warning] = warnings
-        assert "write() has read only a part of batch 1," in warning and "env.for_each_batch()" in warning
+        assert "write() read only a part of batch 1," in warning and "env.for_each_batch()" in warning
         requests = query.requests()
         assert requests.pop(1) <= 3 * _KEYS
         assert requests.pop(5) <= _KEYS

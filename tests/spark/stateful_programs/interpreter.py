@@ -1,6 +1,6 @@
-"""Programs drawn at random, in the columns of rows, and processors that run them: on Spark and on pillarbox.
+"""Random programs in the columns of rows, and processors that run them: on Spark and on pillarbox.
 
-Each key is a program of its own. A row has calls of states and timers, as JSON; its results are emitted. So one query
+Each key is a separate program. A row has calls of states and timers, as JSON; their results are emitted. So one query
 runs as many programs as it has keys.
 """
 
@@ -54,7 +54,7 @@ def draw_calls(draw: random.Random, most: int, *, timers: bool) -> str:
 
 
 def draw_rows(seed: int, programs: int, batches: int, *, timers: bool) -> list[list[dict[str, Any]]]:
-    """Return the rows of each micro-batch: some of them late, some at the very watermark.
+    """Return the rows of each micro-batch: some of them late, some at the very watermark. The first key is null.
 
     Args:
         timers: whether calls of timers are drawn. (Without a time mode, Spark's worker dies of ``listTimers``.)
@@ -69,7 +69,7 @@ def draw_rows(seed: int, programs: int, batches: int, *, timers: bool) -> list[l
                 micros = draw.choice([0, 0, 500])
                 rows[-1].append(
                     {
-                        "k": f"p{program}",
+                        "k": f"p{program}" if program else None,
                         "t": f"{datetime.fromtimestamp(second, timezone.utc):%Y-%m-%dT%H:%M:%S}.{micros:06}Z",
                         "n": number,
                         "calls": draw_calls(draw, 6, timers=timers),
@@ -110,11 +110,11 @@ def _tuples(argument: Any) -> Any:
 
 
 class Interpreter(StatefulProcessor):
-    """Runs the calls of rows, and those for timers.
+    """Runs the calls of rows and of timers.
 
     Args:
         ttl: the time-to-live of the states (ms), or None.
-        by_clock: whether timers follow the clock: then times are told as differences to it.
+        by_clock: whether timers follow the clock: then times are relative to it.
     """
 
     def __init__(self, ttl: int | None = None, *, by_clock: bool = False) -> None:
@@ -153,7 +153,7 @@ class Interpreter(StatefulProcessor):
             return outcome(getattr(self.states[state], method), *map(_tuples, arguments))
         at = base + 1000 * arguments[0] * (3600 if self.by_clock else 1)
         if method == "list":
-            return outcome(lambda: iter([self.shown_time(each, base) for each in self.handle.listTimers()]))
+            return outcome(lambda: iter([self.shown_time(timer, base) for timer in self.handle.listTimers()]))
         return outcome(getattr(self.handle, f"{method}Timer"), at)
 
     def shown_time(self, time: int, base: int) -> int:
@@ -184,19 +184,19 @@ def run_with_state(key, frames, state):
     for frame in frames:
         for row in frame.itertuples():
             calls += [(call, row.t.tz_localize("UTC")) for call in json.loads(row.calls)]
-    said = []
+    outcomes = []
     for (name, method, *arguments), t in calls:
         if name == "timer" and method != "list":
-            said.append(outcome(state.setTimeoutTimestamp, int(t.timestamp() * 1000) + 1000 * arguments[0]))
+            outcomes.append(outcome(state.setTimeoutTimestamp, int(t.timestamp() * 1000) + 1000 * arguments[0]))
         elif method in ("clear", "put"):
-            said.append(outcome(state.remove))
+            outcomes.append(outcome(state.remove))
         elif method == "update":
-            said.append(outcome(state.update, tuple(arguments[0])))
+            outcomes.append(outcome(state.update, tuple(arguments[0])))
         else:
-            said.append(repr((state.exists, state.getOption)))
+            outcomes.append(repr((state.exists, state.getOption)))
     if state.hasTimedOut and before is not None and before[0] == 1:
         state.remove()
     if state.hasTimedOut and before is not None and before[0] == 2:
         state.update((3, "timed out"))
-    text = f"{state.hasTimedOut} {key} {type(key[0]).__name__} {before} {state.getCurrentWatermarkMs()} {said}"
+    text = f"{state.hasTimedOut} {key} {type(key[0]).__name__} {before} {state.getCurrentWatermarkMs()} {outcomes}"
     yield pd.DataFrame({"k": [key[0]], "said": [text]})

@@ -1,4 +1,4 @@
-"""``group_by`` on Spark: what a user gains, what is refused, and errors in a query."""
+"""``group_by`` on Spark: benefits for users, refusals, and errors in a query."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_state_is_kept_rescaled_and_read_by_the_names_of_its_variables(spark: Sp
     write(folder, 2, ("a", "00:02:00"))
     # The watermark moves after the last micro-batch, and fires b's timer in one without data.
     assert counts() == [("a", 3), ("b", -1)]
-    # Late is what is not after the watermark of the micro-batch before.
+    # Late rows are at or before the watermark of the previous micro-batch.
     write(folder, 3, ("b", "00:02:00"), ("b", "00:02:01"))
     assert counts() == [("b", 2)]
 
@@ -107,7 +107,8 @@ def test_a_query_starts_from_a_savepoint(spark: SparkSession, tmp_path: Path) ->
     counts = pillarbox.group_by(source(session, tmp_path / "in"), "k")
     run(counts.transformWithState(Count(), OUTPUT, "append", "EventTime"), tmp_path / "before")
     pillarbox.savepoint(session, str(tmp_path / "before"), str(tmp_path / "savepoint"))
-    write(tmp_path / "in", 2, ("a", "00:02:00"))
+    # The watermark is at second 2: the first row is late.
+    write(tmp_path / "in", 2, ("a", "00:00:02"), ("a", "00:02:00"))
     env = StreamExecutionEnvironment.get_execution_environment(session).from_savepoint(str(tmp_path / "savepoint"))
     counts = pillarbox.group_by(source(session, tmp_path / "in"), "k", env=env.set_parallelism(3))
     rows = run(counts.transformWithState(Count(), OUTPUT, "append", "EventTime"), tmp_path / "after")
@@ -198,21 +199,21 @@ def test_wrong_arguments_are_spark_s_errors(spark: SparkSession, arguments: Any,
 
 def test_what_is_refused(spark: SparkSession) -> None:
     df = spark.range(1)
-    with pytest.raises(ProgramError, match="takes columns of the DataFrame, at least one, and not none"):
+    with pytest.raises(ProgramError, match="takes at least one column of the DataFrame, not none"):
         pillarbox.group_by(df)
-    with pytest.raises(ProgramError, match=r"not '\(id % 2\)': give an expression a name before"):
+    with pytest.raises(ProgramError, match=r"not '\(id % 2\)': name an expression first"):
         pillarbox.group_by(df, df.id % 2)
     with pytest.raises(ProgramError, match="a Spark DataFrame, not 5"):
         pillarbox.group_by(5)  # type: ignore[arg-type]
-    with pytest.raises(ProgramError, match=r"initialState is a DataFrame grouped by pillarbox.group_by\(\)"):
+    with pytest.raises(ProgramError, match=r"initialState must be a DataFrame grouped by pillarbox.group_by\(\)"):
         grouped: Any = df.groupBy("id")
         pillarbox.group_by(df, "id").transformWithState(Count(), OUTPUT, "append", "None", grouped)
-    with pytest.raises(ProgramError, match="initialState is grouped by 'id' of other types than 'k'"):
+    with pytest.raises(ProgramError, match="initialState is grouped by 'id' with other types than 'k'"):
         other = pillarbox.group_by(df, "id")
         pillarbox.group_by(df.selectExpr("STRING(id) k"), "k").transformWithState(
             Count(), OUTPUT, "append", "None", other
         )
     with pytest.raises(UnsupportedOperationException, match="is unsupported in batch query"):
         pillarbox.group_by(df, "id").applyInPandasWithState(len, "n INT", "n INT", "append", "NoTimeout")
-    with pytest.raises(ProgramError, match="timeoutConf is one of 'NoTimeout'"):
+    with pytest.raises(ProgramError, match="timeoutConf must be one of 'NoTimeout'"):
         pillarbox.group_by(df, "id").applyInPandasWithState(len, "n INT", "n INT", "append", "Never")

@@ -1,9 +1,18 @@
-"""What Spark's own tests of these APIs try, retold: the same assertions for Spark and for pillarbox.
+"""Cases of Spark's own tests of these APIs: the same assertions for Spark and for pillarbox.
 
-They have the subjects of Spark's ``test_pandas_transform_with_state.py`` and
-``test_pandas_grouped_map_with_state.py``. Left out are tests of Spark's state store (metadata, the ``statestore``
-source, its metrics, Avro), which pillarbox does not have; time-to-live, timers, late rows and restarts are in
-``test_same_as_spark.py``.
+They have the subjects of Spark's ``test_pandas_transform_with_state.py``, its ``..._state_variable.py`` and
+``test_pandas_grouped_map_with_state.py``. Time-to-live, timers, late rows, null keys, a single partition and restarts
+are in ``test_same_as_spark.py``, ``TwsTester`` is in ``tests/operators/stateful_processor``, operators after this one
+are in ``test_group_by.py``, and workers that end are in ``tests/faults/test_stateful_programs.py``.
+
+Left out are these tests, which look into Spark's state store:
+
+- ``..._map_state_metadata``, ``..._list_state_metadata``, ``..._value_state_metadata`` (the sources ``state-metadata``
+  and ``statestore``, the change feed, snapshots): ``test_adopt.py`` reads states with both sources;
+- the custom metrics in ``..._query_restarts``, which count calls of RocksDB;
+- ``test_schema_evolution_scenarios``, ``test_schema_evolution_fails`` and ``test_not_nullable_fails``: they are about
+  the encoding Avro, and pillarbox converts states by its own rules (``docs/state.md``);
+- all tests of ``..._checkpoint_v2.py``, the same tests with another format of Spark's state files.
 """
 
 from __future__ import annotations
@@ -37,7 +46,7 @@ def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 class Frames(StatefulProcessor):
-    """Returns what a function makes of the frames of a key."""
+    """Returns a function's result for a key's frames."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -66,19 +75,109 @@ class Composite(StatefulProcessor):
         a, b, c, d = self.value.get()
         b.append("of the user's own")  # it changes no state
         tags = [[(tag.n, tag.s) for tag in tags or ()] for _, tags in self.items.get()]
-        said = [a, self.value.get()[1], c, d, tags, list(self.map.keys()), self.map.getValue(("a", (1,))).d]
-        yield Row(said=repr(said))
+        values = [a, self.value.get()[1], c, d, tags, list(self.map.keys()), self.map.getValue(("a", (1,))).d]
+        yield Row(said=repr(values))
 
 
 def test_values_in_values(spark: SparkSession, group_by: Callable[..., Any]) -> None:
-    said = group_by(spark.range(1), "id").transformWithState(Composite(), "said STRING", "append", "None").head().said
-    assert said == (
+    text = group_by(spark.range(1), "id").transformWithState(Composite(), "said STRING", "append", "None").head().said
+    assert text == (
         "[1, ['x', 'y'], {'k': 5}, Row(e=None), [[(1, 'one'), (2, 'two')], [], []], [('a', Row(c=1))], {'b': [1, 2]}]"
     )
 
 
+class Large(StatefulProcessor):
+    """Keeps large values, and many."""
+
+    def init(self, handle):
+        self.value = handle.getValueState("value", "s STRING")
+        self.items = handle.getListState("items", "s STRING, n INT")
+        self.map = handle.getMapState("map", "s STRING", "s STRING")
+
+    def handleInputRows(self, key, rows, timerValues):
+        list(rows)
+        large = "a" * (512 * 1024)
+        self.value.update((large,))
+        self.items.put([(large, number) for number in range(3)])
+        self.items.appendList([("b", number) for number in range(3, 250)])
+        self.map.updateValue((large,), (large + "c",))
+        # Two iterators at once. The state changes meanwhile.
+        numbers, pairs = [], zip(self.items.get(), self.items.get())
+        for (first, n), (second, m) in pairs:
+            assert first == second and n == m
+            numbers.append(n)
+            if n == 0:
+                self.items.clear()
+        sizes = (len(self.value.get()[0]), numbers == list(range(250)), len(list(self.items.get())))
+        yield Row(text=f"{sizes} {[len(value) for (value,) in self.map.values()]} {self.map.containsKey((large,))}")
+
+
+def test_large_values_and_long_lists(spark: SparkSession, group_by: Callable[..., Any]) -> None:
+    row = group_by(spark.range(1), "id").transformWithState(Large(), "text STRING", "append", "None").head()
+    assert row.text == "(524288, True, 0) [524289] True"
+
+
+NESTED = "name STRING, items ARRAY<STRUCT<n: INT, tags: MAP<STRING, STRING>>>, by MAP<STRING, STRUCT<a: ARRAY<DOUBLE>>>"
+
+
+class Nested(StatefulProcessor):
+    """Emits values in values."""
+
+    def init(self, handle):
+        pass
+
+    def handleInputRows(self, key, rows, timerValues):
+        list(rows)
+        yield Row(name="full", items=[Row(n=1, tags={"x": "y"}), Row(n=None, tags={})], by={"k": Row(a=[1.5, None])})
+        yield Row(name="empty", items=[], by={})
+        yield Row(name="null", items=None, by=None)
+
+
+class NestedFrames(Nested):
+    def handleInputRows(self, key, rows, timerValues):
+        for row in super().handleInputRows(key, rows, timerValues):
+            yield pd.DataFrame([row.asDict(recursive=True)])
+
+
+@pytest.mark.parametrize("pandas", [False, True], ids=["rows", "frames"])
+def test_values_in_values_of_results(spark: SparkSession, group_by: Callable[..., Any], pandas: bool) -> None:
+    grouped = group_by(spark.range(1), "id")
+    transform = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
+    assert rows_of(transform(NestedFrames() if pandas else Nested(), NESTED, "append", "None")) == [
+        ("empty", [], {}),
+        ("full", [Row(n=1, tags={"x": "y"}), Row(n=None, tags={})], {"k": Row(a=[1.5, None])}),
+        ("null", None, None),
+    ]
+
+
+class Sums(StatefulProcessor):
+    """Sums values under a key of two columns, from an initial sum on."""
+
+    def init(self, handle):
+        self.sum = handle.getValueState("sum", "n INT")
+
+    def handleInitialState(self, key, initialState, timerValues):
+        assert (initialState.one, initialState.other) == key
+        self.sum.update((initialState.first,))
+
+    def handleInputRows(self, key, rows, timerValues):
+        n = (self.sum.get() or (0,))[0]
+        for row in rows:
+            assert (row.id1, row.id2) == key
+            n += row.v
+        yield Row(id2=key[1], n=n, id1=key[0])
+
+
+def test_the_columns_of_a_key_may_be_anywhere(spark: SparkSession, group_by: Callable[..., Any]) -> None:
+    df = spark.sql("SELECT * FROM VALUES ('a', 5, 1), ('a', 6, 1), ('a', 7, 2), (NULL, 8, 1) AS (id1, v, id2)")
+    first = spark.sql("SELECT * FROM VALUES (100, 1, 'a'), (200, 3, 'a'), (300, 1, NULL) AS (first, other, one)")
+    grouped, initial = group_by(df, "id1", "id2"), group_by(first, "one", "other")
+    sums = grouped.transformWithState(Sums(), "id1 STRING, id2 INT, n INT", "append", "None", initial)
+    assert rows_of(sums) == [("a", 1, 111), ("a", 2, 7), (None, 1, 308)]
+
+
 class Starts(StatefulProcessor):
-    """Begins with what an initial state has for a key, and with a timer of it."""
+    """Begins with a key's initial state and its timer."""
 
     pandas = False
 
@@ -126,7 +225,7 @@ def test_an_initial_state_is_for_the_first_micro_batch(
 ) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    found: list[list[tuple[Any, ...]]] = []
+    results: list[list[tuple[Any, ...]]] = []
     (tmp_path / "in").mkdir()
 
     def run(number: int, *rows: str) -> list[tuple[Any, ...]]:
@@ -134,12 +233,12 @@ def test_an_initial_state_is_for_the_first_micro_batch(
         df = session.readStream.schema("k STRING, v INT").csv(str(tmp_path / "in"))
         grouped, initial = group_by(df, "k"), group_by(session.sql(FIRST), "name")
         counts = grouped.transformWithState(Starts(), "what STRING, n INT", "append", "ProcessingTime", initial)
-        found.clear()
-        writer = counts.writeStream.foreachBatch(lambda batch, _: found.append(rows_of(batch)))
+        results.clear()
+        writer = counts.writeStream.foreachBatch(lambda batch, _: results.append(rows_of(batch)))
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         query.processAllAvailable()
         query.stop()
-        return [row for batch in found for row in batch]
+        return [row for batch in results for row in batch]
 
     assert run(1, "a,2", "c,3") == STARTED
     assert run(2, "b,1", "c,1") == [("rows b", 21), ("rows c", 4)]
@@ -201,8 +300,8 @@ def test_a_function_without_a_timeout(spark: SparkSession, group_by: Callable[..
     df = spark.readStream.schema("k STRING, t TIMESTAMP").option("maxFilesPerTrigger", 1).csv(str(tmp_path / "in"))
     grouped = group_by(df.withWatermark("t", "1 second"), "k")
     counts = grouped.applyInPandasWithState(count, "k STRING, n INT, w STRING", "n INT", "update", "NoTimeout")
-    found: list[tuple[Any, ...]] = []
-    writer = counts.writeStream.foreachBatch(lambda batch, _: found.extend(rows_of(batch))).outputMode("update")
+    results: list[tuple[Any, ...]] = []
+    writer = counts.writeStream.foreachBatch(lambda batch, _: results.extend(rows_of(batch))).outputMode("update")
     writer.option("checkpointLocation", str(tmp_path / "out")).trigger(availableNow=True).start().awaitTermination()
     # Without a timeout no row is late.
-    assert found == [("a", 2, "True"), ("a", 3, "True")]
+    assert results == [("a", 2, "True"), ("a", 3, "True")]

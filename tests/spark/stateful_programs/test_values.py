@@ -1,4 +1,4 @@
-"""What a state gives back, and what a processor sees, on Spark and on pillarbox."""
+"""Values returned by states, and values seen by processors, on Spark and on pillarbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTPUT = "number INT, said STRING"
 
 
 class Values(StatefulProcessor):
-    """Emits what its states give back."""
+    """Emits its states' values."""
 
     def init(self, handle):
         self.values = [handle.getValueState(f"value {number}", ddl) for number, (ddl, _, _) in enumerate(CASES)]
@@ -29,29 +29,29 @@ class Values(StatefulProcessor):
             yield Row(number=number, said=repr(state.get()))
         self.map.updateValue(("x", 1), (1, (2,)))
         ((user_key, value),) = self.map.iterator()
-        said = [self.map.getValue(("x", 1)), self.map.getValue(("y", 1)), user_key, value, type(value[1]).__name__]
-        yield Row(number=len(CASES), said=repr(said))
+        values = [self.map.getValue(("x", 1)), self.map.getValue(("y", 1)), user_key, value, type(value[1]).__name__]
+        yield Row(number=len(CASES), said=repr(values))
 
 
 @pytest.mark.slow("a query on Spark and one on pillarbox")
 @pytest.mark.parametrize("group_by", GROUPS, ids=["spark", "pillarbox"])
 def test_values_of_state(spark: SparkSession, group_by: Callable[..., Any]) -> None:
     rows = group_by(spark.range(1), "id").transformWithState(Values(), OUTPUT, "append", "None").collect()
-    given = {row.number: row.said for row in rows}
+    actual = {row.number: row.said for row in rows}
     expected = {number: repr_of for number, (_, _, repr_of) in enumerate(CASES)}
     of_map = "[Row(v=1, s=Row(a=2)), None, ('x', 1), (1, Row(a=2)), 'Row']"
-    assert given == {**expected, len(CASES): of_map}
+    assert actual == {**expected, len(CASES): of_map}
 
 
 class Seen(StatefulProcessor):
-    """Emits what it gets."""
+    """Emits its input."""
 
     def init(self, handle):
         pass
 
     def handleInputRows(self, key, rows, timerValues):
-        said = [key, [type(part).__name__ for part in key], *[list(row.asDict(True).items()) for row in rows]]
-        for number, text in enumerate(map(repr, said)):
+        values = [key, [type(part).__name__ for part in key], *[list(row.asDict(True).items()) for row in rows]]
+        for number, text in enumerate(map(repr, values)):
             yield Row(number=number, said=text)
 
 

@@ -44,7 +44,7 @@ from tests.data import make_checkpoint as golden
 
 GOLDEN = sorted(golden.HERE.glob("checkpoint-format-*.zip"))
 
-# All that a checkpoint of a program whose states hold no class of the user's may name.
+# All names in checkpoints of programs without user classes in their states.
 NAMED = {
     "pillarbox._unpickle.make",
     "pillarbox._unpickle.make_error",
@@ -58,30 +58,30 @@ NAMED = {
 
 
 def names_in(payload):
-    """The globals that a pickle names, those in the pickles within it too."""
+    """Return the globals that a pickle names, including nested pickles."""
     strings: list[str] = []
     memo: list[str] = []
-    found = set()
+    results = set()
     for opcode, argument, _ in pickletools.genops(payload):
         if opcode.name == "MEMOIZE":
             memo.append(strings[-1] if strings else "")
         elif opcode.name in ("BINGET", "LONG_BINGET"):
             strings.append(memo[argument or 0])
         elif opcode.name == "STACK_GLOBAL":
-            found.add(".".join(strings[-2:]))
+            results.add(".".join(strings[-2:]))
         elif opcode.name == "GLOBAL":
-            found.add(str(argument).replace(" ", "."))
+            results.add(str(argument).replace(" ", "."))
         elif isinstance(argument, str):
             strings.append(argument)
         elif isinstance(argument, bytes) and argument[:2] == b"\x80\x05":
-            found |= names_in(argument)
+            results |= names_in(argument)
         else:
             strings.append("")
-    return found
+    return results
 
 
 def pickles_of(store):
-    """What is pickled in a log."""
+    """Return the pickles in a log."""
     for number, payload in store.chunks.items():
         yield payload if number != META else payload[15:]
 
@@ -119,11 +119,11 @@ def test_every_golden_checkpoint_is_read(path):
     out_of_all: list[tuple[str, object, tuple[str, int]]] = []
     with golden.job(True, savepoint) as running:
         for epoch in range(2):
-            running.reset()  # each is a cold start: the second one of what this version has made of it
+            running.reset()  # each is a cold start: the second one of this version's rewrite
             out = golden.push(running, [(key, "ask", None, 50_000 + epoch) for key in keys], bounded=epoch == 1)
             assert names_in_savepoint(running.savepoint()) <= NAMED
             out_of_all += out
-    # The answers come behind those of the requests that are carried: in the first epoch, or in the last.
+    # Answers follow the carried requests' answers: in the first epoch, or in the last.
     answers = [(key, answer) for what, key, answer in out_of_all if what == "state"]
     assert sorted(answers, key=repr) == sorted([(key, model.answer(key)) for key in keys] * 2, key=repr)
     out = out_of_all
@@ -145,7 +145,7 @@ def test_a_checkpoint_names_nothing_of_pillarbox_but_what_stays():
 
 
 def test_the_names_of_golden_checkpoints_are_these():
-    """The list tells what must be there for ever."""
+    """The list has the names that must exist forever."""
     for path in GOLDEN:
         assert names_in_savepoint(golden.load(path)) <= NAMED
 
@@ -163,7 +163,7 @@ VALUES = [
     TimestampedValue("x", 5),
     DeadLetter(1, "k", 2, "op", "OSError: no", "", TimeDomain.EVENT_TIME),
 ]
-# Classes of records and of other plain values that say something of a program, and are not in its records.
+# Classes of records and other plain values that are about a program, and not in its records.
 OF_PROGRAMS = {
     "AsyncCache",
     "Budget",
@@ -191,10 +191,10 @@ def test_values_of_public_classes_name_the_module_that_stays(value, protocol):
 
 
 def test_these_are_all_public_classes_of_values():
-    found = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
+    results = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
     values = {
         name
-        for name, each in found.items()
+        for name, each in results.items()
         if isinstance(each, type)
         and (is_dataclass(each) or issubclass(each, (tuple, Enum)) or "__reduce__" in vars(each))
         if not issubclass(each, Exception)
@@ -222,7 +222,7 @@ def test_a_users_own_error_is_the_users():
     assert names_in(pickle.dumps(Mine("x"), 5)) == {f"{__name__}.Mine"}
 
 
-# -- what cannot be read --
+# -- unreadable checkpoints --
 
 
 class Task:
@@ -318,11 +318,11 @@ def test_a_head_is_plain_data_and_runs_nothing():
     task = Task().put(1, a=1).commit()
     body = pickle.dumps({"operator": pickle.loads, "subtask": 3}, 5)
     task.store.chunks[META] = b"pillarbox\x02\x00" + zlib.crc32(body).to_bytes(4, "little") + body
-    with pytest.raises(CheckpointMismatchError, match=r"it names _pickle\.loads, and has to be plain data"):
+    with pytest.raises(CheckpointMismatchError, match=r"it refers to _pickle\.loads, and must be plain data"):
         Task(task.store)
 
 
-# -- what a later version wrote --
+# -- later versions --
 
 
 def test_kinds_that_came_later_are_refused():
@@ -345,7 +345,7 @@ def test_kinds_that_came_later_are_refused():
         Task(in_chunk)
 
 
-# -- what is not as it was written --
+# -- damaged checkpoints --
 
 
 @pytest.fixture
@@ -412,8 +412,8 @@ def test_a_head_that_was_cut(log, length):
 @pytest.mark.parametrize("bits", [1, 3, 0x80])
 def test_a_head_of_which_any_byte_is_altered(log, bits):
     head = log.store.chunks[META]
-    for place in range(len(head)):
-        log.store.chunks[META] = head[:place] + bytes([head[place] ^ bits]) + head[place + 1 :]
+    for index in range(len(head)):
+        log.store.chunks[META] = head[:index] + bytes([head[index] ^ bits]) + head[index + 1 :]
         with pytest.raises(CheckpointMismatchError, match=r"^operator 'op', subtask 3: the "):
             Task(log.store)
 
@@ -482,7 +482,7 @@ def test_a_chunk_of_another_attempt_at_the_same_epoch(log):
 
 
 def test_a_head_that_is_older_than_the_log(log):
-    """The last record of a file of changes is the head's: it is lost where a file lost its end."""
+    """The last record of a change file is the head's: it is lost in a truncated file."""
     before = log.store.chunks[META]
     log.put("new", a=1).commit()
     log.store.chunks[META] = before
@@ -499,7 +499,7 @@ def test_all_that_was_written_is_read_back(log):
 
 
 def test_a_large_row_outlives_states_that_are_added(log):
-    """It lies where it lay, also when cleaning has moved its entry."""
+    """It stays in place, also after cleaning has moved its entry."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "SPARE_CHUNKS", 1)
         patch.setattr(limits, "GATHERING", 1)

@@ -1,6 +1,6 @@
-"""What whoever writes a chunk sees to is looked at when it is read: by cold starts, and looks from outside.
+"""Readers check the writer's guarantees of a chunk: cold starts, and inspections from outside.
 
-The digests of these chunks fit: what is in them is not what a chunk of their log holds.
+The digests of these chunks are right: only the content is invalid.
 """
 
 from __future__ import annotations
@@ -209,9 +209,9 @@ def test_a_chunk_that_is_none_of_its_log_is_damaged(damage, read):
     store = damaged_by(change)
     with pytest.raises(CheckpointMismatchError, match=words) as caught:
         read(store)
-    said = str(caught.value)
-    assert "operator 'op', subtask 0: chunk 2 of the state is not as it was written (" in said, said
-    assert "the checkpoint is damaged; start from an older copy of it, or from a new one" in said
+    message = str(caught.value)
+    assert "operator 'op', subtask 0: chunk 2 of the state is not as it was written (" in message, message
+    assert "the checkpoint is damaged; start from an older copy of it, or from a new one" in message
 
 
 def test_what_is_not_damaged_is_read():

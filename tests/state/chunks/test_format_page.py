@@ -29,7 +29,7 @@ def layout_of(layouts: list[Any], number: int) -> list[Any]:
 
 
 def decode(values: dict[int, bytes]) -> dict[Any, dict[str, Any]]:
-    """Return what a log of format 2 holds: by key, or by key and namespace, the content of each slot."""
+    """Return the content of a log of format 2: by key, or by key and namespace, the content of each slot."""
     head = values[0]
     assert head[:11] == b"pillarbox\x02\x00" and int.from_bytes(head[11:15], "little") == zlib.crc32(head[15:])
     fields = pickle.loads(head[15:])
@@ -78,20 +78,20 @@ def decode(values: dict[int, bytes]) -> dict[Any, dict[str, Any]]:
                 if first + index not in gone:
                     if index in large:
                         at, *proof = large[index]
-                        found = proven(values.get(at), *proof)["element"]
+                        result = proven(values.get(at), *proof)["element"]
                     else:
-                        found = value
-                    elements.setdefault((address, name), []).append((ordinal, key, found, kind))
+                        result = value
+                    elements.setdefault((address, name), []).append((ordinal, key, result, kind))
                 index += 1
         if "replaced" in chunk:
             gone |= {first - distance for distance in numbers(*chunk["replaced"])}
     assert next_entry == fields["entry"] - fields["entries"]
-    assert {whose: len(found) for whose, found in elements.items()} == apart
+    assert {whose: len(result) for whose, result in elements.items()} == apart
     for (address, name), parts in elements.items():
-        parts.sort(key=lambda each: each[0])
+        parts.sort(key=lambda part: part[0])
         is_list = parts[0][3] == "list"
-        rows[address][name] = [each[2] for each in parts] if is_list else {key: value for _, key, value, _ in parts}
-    return {address[0] if len(address) == 1 else (*address, "space"): found for address, found in rows.items()}
+        rows[address][name] = [part[2] for part in parts] if is_list else {key: value for _, key, value, _ in parts}
+    return {address[0] if len(address) == 1 else (*address, "space"): result for address, result in rows.items()}
 
 
 @pytest.mark.parametrize("path", [path for path in GOLDEN if "format-1" not in path.stem], ids=lambda path: path.stem)

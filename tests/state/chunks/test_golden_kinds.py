@@ -38,7 +38,7 @@ def _logs():
 
 
 def test_each_field_of_heads_and_chunks_is_in_one(_logs):
-    assert {name for head, _ in _logs for name in head} == {each.name for each in fields(LogHead)}
+    assert {name for head, _ in _logs for name in head} == {field_.name for field_ in fields(LogHead)}
     assert {name for _, chunks in _logs for chunk in chunks for name in chunk} == _KNOWN
     assert {head.get("codes") for head, _ in _logs} == {None, 2}
 
@@ -55,16 +55,16 @@ def test_each_kind_of_slot_is_in_one(_logs):
 
 
 def test_large_rows_and_elements_of_keys_and_of_namespaces_are_in_one(_logs):
-    found: set[Any] = set()
+    results: set[Any] = set()
     for _, chunks in _logs:
         for chunk in chunks:
             keys, rows = len(chunk["keys"]), len(chunk["keys"]) + len(chunk.get("spaces", [()])[0])
-            found |= {"key" if n < keys else "namespace" if n < rows else "element" for n in chunk.get("large", ())}
+            results |= {"key" if n < keys else "namespace" if n < rows else "element" for n in chunk.get("large", ())}
             for address, _, (_, width, _), names, _ in chunk.get("elements", ()):
-                found.add((len(address), "list" if names is None else "map"))
-                found.add(("width", width))
-    assert found >= {"key", "namespace", "element", (1, "list"), (1, "map"), (2, "list"), (2, "map")}
-    assert found >= {("width", 0), ("width", 1)}
+                results.add((len(address), "list" if names is None else "map"))
+                results.add(("width", width))
+    assert results >= {"key", "namespace", "element", (1, "list"), (1, "map"), (2, "list"), (2, "map")}
+    assert results >= {("width", 0), ("width", 1)}
     assert {chunk["replaced"][0] for _, chunks in _logs for chunk in chunks if "replaced" in chunk} >= {1, 2}
 
 
@@ -72,12 +72,12 @@ def test_each_kind_of_the_tasks_own_state_is_in_one(_logs):
     tasks = [loads_allowed(head["task"], AnyNames()) for head, _ in _logs if head["task"]]
     assert {name for task in tasks for name in task} == {"gate", "operators", "event_time"}
     requests = [each for task in tasks for of in (task.get("operators") or {}).values() for each in of]
-    assert {each[0] for each in requests} == {"request", "watermark", "idle"}
-    assert {each[1] for each in requests if each[0] == "idle"} >= {True}
+    assert {request[0] for request in requests} == {"request", "watermark", "idle"}
+    assert {request[1] for request in requests if request[0] == "idle"} >= {True}
     times = [task["event_time"] for task in tasks if "event_time" in task]
-    said = [each for time in times for each in time["operators"].values()]
-    assert {name for each in said for name in each} == {"watermark", "idle", "quiet_since", "silent"}
-    assert {each.get("silent") for each in said} == {None, True, False}
+    states = [each for time in times for each in time["operators"].values()]
+    assert {name for each in states for name in each} == {"watermark", "idle", "quiet_since", "silent"}
+    assert {each.get("silent") for each in states} == {None, True, False}
     assert any(time["meetings"] for time in times)
     assert {name for time in times for name in time} == {"operators", "meetings", "heard"}
 
@@ -118,10 +118,10 @@ def test_operators_own_state_and_event_time_go_on():
     tasks = [loads_allowed(pickle.loads(store.chunks[META][15:])["task"], AnyNames()) for store in savepoint.values()]
     carried = sum(each[0] == "request" for task in tasks for each in task["operators"].get("asked", ()))
     with make_own.job(make_own.EPOCHS, savepoint) as golden:
-        found = make_own.run(golden, make_own.EPOCHS)
-    # (Which requests are carried depends on when answers come: so these are all that were, and those of the epoch.)
-    assert carried > 5 and len(found["asked"]) == carried + 5 and set(found["asked"]) <= set(asked)
-    assert {**found, "asked": []} == {**expected, "asked": []}
+        result = make_own.run(golden, make_own.EPOCHS)
+    # Timing determines the carried requests: so these are all that were carried, and the epoch's own.
+    assert carried > 5 and len(result["asked"]) == carried + 5 and set(result["asked"]) <= set(asked)
+    assert {**result, "asked": []} == {**expected, "asked": []}
 
 
 @pytest.fixture
@@ -146,9 +146,9 @@ def test_all_plain_types_are_read(_kinds):
     task = make_kinds.Scalars(store)
     assert task.log.reason_for_pickles is None
     for key in range(10):
-        found = task.backend.contents(key)
-        assert found == make_kinds.scalars(key)
-        assert {name: type(value) for name, value in found.items()} == {
+        result = task.backend.contents(key)
+        assert result == make_kinds.scalars(key)
+        assert {name: type(value) for name, value in result.items()} == {
             name: type(value) for name, value in make_kinds.scalars(key).items()
         }
     assert loads(store.chunks[1])["epoch"] == 1

@@ -1,4 +1,4 @@
-"""Large maps and lists: an epoch writes the elements that it changes, and what is read is what was there."""
+"""Large maps and lists: an epoch writes only changed elements, and reads return the stored content."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Task:
         seen = {}
         for key in list(self.backend.rows):
             states = self[key]
-            found = (states["value"].value(), list(states["map"].items()), list(states["list"]))
-            if found != (None, [], []):
-                seen[key] = found
+            result = (states["value"].value(), list(states["map"].items()), list(states["list"]))
+            if result != (None, [], []):
+                seen[key] = result
         return seen
 
 
@@ -58,7 +58,7 @@ def size(store):
     return sum(map(len, store.chunks.values()))
 
 
-# -- what an epoch writes, and what it costs --
+# -- an epoch's writes and costs --
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_a_value_that_was_changed_in_place_is_written_when_it_is_put(many):
 
 
 def test_a_large_map_is_bounded_while_it_changes():
-    """A sliding window: as many come as go."""
+    """A sliding window: as many elements are added as removed."""
     task = Task()
     states = task["k"]
     for epoch in range(200):
@@ -197,7 +197,7 @@ def test_it_leaves_its_row_when_it_grows_and_comes_back_when_it_shrinks():
 
 
 def test_the_order_of_a_map_outlives_restarts():
-    """As of a plain dict: the oldest key comes first, and one that was set again stays where it was."""
+    """Like a plain dict: the oldest key is first, and a key that is set again keeps its position."""
     task = Task()
     order = random.Random(4)
     model: dict[int, float] = {}
@@ -242,7 +242,7 @@ def test_states_that_are_added_and_moved():
     assert (list(states["list"]), states["more"].value()) == ([*range(10_000), "new"], 5)
 
 
-# -- large elements, and what cannot be written or read --
+# -- large elements, and unreadable or unwritable ones --
 
 
 def test_a_large_element_lies_beside_the_log_and_is_written_once():
@@ -289,7 +289,7 @@ def test_an_element_that_cannot_be_written_is_named():
 
 
 def test_elements_that_are_missing_are_noticed():
-    """Whoever writes digests that fit can leave some out."""
+    """A writer of valid digests can omit some."""
     task = Task()
     task["k"]["list"].add_all(range(10_000))
     task.commit()
@@ -372,9 +372,11 @@ class LargeCollectionsMachine(RuleBasedStateMachine):
         }
         assert task.view() == model
         assert len(task.log.contents.large_values) == sum(number < META for number in self.store.chunks)
-        collections = [each for slots in task.log.contents.collections._of.values() for each in slots.values()]
+        collections = [slot for slots in task.log.contents.collections._of.values() for slot in slots.values()]
         rows = [row for row in task.backend.rows.values() if any(value is not None for value in row[2:])]
-        assert task.log.contents.ledger.current == len(rows) + sum(len(each.written()) for each in collections)
+        assert task.log.contents.ledger.current == len(rows) + sum(
+            len(collection.written()) for collection in collections
+        )
         assert task.log.contents.ledger.log_bytes == size(self.store) - len(self.store.chunks.get(META, b""))
 
     def work(self, task, model, operations):
@@ -417,7 +419,7 @@ TestLargeCollections = LargeCollectionsMachine.TestCase
 
 
 def test_large_maps_and_lists_of_namespaces():
-    """A window's contents, for one; and the rows of namespaces have other layouts than those of keys."""
+    """Such as a window's contents; namespaces' rows have other layouts than keys' rows."""
 
     class Windows:
         def __init__(self, store):

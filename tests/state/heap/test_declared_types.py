@@ -1,4 +1,4 @@
-"""A state's declared type holds wherever the function runs, whatever is known of the operator's key."""
+"""A state's declared type holds wherever the function runs, with or without the key's type."""
 
 from __future__ import annotations
 
@@ -108,15 +108,15 @@ VALUES += [Row.of(card="a", n=1), Row.of(card=1, n=1), Cart(1.5), Cart("x")]  # 
 @given(st.sampled_from(DECLARED), st.sampled_from(VALUES), st.sampled_from(["value", "list", "map", "any"]))
 def test_a_declared_type_holds_everywhere(declared: Any, value: Any, kind: str) -> None:
     fits = kind == "any" or plain_type(declared).fits([value])
-    for place, run in PLACES.items():
-        said = None
+    for where, run in PLACES.items():
+        message = None
         try:
             run(Keep(declared), (kind, value))
         except TypeMismatchError as error:
-            said = str(error)
-        assert (said is None) == fits, (place, said)
-        if said is not None:
-            assert f"the {kind} state '{kind}' of key 1 does not fit its declared type: " in said, place
+            message = str(error)
+        assert (message is None) == fits, (where, message)
+        if message is not None:
+            assert f"the {kind} state '{kind}' of key 1 does not fit its declared type: " in message, where
 
 
 def test_a_float_is_refused_where_it_is_text() -> None:
@@ -132,8 +132,8 @@ def test_a_type_that_is_not_plain_is_not_checked() -> None:
 
 @given(st.sampled_from(DECLARED), st.sampled_from([None, *VALUES]))
 def test_one_value_is_checked_as_many_are(declared: Any, value: Any) -> None:
-    found = plain_type(declared)
-    assert found.takes(value) == found.fits([value]) == found.fits([value, value, None])
+    result = plain_type(declared)
+    assert result.takes(value) == result.fits([value]) == result.fits([value, value, None])
 
 
 def test_many_keys_in_a_harness() -> None:

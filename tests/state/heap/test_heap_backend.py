@@ -40,7 +40,7 @@ def test_value_state(backend):
     state = state_of(backend, ValueStateDescriptor("s"))
     assert state.value() is None
     value: object
-    for value in (0, "", False, []):  # what is false is not what is absent
+    for value in (0, "", False, []):  # falsy values are not absent
         state.update(value)
         assert state.value() == value and state.value() is not None
     state.clear()
@@ -66,10 +66,10 @@ def test_a_default_that_can_be_changed_is_made_each_time(backend, ttl):
     if ttl is not None:
         descriptor.enable_time_to_live(ttl)
     state = state_of(backend, descriptor)
-    found = state.value()
-    found.append(1)
+    result = state.value()
+    result.append(1)
     assert state.value() == []
-    state.update(found)
+    state.update(result)
     assert state.value() == [1]
     backend.set_current_key("other")
     assert state.value() == []
@@ -90,7 +90,7 @@ def test_wrong_defaults_are_refused(options, says):
 
 
 def test_the_keys_of_a_state_come_in_an_order_of_their_own(backend):
-    """Whatever the memory of a worker has seen."""
+    """Independent of the worker's history."""
     one, other = ValueStateDescriptor("one"), MapStateDescriptor("other")
     state, entries = backend.get_state(one), backend.get_state(other)
     again = KeyedStateBackend("op")
@@ -189,8 +189,8 @@ def test_the_same_name_gives_the_same_state(backend):
 
 
 def test_states_are_declared_in_open(backend):
-    known = state_of(backend, ValueStateDescriptor("s"))
-    assert backend.get_state(ValueStateDescriptor("s")) is known
+    state = state_of(backend, ValueStateDescriptor("s"))
+    assert backend.get_state(ValueStateDescriptor("s")) is state
     with pytest.raises(ProgramError, match=r"'op' asks for the state 'new' while records.*declare all states in open"):
         backend.get_state(ValueStateDescriptor("new"))
 
@@ -273,9 +273,9 @@ def test_what_a_list_state_gave_does_not_change(backend):
     backend.set_current_key("k")
     state.add(1)
     seen = state.get()
-    assert seen == (1,)  # a tuple: what is appended to a copy would be lost without a word
+    assert seen == (1,)  # a tuple: appending to a copy would be lost silently
     for value in state:
-        state.add(value + 1)  # nor does what is iterated over
+        state.add(value + 1)  # nor does iteration
     state.add(3)
     assert seen == (1,) and state.get() == (1, 2, 3)
 
@@ -298,16 +298,16 @@ def test_a_key_of_another_subtask_is_refused():
     backend = KeyedStateBackend("op", KeyOwner(1, 4, 128))
     backend.get_state(ValueStateDescriptor("s"))
     backend.seal()
-    mine = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
+    own_keys = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
     for key in range(100):
-        if key in mine:
+        if key in own_keys:
             backend.set_current_key(key)
         else:
             with pytest.raises(
                 OperatorError, match=f"operator 'op': the key {key} belongs to subtask .* same key each time"
             ):
                 backend.set_current_key(key)
-    assert list(backend.rows) == mine
+    assert list(backend.rows) == own_keys
 
 
 def test_the_order_of_keys_is_found_once(monkeypatch):

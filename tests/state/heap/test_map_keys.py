@@ -18,7 +18,7 @@ from pillarbox._state.log import large_collections
 from pillarbox._state.log.state_log import StateLog
 from pillarbox.testing import row
 
-# Each call makes another object. Those with the same name are the same key.
+# Each call creates another object. Objects with the same name are the same key.
 KEYS: dict[str, Any] = {
     "nan": lambda: float("nan"),
     "nan of NumPy": lambda: np.float32("nan"),

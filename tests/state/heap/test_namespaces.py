@@ -1,4 +1,4 @@
-"""Rows of (key, namespace): what windows keep their contents, the state of their triggers and their timers in."""
+"""Rows of (key, namespace): windows' contents, triggers' state and timers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Joined(AggregateFunction):
 
 
 class Windows:
-    """What a window operator has: contents, timers, and states of triggers that are asked for at their first use."""
+    """The state of a window operator: contents, timers, and trigger states that are created at their first use."""
 
     def __init__(self, store=None, *, contents: Any = None, own=False, owner=None, logged=True):
         self.fired: list[Any] = []
@@ -111,7 +111,7 @@ def test_each_namespace_has_its_own():
     assert windows.backend.get_namespaces() == [FIRST]
     assert sorted(windows.backend.get_keys()) == ["j", "k"]
     assert windows.backend.num_keys == 2
-    assert windows.num_rows == 4  # the empty one goes when the epoch ends
+    assert windows.num_rows == 4  # the empty one is removed at the epoch's end
     windows.commit()
     assert windows.num_rows == 3
 
@@ -130,7 +130,7 @@ def test_a_key_without_states_of_its_own_costs_no_row():
 
 @pytest.mark.parametrize("use", [lambda state: state.get(), lambda state: state.add(1), lambda state: state.clear()])
 def test_another_key_has_no_current_namespace(use):
-    """Else what is meant for one key would go into a window of another."""
+    """Otherwise one key's values would be added to another key's window."""
     windows = Windows()
     windows.at("k", FIRST).add(1).backend.set_current_key("j")
     with pytest.raises(ProgramError, match="'windows' uses the list state 'contents' where there is no current namesp"):
@@ -199,7 +199,7 @@ def test_namespaces_merge_into_one(descriptor, merged):
     windows.at("j", FIRST).add("other").commit()
     windows.at("k", (5, 6))
     windows.contents.merge_namespaces(THIRD, [FIRST, SECOND, (7, 8)])
-    assert not windows.contents.get()  # the current namespace is the one of before
+    assert not windows.contents.get()  # the current namespace is the previous one
     assert windows.at("k", THIRD).contents.get() == merged
     assert windows.backend.get_namespaces() == [THIRD]
     windows.commit()
@@ -256,7 +256,7 @@ def test_a_late_state_is_restored_before_it_is_asked_for():
     windows.commit()
     again = Windows(windows.store)
     assert again.held("k") == {FIRST: {"contents": [1], LATE: "late"}}
-    again.at("k", SECOND).add(2).commit()  # what it does not ask for, it keeps
+    again.at("k", SECOND).add(2).commit()  # it keeps states that it does not use
     third = Windows(again.store)
     assert third.at("k", FIRST).trigger().value() == "late"
     assert third.at("k", SECOND).trigger().value() is None
@@ -386,7 +386,7 @@ def test_the_golden_log_with_namespaces_is_read():
 
 
 def test_what_uses_no_namespaces_is_written_as_before_them():
-    """So older versions read it: they refuse what they do not know."""
+    """So older versions can read it: they refuse unknown content."""
     backend = KeyedStateBackend("op")
     state = backend.get_state(ValueStateDescriptor("s"))
     backend.seal()

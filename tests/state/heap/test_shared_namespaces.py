@@ -67,11 +67,11 @@ class Worker:
         return synced
 
     def window(self, window: Window) -> Any:
-        found = self.state.get_window(window)
-        if found is None:
-            found = self.state.open_window(window)
+        windows = self.state.get_window(window)
+        if windows is None:
+            windows = self.state.open_window(window)
             self.timers.register_event_time_timer(window, window[1] - 1)
-        return found
+        return windows
 
     def fold(self, window: Window, *elements: tuple[Any, Any], check: Any = None) -> Worker:
         keys, values = [key for key, _ in elements], [value for _, value in elements]
@@ -93,8 +93,8 @@ class Worker:
         return self
 
     def held(self) -> dict[Window, dict[Any, list[Any]]]:
-        found = {window: {k: list(v) for k, v in self.state.items(window)} for window in self.state.namespaces()}
-        return {window: held for window, held in found.items() if held}
+        results = {window: {k: list(v) for k, v in self.state.items(window)} for window in self.state.namespaces()}
+        return {window: held for window, held in results.items() if held}
 
 
 FIRST, SECOND = (0, 10), (10, 20)
@@ -178,7 +178,7 @@ def test_a_window_that_begins_and_ends_in_an_epoch_leaves_no_trace():
 
 
 def test_rows_are_those_of_any_namespaces():
-    """So another operator goes on with them, and the other way round; each row has its own timers."""
+    """So other operators can continue with them, and vice versa; each row has its own timers."""
     store = MemoryChunkStore()
     Worker(store).fold(FIRST, ("a", 1), ("b", 2)).fold(SECOND, ("a", 3)).commit()
     backend = KeyedStateBackend("windows")
@@ -240,14 +240,14 @@ def test_none_is_refused_and_the_key_that_failed_is_the_current_one(fold, says):
 
 def test_a_key_of_another_subtask_is_refused_when_it_is_new():
     worker = Worker(MemoryChunkStore(), owner=KeyOwner(1, 4, 128))
-    mine = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
+    own_keys = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
 
     def check(key: Any, window: Any) -> None:
         assert window.namespace == FIRST
         worker.backend.check_owner(key)
 
-    worker.fold(FIRST, *((key, key) for key in mine), check=check)
-    other = next(key for key in range(100) if key not in mine)
+    worker.fold(FIRST, *((key, key) for key in own_keys), check=check)
+    other = next(key for key in range(100) if key not in own_keys)
     with pytest.raises(OperatorError, match=f"the key {other} belongs to subtask"):
         worker.fold(FIRST, (other, 1), check=check)
     assert worker.backend.key == other

@@ -1,4 +1,4 @@
-"""States with a time-to-live: beside plain Python, over epochs, restarts and changes of the config; and what goes."""
+"""States with a time-to-live: against plain Python, over epochs, restarts and changed configurations; and cleanup."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Mean(AggregateFunction):
 
 
 def descriptor_of(kind: str, ttl: StateTtlConfig | None = None) -> Any:
-    made: dict[str, Any] = {
+    descriptors: dict[str, Any] = {
         "value": lambda: ValueStateDescriptor("value", int),
         "list": lambda: ListStateDescriptor("list", int),
         "map": lambda: MapStateDescriptor("map", int, int),
         "sum": lambda: ReducingStateDescriptor("sum", lambda a, b: a + b, int),
         "mean": lambda: AggregatingStateDescriptor("mean", Mean(), Types.TUPLE([Types.LONG(), Types.LONG()])),
     }
-    descriptor = made[kind]()
+    descriptor = descriptors[kind]()
     if ttl is not None:
         descriptor.enable_time_to_live(ttl)
     return descriptor
@@ -73,7 +73,7 @@ class Task:
     """An operator's state in one worker.
 
     Args:
-        late: whether its states are declared after its rows are read; None: they are not declared.
+        late: whether its states are declared after its rows are read, or None for no declaration.
     """
 
     def __init__(
@@ -134,22 +134,22 @@ class Model:
         self.held: dict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def call(self, now: int, ttl: StateTtlConfig | None, key: int, kind: str, what: str, argument: int) -> Any:
-        """Call a state that never returns what has expired."""
-        place = (key, kind)
+        """Call a state that never returns expired values."""
+        slot = (key, kind)
         if ttl is None:
-            alive: dict[Any, Any] = {name: (value, None) for name, (value, _) in self.held[place].items()}
+            alive: dict[Any, Any] = {name: (value, None) for name, (value, _) in self.held[slot].items()}
         else:
-            # What was there before the time-to-live is stamped when the first epoch ends, and counts from then on.
+            # Earlier values are stamped at the end of the first epoch, and count from then on.
             alive = {
                 name: (value, stamp)
-                for name, (value, stamp) in self.held[place].items()
+                for name, (value, stamp) in self.held[slot].items()
                 if stamp is None or stamp + ttl.millis > now
             }
-        self.held[place] = alive
+        self.held[slot] = alive
         stamp = None if ttl is None else now
         on_read = what != "peek" and ttl is not None and ttl.update_type is LIVE.OnReadAndWrite
         if what == "clear":
-            self.held[place] = {}
+            self.held[slot] = {}
             return None
         if kind in ("value", "sum", "mean"):
             (present, _) = alive.get(0, (None, None))
@@ -170,7 +170,7 @@ class Model:
             if what == "write":
                 alive[max(alive, default=-1) + 1] = argument, stamp
             elif what == "rewrite":
-                self.held[place] = {0: (argument, stamp), 1: (argument + 1, stamp)}
+                self.held[slot] = {0: (argument, stamp), 1: (argument + 1, stamp)}
             else:
                 if on_read:
                     alive.update({name: (value, now) for name, (value, _) in alive.items()})
@@ -182,11 +182,11 @@ class Model:
         elif what == "remove":
             alive.pop(argument % 4, None)
         elif what == "look":
-            found = alive.get(argument % 4, (None, None))[0], argument % 3 in alive, not alive
+            result = alive.get(argument % 4, (None, None))[0], argument % 3 in alive, not alive
             if on_read:
                 for name in {argument % 4, argument % 3} & alive.keys():
                     alive[name] = alive[name][0], now
-            return found
+            return result
         else:
             if on_read:
                 alive.update({name: (value, now) for name, (value, _) in alive.items()})
@@ -240,7 +240,7 @@ def test_equal_to_plain_python(epochs, configs, large, late):
         for step, calls, event, following in epochs:
             now += step
             if event == "other program":
-                # Until it is cleared, what has expired comes to life again with a longer time. A restart clears it.
+                # Expired values become live again with a longer time, until they are cleared. A restart clears them.
                 task = Task(store, configs, late=late)
                 task.backend.now = now
                 task.commit()
@@ -256,20 +256,20 @@ def test_equal_to_plain_python(epochs, configs, large, late):
                 task = workers[0]
                 if task.log.sync(store) is Sync.OUT_OF_STEP:
                     task = workers[0] = Task(store, configs, late=late)
-                kept = copy.deepcopy(model.held)
+                copy_of_model = copy.deepcopy(model.held)
                 task.backend.now = now
                 for key, kind, what, argument in calls:
-                    found = task.call(key, kind, what, argument)
-                    assert found == model.call(now, configs.get(kind), key, kind, what, argument), (kind, what)
+                    result = task.call(key, kind, what, argument)
+                    assert result == model.call(now, configs.get(kind), key, kind, what, argument), (kind, what)
                 if event == "lost" and not attempt:
-                    model.held = kept  # the attempt is lost with its worker, and all is done again
+                    model.held = copy_of_model  # the attempt is lost with its worker, and all is done again
                     workers = [Task(store, configs, late=late)]
             task.commit()
             model.end_epoch(now, configs)
             for kind in KINDS:
                 readable = [key for key in range(4) if model.call(now, configs.get(kind), key, kind, "peek", 0)]
                 assert sorted(task.keys_with(kind)) == readable, kind
-        # Whatever has been: when the time of all states is over, nothing is left of them.
+        # After any history: when the time of all states has passed, nothing remains.
         configs = dict.fromkeys(KINDS, StateTtlConfig(100))
         task = Task(store, configs, late=late)
         for _ in range(3):
@@ -288,16 +288,16 @@ def test_a_state_that_is_declared_epochs_after_a_restart_has_its_stamps():
     task = Task(store, {}, late=None)
     task.backend.now = 99
     task.commit()
-    for millis, found in ((100, []), (101, [(1, 1)]), (None, [(1, 1)])):
+    for millis, result in ((100, []), (101, [(1, 1)]), (None, [(1, 1)])):
         store_now, configs = store.copy(), {"map": None if millis is None else StateTtlConfig(millis)}
         task = Task(store_now, configs, late=None)
         task.backend.now = 100
         task.commit()
         task.states = {"map": task.backend.get_state(descriptor_of("map", configs["map"]), late=True)}
-        assert task.call(1, "map", "read", 0) == found
+        assert task.call(1, "map", "read", 0) == result
         task.commit()
-        place = next(at for at, slot in enumerate(task.backend.slots, FIRST_SLOT) if slot.name.startswith(STAMPS))
-        stamps = [row[place] for row in task.backend.every_row()]
+        index = next(at for at, slot in enumerate(task.backend.slots, FIRST_SLOT) if slot.name.startswith(STAMPS))
+        stamps = [row[index] for row in task.backend.every_row()]
         assert stamps == {100: [], 101: [{1: 0}], None: [None]}[millis]
 
 
@@ -307,10 +307,10 @@ def test_a_state_counts_from_its_last_access_whatever_the_config_was_then():
     task.backend.now = 0
     task.call(1, "value", "write", 7)
     task.commit()
-    for millis, now, found in ((1000, 999, 7), (500, 500, None), (2000, 1999, 7), (None, 9999, 7)):
+    for millis, now, result in ((1000, 999, 7), (500, 500, None), (2000, 1999, 7), (None, 9999, 7)):
         task = Task(store.copy(), {"value": None if millis is None else StateTtlConfig(millis)})
         task.backend.now = now
-        assert task.call(1, "value", "read", 0) == found
+        assert task.call(1, "value", "read", 0) == result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -341,8 +341,8 @@ def test_a_time_to_live_that_is_switched_off_leaves_no_stamps():
     task = Task(store, {})
     task.commit()
     task = Task(store, {})
-    stamps = [place for place, slot in enumerate(task.backend.slots, FIRST_SLOT) if slot.name.startswith(STAMPS)]
-    assert [task.backend.rows[1][place] for place in stamps] == [None] * len(stamps)
+    stamps = [index for index, slot in enumerate(task.backend.slots, FIRST_SLOT) if slot.name.startswith(STAMPS)]
+    assert [task.backend.rows[1][slot] for slot in stamps] == [None] * len(stamps)
     task = Task(store, {"value": StateTtlConfig(10)})  # and on again: it counts from now on
     task.backend.now = 5000
     assert task.call(1, "value", "read", 0) == 7
@@ -372,7 +372,7 @@ def test_expired_state_that_is_not_cleaned_up_can_be_read_once():
     task.backend.now = 0
     task.call(1, "sum", "write", 1)
     task.backend.now = 100
-    task.call(1, "sum", "write", 1)  # folded into what has expired, as in Flink
+    task.call(1, "sum", "write", 1)  # folded into an expired value, as in Flink
     assert task.call(1, "sum", "read", 0) == 2
 
 
@@ -490,7 +490,7 @@ def test_a_large_map_is_cleaned_now_and_then_and_by_its_entries():
 
 
 class Recent(KeyedProcessFunction):
-    """How often a word came, what came with it, as far as these are not too old."""
+    """A word's count and companions, if not too old."""
 
     def __init__(self, update_type: Any = LIVE.OnCreateAndWrite) -> None:
         self.update_type = update_type
@@ -592,7 +592,7 @@ def test_the_builder_makes_what_keywords_make():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: StateTtlConfig(0), "the time-to-live of a state has to be at least one millisecond, not 0"),
+        (lambda: StateTtlConfig(0), "the time-to-live of a state must be at least one millisecond, not 0"),
         (lambda: StateTtlConfig("-5 seconds"), "a duration cannot be negative"),
         (lambda: StateTtlConfig("soon"), "not a duration: 'soon'"),
         (lambda: StateTtlConfig(5, update_type=WRONG), "none of StateTtlConfig.UpdateType.Disabled"),

@@ -1,4 +1,4 @@
-"""State and timers that are put back: what the log must learn of, and large maps."""
+"""Undone state and timers: changes that the log must learn, and large maps."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ calls = st.lists(st.tuples(st.booleans(), st.lists(changes, max_size=5), st.bool
 def change(elements: Any, what: str, key: int, number: int) -> None:
     """Do something with a state, or with a dict."""
     if what == "get":
-        found = elements.get(key)
-        if found is not None:
-            found.append("in place")
+        result = elements.get(key)
+        if result is not None:
+            result.append("in place")
     elif what == "put":
         elements[key] = [f"new {number}"]
     elif what == "grow" and key in elements:
@@ -137,10 +137,10 @@ def change(elements: Any, what: str, key: int, number: int) -> None:
 
 @given(calls, st.booleans(), st.booleans())
 def test_a_large_map_is_put_back(calls, in_log, is_plain):
-    """Its values, their order, and what is written of it: whatever is read again is what a dict would have.
+    """Its values, their order, and the writes: every later read equals a dict's.
 
     Args:
-        in_log: whether the log has it by its elements; else it is new.
+        in_log: whether the log has its elements; otherwise it is new.
         is_plain: whether its types are declared.
     """
     key = KeyNote(columns=["key"], types=["string"]) if is_plain else None
@@ -163,7 +163,7 @@ def test_a_large_map_is_put_back(calls, in_log, is_plain):
         undo.begin()
         after = copy.deepcopy(expected)
         for what, key in changes:
-            # What is changed in place and not put is no change that must be written: it is put.
+            # A value that is changed in place need not be written unless it is put: it is put.
             change(state, what, key, number)
             change(after, what, key, number)
             for touched in list(after) if what == "items" else [key]:

@@ -1,6 +1,6 @@
-"""What is undone of all kinds of state and of timers, compared with a model that copies everything before each call.
+"""Undo of all kinds of state and timers, compared with a model that copies everything before each call.
 
-Whatever was undone, a backend that reads the log has what the live one has: so the log has learnt of all that it must.
+After any undo, a backend that reads the log equals the live one: so the log has learned all changes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Keyed:
         self.log = StateLog(LogIdentity("op", 0, 1, 128), self.backend)
 
     def seen(self) -> Any:
-        """Return a copy of all that there is, also in which order, with stamps and timers."""
+        """Return a copy of everything: with order, stamps and timers."""
         backend = self.backend
         held = {key: dict(zip(backend.slots, backend.rows[key][2:])) for key in KEYS if key in backend.rows}
         return copy.deepcopy(
@@ -95,7 +95,7 @@ class Keyed:
         self.map.put_all({number: [f"{number}" * 200] for number in range(LARGE)})
 
     def do(self, what: str, n: int) -> None:
-        """Do something as functions do; what they change in place they also put."""
+        """Apply a function's change; values changed in place are also put."""
         if what == "value":
             held = self.value.value() or []
             held.append(n)
@@ -126,7 +126,7 @@ class Keyed:
             self.map.remove(n)
         elif what == "remove as another type":
             self.map.remove(float(n))
-        elif what == "last":  # the one that was used last comes last
+        elif what == "last":  # the last used one is last
             held = self.map.get(n)
             if held is not None:
                 self.map.remove(n)
@@ -163,8 +163,8 @@ KINDS = (
     "remove as another type", "last", "first", "items", "fold", "get", "clear", "timer", "delete timer", "other key",
 )  # fmt: skip
 actions = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 6) | st.integers(LARGE - 2, LARGE + 3)), max_size=8)
-# Of each call: what it does; what it does behind a mark, and whether that fails; whether it fails as a whole; whether
-# the epoch ends, and how much later the next one is.
+# Per call: its action; its action after a mark, and whether that fails; whether the call fails; whether the epoch ends,
+# and how much later the next one is.
 calls = st.lists(
     st.tuples(actions, actions, st.booleans(), st.booleans(), st.booleans(), st.sampled_from([0, 4, 20])),
     min_size=1,
@@ -242,12 +242,12 @@ def stamps(keyed: Keyed, key: str) -> list[int]:
 
 
 def timers_of(keyed: Keyed) -> list[tuple[int, str]]:
-    """Return what the queue says, without changing it."""
+    """Return the queue's timers without changing it."""
     queue = copy.deepcopy(keyed.backend.timers[0].queue)
-    found = []
+    results = []
     while (timestamp := queue.next_timestamp()) is not None:
-        found += [(timestamp, key) for key in queue.pop(timestamp) if timestamp in stamps(keyed, key)]
-    return sorted(found)
+        results += [(timestamp, key) for key in queue.pop(timestamp) if timestamp in stamps(keyed, key)]
+    return sorted(results)
 
 
 class Copied:
@@ -291,7 +291,7 @@ def test_a_call_notes_no_more_than_it_does(fails, monkeypatch):
         assert keyed.undo.mark() < 40
         if fails:
             keyed.undo.restore()
-    assert Copied.copies == 100  # what was looked at
+    assert Copied.copies == 100  # the examined values
     assert len(orders) == 1  # once in an epoch
     assert len(keyed.map.keys()) == (5_000 if fails else 4_900)
 

@@ -1,4 +1,4 @@
-"""The figures of a log against those of the rows themselves."""
+"""The figures of a log, compared with its rows."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def test_the_largest_keys_and_those_of_namespaces():
     backend.set_current_key(9)
     own.update(bytes(5_000))
     log.commit(store, {})
-    found = LogSummary.of(LogView(store, 7), 2)
-    assert (found.keys, found.namespaces, found.timers) == (50, 69, {"event": 69})
-    assert found.next_timers == {"event": 10} and found.watermark is None
-    (first, most), (second, more) = found.largest
+    result = LogSummary.of(LogView(store, 7), 2)
+    assert (result.keys, result.namespaces, result.timers) == (50, 69, {"event": 69})
+    assert result.next_timers == {"event": 10} and result.watermark is None
+    (first, most), (second, more) = result.largest
     assert (first, second) == ("9", "7") and 3_500 < most < 6_000 and 600 < more < 2_500
     # 49 values of 10 bytes and one of 5,000, and 69 of 30 bytes. (Of the namespaces' rows, the addresses take a part.)
-    assert found.bytes_of.keys() == {"own", "window"}
-    assert 4_500 < found.bytes_of["own"] < 7_000 and 1_200 < found.bytes_of["window"] < 3_500
-    assert sum(found.bytes_of.values()) < found.state_bytes
+    assert result.bytes_of.keys() == {"own", "window"}
+    assert 4_500 < result.bytes_of["own"] < 7_000 and 1_200 < result.bytes_of["window"] < 3_500
+    assert sum(result.bytes_of.values()) < result.state_bytes
 
 
 def test_keys_of_one_hash_and_the_operators_own_state():
@@ -89,9 +89,9 @@ def test_keys_of_one_hash_and_the_operators_own_state():
         backend.set_current_key(key)
         value.update(bytes(100 * size))
     log.commit(store, {})
-    found = LogSummary.of(LogView(store, 7), 20)
-    assert (found.keys, found.namespaces) == (len(keys), 0)
-    assert sorted(key for key, _ in found.largest) == sorted(map(repr, keys))
-    assert 500 < found.own_bytes < 700 and found.state_bytes > 2_100 + found.own_bytes
+    result = LogSummary.of(LogView(store, 7), 20)
+    assert (result.keys, result.namespaces) == (len(keys), 0)
+    assert sorted(key for key, _ in result.largest) == sorted(map(repr, keys))
+    assert 500 < result.own_bytes < 700 and result.state_bytes > 2_100 + result.own_bytes
     by_columns = LogSummary.of(LogView(store, 7), 20, by_columns=True)
-    assert (by_columns.keys, by_columns.largest, by_columns.state_bytes) == (0, [], found.state_bytes)
+    assert (by_columns.keys, by_columns.largest, by_columns.state_bytes) == (0, [], result.state_bytes)

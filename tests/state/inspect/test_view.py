@@ -1,4 +1,4 @@
-"""A look into a log: what is there is shown, without the user's classes, and nothing of the checkpoint runs."""
+"""A view of a log shows its content without the user's classes, and runs nothing of the checkpoint."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ GOLDEN = sorted(path for path in golden.HERE.glob("*-format-*.zip") if not path.
 
 
 def shown(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
-    """What a view shows, by key and namespace."""
-    found: dict[Any, dict[str, Any]] = {}
+    """Return a view's content, by key and namespace."""
+    results: dict[Any, dict[str, Any]] = {}
     for keys, namespaces, layout, rows, sizes in LogView(store, 7).rows():
         assert len(keys) == len(rows) == len(sizes) == len(namespaces or keys)
         assert all(size > 0 for size in sizes)
         for index, (key, row) in enumerate(zip(keys, rows)):
             where = key if namespaces is None else (key, namespaces[index], "space")
-            assert where not in found
+            assert where not in results
             assert len(row) == len(layout) + 1
-            found[where] = {name: value for (name, _), value in zip(layout, row[1:]) if value is not None}
-    return found
+            results[where] = {name: value for (name, _), value in zip(layout, row[1:]) if value is not None}
+    return results
 
 
 def descriptor(name: str, kind: str) -> Any:
@@ -77,31 +77,31 @@ def restored(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
     backend.seal()
     whose = head.operator, head.subtask, head.parallelism, head.max_parallelism
     StateLog(LogIdentity(*whose, head.program, head.key), backend).sync(store)
-    found: dict[Any, dict[str, Any]] = {}
+    results: dict[Any, dict[str, Any]] = {}
     for key, row in backend.rows.items():
-        found[key] = {slot.name: value for slot, value in zip(backend.slots, row[2:]) if value is not None}
+        results[key] = {slot.name: value for slot, value in zip(backend.slots, row[2:]) if value is not None}
     for row in backend.namespaces.every_row():
         content = {slot.name: value for slot, value in zip(backend.namespaces.slots, row[2:]) if value is not None}
         key, namespace, _ = row[1]
-        found[key, namespace, "space"] = content
-    return found
+        results[key, namespace, "space"] = content
+    return results
 
 
 def with_classes(found: dict[Any, Any]) -> Any:
-    """What is shown, read by somebody who has the classes."""
+    """Return the shown content, read with the classes."""
     return loads(pickled(found))
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_what_is_shown_is_what_a_restore_reads(path):
     for store in golden.load(path).values():
-        found = shown(store)
-        assert found or LogView(store, 7).head.entries == 0
-        assert with_classes(found) == restored(store)
+        result = shown(store)
+        assert result or LogView(store, 7).head.entries == 0
+        assert with_classes(result) == restored(store)
 
 
 def test_elements_that_are_missing_are_noticed(monkeypatch):
-    """A list of which the row says that it has one more: as if cleaning had lost an element."""
+    """A list whose row counts one element more: as if cleaning had lost an element."""
     monkeypatch.setattr(large_collections, "_LARGE", 40)
     store = MemoryChunkStore()
     backend = KeyedStateBackend("op")
@@ -151,9 +151,9 @@ def test_a_large_row_that_lies_where_slots_had_another_order(monkeypatch):
             states["blob"].update(bytes([epoch]) * 100)
         log.commit(store, {})
     assert 1 not in store.chunks and store.chunks[-1] == written
-    found = shown(store)
-    assert found == restored(store)
-    assert found["large"] == {"state/blob": bytes(2_000), "state/map": {n: str(n) for n in range(100)}}
+    result = shown(store)
+    assert result == restored(store)
+    assert result["large"] == {"state/blob": bytes(2_000), "state/map": {n: str(n) for n in range(100)}}
 
 
 def test_damage_is_noticed():
@@ -222,10 +222,10 @@ CLASSES = (Order, Point, Color, Odd, Kept)
 
 @pytest.fixture
 def there(monkeypatch):
-    """The module of the user's classes, for as long as a test wants it."""
-    for each in CLASSES:
-        monkeypatch.setattr(each, "__module__", "tests_gone")
-        setattr(gone, each.__name__, each)
+    """The module of the user's classes, for the duration of a test."""
+    for class_ in CLASSES:
+        monkeypatch.setattr(class_, "__module__", "tests_gone")
+        setattr(gone, class_.__name__, class_)
     monkeypatch.setitem(sys.modules, "tests_gone", gone)
     return lambda: monkeypatch.delitem(sys.modules, "tests_gone")
 
@@ -241,11 +241,11 @@ def test_a_value_of_the_users_classes_stays_as_it_was(there):
     values = [order, ordered, Kept(4), Point, dt.datetime(2024, 1, 2, tzinfo=ZoneInfo("Europe/Rome")), Decimal("1.5")]
     payload = pickle.dumps(values, 5)
     there()
-    found = unread(payload)
-    assert [isinstance(value, Opaque) for value in found] == [True, True, True, False, False, False]
-    assert found[4:] == values[4:]
-    assert repr(found[0]) == "<tests_gone.Order>"
-    again = pickled(found)
+    loaded = unread(payload)
+    assert [isinstance(value, Opaque) for value in loaded] == [True, True, True, False, False, False]
+    assert loaded[4:] == values[4:]
+    assert repr(loaded[0]) == "<tests_gone.Order>"
+    again = pickled(loaded)
     assert pickled(unread(again)) == again
     sys.modules["tests_gone"] = gone
     read = pickle.loads(again)
@@ -263,7 +263,7 @@ def test_equal_keys_of_the_users_classes_are_equal(there):
 
 
 def test_objects_with_other_contents_that_cannot_be_hashed(there):
-    """Equal ones have equal hashes, whatever is in them."""
+    """Equal ones have equal hashes, whatever their content."""
     nan = float("nan")
     contents = [[1, {2}, {"a": [3]}, nan, bytearray(b"b"), Point(1, [2])], [1, {2}, {"a": [4]}, nan, bytearray(b"b")]]
     payloads = [pickle.dumps(Point(1, content), 5) for content in (contents[0], contents[0], contents[1])]
@@ -274,7 +274,7 @@ def test_objects_with_other_contents_that_cannot_be_hashed(there):
 
 
 def test_names_that_are_not_there_are_pickled(there):
-    """As those of Python's own pickler, of any objects."""
+    """Like Python's own pickler, for any objects."""
     values = [Point(n, [Color.RED, Order("a"), OrderedDict(a=Kept(n))]) for n in range(3)]
     payload = pickle.dumps([values, Point, Odd(1, [2])], 5)
     there()
@@ -286,8 +286,8 @@ def test_names_that_are_not_there_are_pickled(there):
 
 def test_a_uuid_is_one_without_any_class_at_hand():
     value = UUID(int=2**127 + 5)
-    found = unread(pickle.dumps({value: (value, 1)}, 5))
-    assert found == {value: (value, 1)} and hash(found[value][0]) == hash(value)
+    loaded = unread(pickle.dumps({value: (value, 1)}, 5))
+    assert loaded == {value: (value, 1)} and hash(loaded[value][0]) == hash(value)
 
 
 def test_nothing_runs():
@@ -304,13 +304,13 @@ def test_nothing_runs():
     backend.set_current_key("k")
     state.update(Trap())
     log.commit(store, {"operators": {"op": Trap()}})
-    found = shown(store)
-    assert repr(found["k"]["state/a"]) == "<builtins.exec>"
+    result = shown(store)
+    assert repr(result["k"]["state/a"]) == "<builtins.exec>"
     assert repr(LogView(store, 7).task_state()["operators"]["op"]) == "<builtins.exec>"
-    assert pickled(found["k"]["state/a"])
+    assert pickled(result["k"]["state/a"])
     assert not hasattr(gone, "sprung")
 
 
 def test_rows_are_rows():
-    found = unread(dumps([Row.of(a=1, b=[Row.of(c=dt.date(2024, 1, 2))])]))
-    assert found == [Row.of(a=1, b=[Row.of(c=dt.date(2024, 1, 2))])] and found[0].b[0].c == dt.date(2024, 1, 2)
+    loaded = unread(dumps([Row.of(a=1, b=[Row.of(c=dt.date(2024, 1, 2))])]))
+    assert loaded == [Row.of(a=1, b=[Row.of(c=dt.date(2024, 1, 2))])] and loaded[0].b[0].c == dt.date(2024, 1, 2)

@@ -1,4 +1,4 @@
-"""Hashes of keys of rarer types: equal ones share one, whatever their unit, their fold, or the version of Python."""
+"""Hashes of keys of rarer types: equal keys share one, for any unit, fold, or version of Python."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TWICE = dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)
 
 def test_flags_are_known_by_their_values():
     """Composite members have no name before Python 3.11."""
-    made: Any = enum.Flag
-    access, other = (made("Access", {one: 1, two: 2}) for one, two in (("READ", "WRITE"), ("R", "W")))
+    flag: Any = enum.Flag
+    access, other = (flag("Access", {one: 1, two: 2}) for one, two in (("READ", "WRITE"), ("R", "W")))
     hashes = [stable_hash(access(value)) for value in range(4)]
     assert len(set(hashes)) == 4
     assert hashes == [stable_hash(other(value)) for value in range(4)]
-    assert stable_hash(made("Other", {"READ": 1})(1)) != hashes[1]
+    assert stable_hash(flag("Other", {"READ": 1})(1)) != hashes[1]
 
 
 @pytest.mark.parametrize(

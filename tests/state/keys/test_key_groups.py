@@ -151,8 +151,8 @@ def test_columns_of_integers_go_where_each_goes(keys, max_parallelism):
 def test_ranges_partition_the_key_groups(parallelisms):
     parallelism, max_parallelism = parallelisms
     ranges = [key_group_range(subtask, max_parallelism, parallelism) for subtask in range(parallelism)]
-    assert [group for one in ranges for group in one] == list(range(max_parallelism))
-    assert all(len(one) for one in ranges)
+    assert [group for range_ in ranges for group in range_] == list(range(max_parallelism))
+    assert all(len(range_) for range_ in ranges)
     assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
     table = owners(max_parallelism, parallelism)
     for subtask, one in enumerate(ranges):
@@ -185,9 +185,9 @@ def test_default_max_parallelism():
 
 
 def hashes(column: pa.Array, **options: bool) -> list[int]:
-    found = hashes_of_column(column, {}, **options)
-    assert found is not None
-    return list(map(int, found))
+    result = hashes_of_column(column, {}, **options)
+    assert result is not None
+    return list(map(int, result))
 
 
 @pytest.mark.parametrize(

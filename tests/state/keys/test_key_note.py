@@ -1,4 +1,4 @@
-"""Which changes of a key are surely others, which may be, and which are none."""
+"""Changes of a key: certainly different, possibly different, or equal."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ def test_changes(then, now, expected):
 def test_the_note_of_a_function_is_the_same_in_every_process():
     text = 'lambda row: row.a if row.b in {"x", "y", "z"} else (row.c, 1.5)'
     program = f"from pillarbox._state.keys.key_note import function_note; print(function_note({text})['code'])"
-    found = {function_note(eval(text))["code"]}
+    results = {function_note(eval(text))["code"]}
     for seed in ("1", "2"):
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        found.add(done.stdout.strip())
-    assert len(found) == 1
+        results.add(done.stdout.strip())
+    assert len(results) == 1
 
 
 # -- at the state --
@@ -125,10 +125,10 @@ def test_the_note_of_a_function_is_the_same_in_every_process():
 
 def log(store, key):
     backend = KeyedStateBackend("op")
-    made = StateLog(LogIdentity("op", 0, 1, 128, (), key), backend)
+    state_log = StateLog(LogIdentity("op", 0, 1, 128, (), key), backend)
     backend.seal()
-    made.sync(store)
-    return made
+    state_log.sync(store)
+    return state_log
 
 
 def written(key):
@@ -159,7 +159,7 @@ def test_a_key_that_may_be_another_is_warned_of(caplog):
 
 
 def test_a_log_of_before_has_no_note():
-    """Such a log is read, whatever the key."""
+    """Such a log is read for any key."""
     store = written(columns("card"))
     head = read_head(store.chunks[META], LogIdentity("op", 0, 1, 128))
     head.key = None

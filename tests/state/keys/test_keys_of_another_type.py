@@ -1,4 +1,4 @@
-"""Keys of another type than those in a checkpoint are refused, where their type is known; types in brackets declare."""
+"""Keys of another type than a checkpoint's are refused if their type is known; types in brackets declare."""
 
 from __future__ import annotations
 

@@ -60,10 +60,10 @@ class Task:
 def without_b(cls: Any, monkeypatch: Any) -> Any:
     """Let a class of this module have no field ``b`` any more."""
     fields: list[Any] = [("a", int)]
-    made: Any = NamedTuple(cls.__name__, fields) if cls is Pair else make_dataclass(cls.__name__, fields, frozen=True)
-    made.__module__ = __name__
-    monkeypatch.setattr(f"{__name__}.{cls.__name__}", made)
-    return made
+    class_: Any = NamedTuple(cls.__name__, fields) if cls is Pair else make_dataclass(cls.__name__, fields, frozen=True)
+    class_.__module__ = __name__
+    monkeypatch.setattr(f"{__name__}.{cls.__name__}", class_)
+    return class_
 
 
 LOSE = "keys of a map lose the field 'b' of .*, and entries whose keys differ by it alone would become one"
@@ -88,8 +88,8 @@ def test_rows_in_keys_of_maps_keep_their_columns(nested):
         row = Types.ROW_NAMED(list(names), [long] * len(names))
         return Types.TUPLE([long, row]) if nested else row
 
-    made = [Row(a=1, b=1), Row(a=1, b=2)]
-    store = Task(of=of("a", "b")).put({(7, row) if nested else row: 5 for row in made}).commit()
+    rows = [Row(a=1, b=1), Row(a=1, b=2)]
+    store = Task(of=of("a", "b")).put({(7, row) if nested else row: 5 for row in rows}).commit()
     assert len(dict(Task(store, of=of("b", "a")).put({}).map.items())) == 2
     with pytest.raises(CheckpointMismatchError, match=LOSE):
         Task(store, of=of("a"))
@@ -105,7 +105,7 @@ def test_keys_of_pickled_maps_that_become_equal_are_refused(kind, monkeypatch):
     elif kind == "elements":
         task.put({**{n: bytes(100) for n in range(1000)}, **dict.fromkeys(places, 5)})
     else:
-        task.put({wrap(place): n for n, place in enumerate(places)})
+        task.put({wrap(index): n for n, index in enumerate(places)})
     store = task.commit()
     without_b(Place, monkeypatch)
     expected = "has not its 1002 elements" if kind == "elements" else "map state 'm' of the key 'k' .* are equal now"

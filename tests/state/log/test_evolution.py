@@ -1,4 +1,4 @@
-"""State that a changed program goes on with: other fields, other types, other names; and what is refused, and how."""
+"""State under a changed program: other fields, types, names; and refusals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PRELUDE = "from dataclasses import dataclass, field\nfrom typing import NamedTu
 
 @pytest.fixture
 def shop(monkeypatch):
-    """Defines classes in the module of this name, in the place of those of the version before."""
+    """Defines classes in the module of this name, in place of the earlier version's."""
 
     def define(source: str, name: str = "shop") -> Any:
         module = ModuleType(name)
@@ -96,7 +96,7 @@ def values(name, declared=None):
 
 
 def all_bytes(store):
-    """All that is written, but for what the program says of names that are no more."""
+    """Return all written bytes, without the program's list of deleted names."""
     head = open_head(store.chunks[META], LogIdentity("op", 0, 1, 128))
     return b"".join({**store.chunks, META: write_head(replace(head, former={}))}.values())
 
@@ -201,7 +201,7 @@ def test_what_declared_fields_cannot_become_is_refused_before_anything_is_read(s
     task = Task(v=values("v", generic(dict, str, old)))
     task["a"]["v"].update({"k": old([1] if "list" in then else 1)})
     store = task.commit()
-    del store.chunks[1]  # whoever reads it fails
+    del store.chunks[1]  # a read would fail
     new = shop(KINDS[kind] + f"    {now}\n").Order
     with pytest.raises(CheckpointMismatchError) as caught:
         Task(store, v=values("v", generic(dict, str, new)))
@@ -250,7 +250,7 @@ def test_a_class_may_be_a_named_tuple_and_then_a_dataclass(shop, fields):
     store = task.commit()
     task = Task(store, v=values("v", old))
     task["b"]["v"].update(old(2, "y"))
-    store = task.commit()  # in a chunk of its own
+    store = task.commit()  # in its own chunk
     new = shop(KINDS["dataclass"] + fields).Order
     task = Task(store, v=values("v", new))
     assert task["a"]["v"].value() == new(s="x", n=1) and task["b"]["v"].value() == new(s="y", n=2)
@@ -380,10 +380,10 @@ def test_names_of_types_are_read_as_they_are_written():
         "ROW(a: LONG, b: ROW(c: STRING))",
     ):
         assert str(parse(text)) == text
-    found = parse("MAP(STRING, m.C(a: LONG, b: LIST(m.D())?))")
-    record: Any = dict(found.fields or ())["value"]
+    result = parse("MAP(STRING, m.C(a: LONG, b: LIST(m.D())?))")
+    record: Any = dict(result.fields or ())["value"]
     assert (record.kind, record.names, record.optional) == ("m.C", ("a", "b"), {"b"})
-    assert [each.kind for each in found.every() if each.is_class] == ["m.C", "m.D"]
+    assert [each.kind for each in result.every() if each.is_class] == ["m.C", "m.D"]
     assert parse("ROW(a, b: LONG)").fields is None  # a column with a comma in its name: not known
 
 
@@ -438,14 +438,14 @@ def test_a_state_gets_another_name_and_keeps_all_that_is_in_it(kind, ttl, monkey
         stamps = task.backend.timestamps("b")
         assert stamps == {"user-timers/event": [200]}
     assert b"/sum" not in all_bytes(store)
-    # Back to the older program: it does not know the new name, and says what would help.
+    # Back to the older program: it does not know the new name, and suggests a remedy.
     with pytest.raises(
         CheckpointMismatchError, match=rf"holds {kind} 'total' of operator 'op', which .*renamed_from\('t"
     ):
         Task(store.copy(), timers=True, sum=of(make("sum")), other=former["other"])
     task = Task(store, timers=True, sum=of(make("sum").renamed_from("total")), other=former["other"])
     assert look(task["b"]["sum"]) == expected
-    # To the one of before, whose epoch was not committed, nothing has happened.
+    # The previous copy, whose epoch was not committed, is unaffected.
     assert look(Task(copy, timers=True, sum=of(make("sum")), other=former["other"])["a"]["sum"]) == expected
 
 
@@ -459,7 +459,7 @@ def test_a_state_that_is_deleted_goes_with_all_that_it_had(kind, monkeypatch):
     put(task["both"]["old"])
     task["both"]["n"].update(1)
     if kind == "map":
-        task["only"]["old"].put(99, "x" * 1000)  # large: in a value of its own
+        task["only"]["old"].put(99, "x" * 1000)  # large: stored as a separate value
     store = task.commit()
     assert (min(store.chunks) < 0) == (kind == "map")
     with pytest.raises(CheckpointMismatchError) as caught:
@@ -544,7 +544,7 @@ def test_a_class_that_moved_goes_on_under_its_new_name(shop, plain, large, monke
     for _ in range(2):
         assert task["a"]["v"].value() == new(1) and list(task["a"]["l"]) == [new(n) for n in range(30)]
         assert dict(task["b"]["m"].items()) == {n: [new(n)] for n in range(30)}
-        task = Task(task.commit(), **states(new))  # the alias is gone
+        task = Task(task.commit(), **states(new))  # the alias is removed
     assert not task.is_written_anew and b"model" not in all_bytes(task.store)
 
 
@@ -592,7 +592,7 @@ def test_a_key_that_is_another_subtasks_now_is_refused(shop, monkeypatch):
 
 
 def test_an_alias_allows_nothing_more_than_its_class(shop):
-    """The list of a plain state stays what the program declares, with another name for some of it."""
+    """A plain state's list stays as declared, with another name for some of it."""
     old = shop(MODEL, "model").Old
     task = Task(v=values("v", old))
     task["a"]["v"].update(old(1))
@@ -611,7 +611,7 @@ def test_an_alias_allows_nothing_more_than_its_class(shop):
 
 
 def test_a_worker_that_was_to_write_it_anew_and_did_not_is_made_anew(shop):
-    """Another worker has run the epoch instead: what is in memory here is not to be written once more."""
+    """Another worker has run the epoch instead: the memory here must not be written again."""
     task = Task(sum=values("sum", LONG))
     for n in range(10):
         task[str(n)]["sum"].update(n)
@@ -665,14 +665,14 @@ SHAPES = st.recursive(
         st.tuples(
             st.sampled_from(["dataclass", "slots", "frozen slots", "named tuple"]),
             st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3),
-        ).map(lambda each: ("CLASS", *each)),
+        ).map(lambda tuple_: ("CLASS", *tuple_)),
     ),
     max_leaves=4,
 )
 
 
 class Declared:
-    """A shape as a program declares it, with classes of its own in the module: named by where they are in it."""
+    """A shape as declared by a program, with its own classes in the module, named by their position."""
 
     def __init__(self, shape: Any, defaults: bool) -> None:
         self.module = sys.modules["shop"]
@@ -704,8 +704,8 @@ def changed(shape, draw):
     if shape[0] in ("LIST", "MAP"):
         return shape[0], changed(shape[1], draw)
     names = draw(st.permutations([*shape[-1], "d"]))
-    kept = names[: draw(st.integers(1, len(names)))]
-    return *shape[:-1], {name: changed(shape[-1][name], draw) if name in shape[-1] else "STRING" for name in kept}
+    names_left = names[: draw(st.integers(1, len(names)))]
+    return *shape[:-1], {name: changed(shape[-1][name], draw) if name in shape[-1] else "STRING" for name in names_left}
 
 
 def simple(value):
@@ -732,8 +732,8 @@ def value_of(shape, declared, draw):
         return draw(SCALARS[shape][1])
     if shape[0] in ("LIST", "MAP"):
         inner = declared.__args__[-1]
-        made = [value_of(shape[1], inner, draw) for _ in range(draw(st.integers(0, 2)))]
-        return made if shape[0] == "LIST" else {str(place): each for place, each in enumerate(made)}
+        items = [value_of(shape[1], inner, draw) for _ in range(draw(st.integers(0, 2)))]
+        return items if shape[0] == "LIST" else {str(index): each for index, each in enumerate(items)}
     if shape[0] == "ROW" and not hasattr(declared, "__args__"):
         return Row.of(**{name: draw(SCALARS[part][1]) for name, part in shape[1].items()})
     if shape[0] == "ROW":
@@ -745,7 +745,7 @@ def value_of(shape, declared, draw):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="typing resolves no Types in the annotations of classes")
 @given(SHAPES, st.data())
 def test_values_of_any_type_become_those_of_another_or_are_refused(then, data):
-    """What is read is of the new type, holds what both have in common, and is the same after the next epoch."""
+    """A read value has the new type, keeps the common content, and is unchanged after the next epoch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "shop", ModuleType("shop"))
         old = Declared(then, defaults=False)
@@ -812,7 +812,7 @@ def test_the_same_over_a_savepoint(shop, plain, kind, tmp_path):
     identities = [LogIdentity("op", subtask, 2, 128, key=PLAIN) for subtask in (0, 1)]
     stores = restore_logs(LocalSavepoint(str(tmp_path / "savepoint")), "op", identities)
     states = {"v": values("v", new if plain else None), "total": values("total", LONG)}
-    found = {}
+    results = {}
     for subtask, store in stores.items():
         states["total"] = values("total", LONG).renamed_from("sum")
         task = Task(store, owner=(subtask, 2), delete=["old"], **states)
@@ -820,11 +820,11 @@ def test_the_same_over_a_savepoint(shop, plain, kind, tmp_path):
         states["total"] = values("total", LONG)
         task = Task(store, owner=(subtask, 2), **states)
         assert not task.is_written_anew
-        found.update({key: (task[key]["v"].value(), task[key]["total"].value()) for key in task.backend.get_keys()})
-    assert found == {str(n): (new(n=n, more=5), n) for n in range(20)}
+        results.update({key: (task[key]["v"].value(), task[key]["total"].value()) for key in task.backend.get_keys()})
+    assert results == {str(n): (new(n=n, more=5), n) for n in range(20)}
 
 
-# -- what an older version has written --
+# -- older versions --
 
 CHANGED = """
 class Money(NamedTuple):
@@ -845,7 +845,7 @@ class Slim:
     b: str
     c: int = 3
 """
-# Of pickled values, fields come, and those of named tuples and frozen slots come last.
+# In pickled values, fields are added; fields of named tuples and frozen slots at the end.
 CHANGED_PICKLED = """
 class Money(NamedTuple):
     amount: int
@@ -895,8 +895,8 @@ def test_golden_logs_go_on_with_a_changed_program(plain, monkeypatch, shop):
         }
 
     def order_of(n, currency, note=""):
-        kept = {} if plain else {"note": note}
-        return order(number=n, money=money(amount=n, currency=currency), **kept)
+        notes = {} if plain else {"note": note}
+        return order(number=n, money=money(amount=n, currency=currency), **notes)
 
     options: dict[str, Any] = {"name": "evolving", "timers": True}
     task = Task(store, moved={(golden.__name__, "Moved"): moved}, delete=["old"], **options, **declared(True))
@@ -906,8 +906,8 @@ def test_golden_logs_go_on_with_a_changed_program(plain, monkeypatch, shop):
             states = task[f"key {n}"]
             assert states["total"].value() == n and states["order"].value() == order_of(n, "EUR", "x")
             assert states["order"].value().tags == () and states["order"].value().money.rate == 1.0
-            assert list(states["slims"]) == [slim(each, str(each), 3) for each in range(3 * n)]
-            assert dict(states["orders"].items()) == {each: [order_of(each, "USD")] for each in range(2 * n)}
+            assert list(states["slims"]) == [slim(index, str(index), 3) for index in range(3 * n)]
+            assert dict(states["orders"].items()) == {index: [order_of(index, "USD")] for index in range(2 * n)}
             assert states["row"].value() == (Row.of(c=None, a=n) if plain else Row.of(a=n, b=str(n)))
             assert states["latest"].get() == moved(n) and states["added"].value() is None
             assert task.backend.timestamps(f"key {n}") == {"user-timers/event": [100 + n]}
@@ -950,19 +950,19 @@ def test_what_another_program_would_change_is_told_from_heads(shop):
     )
     now["a"]["same"].update(1)
     now.commit()
-    found = compare_states(head_of(then), head_of(now))
-    assert found.refused == [
+    comparison = compare_states(head_of(then), head_of(now))
+    assert comparison.refused == [
         "operator 'op': the value state 'text': it was LONG, and is STRING",
         "operator 'op': the value state 'kind' is a list state: give it another name",
         "operator 'op': the value state 'gone' is no more: let another one say renamed_from('gone'), or delete it with"
         " runtime_context.delete_if_exists()",
         "operator 'op': the list state 'needs': it was shop.Order, and is int",
     ]
-    assert found.doubtful == [
+    assert comparison.doubtful == [
         "operator 'op': the value state 'moved': it was shop.Old, and is shop.New: if the class has moved, say"
         " env.add_class_alias('shop:Old', New)",
     ]
-    assert found.carried_out == [
+    assert comparison.carried_out == [
         "operator 'op': the value state 'wide': INT becomes LONG",
         "operator 'op': the value state 'order': fields of its classes have changed",
         "operator 'op': the value state 'more' is new",
@@ -992,10 +992,10 @@ def test_what_is_told_of_a_state_with_another_name_is_what_happens(states, delet
     for state in then["a"].values():
         state.update(1)
     then.commit()
-    found = compare_states(head_of(then), head_of(program()))
-    told = [each for each in found.carried_out if "'sum'" in each]
-    assert found.doubtful == [] and len(found.refused) == bool(refused) and len(told) == bool(carried_out)
-    assert all(refused in each for each in found.refused) and all(carried_out in each for each in told)
+    comparison = compare_states(head_of(then), head_of(program()))
+    changes = [each for each in comparison.carried_out if "'sum'" in each]
+    assert comparison.doubtful == [] and len(comparison.refused) == bool(refused) and len(changes) == bool(carried_out)
+    assert all(refused in each for each in comparison.refused) and all(carried_out in each for each in changes)
     if refused:
         with pytest.raises(CheckpointMismatchError):
             program(then.store)

@@ -1,4 +1,4 @@
-"""The ledger of a log: what its entries hold, and that they keep no key objects of their own."""
+"""The ledger of a log: the entries' content, without key objects of their own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def keys_alive() -> int:
 
 
 def test_there_is_one_key_object_for_each_row():
-    """Each epoch brings key objects of its own, which go with it: the log's entries share that of the row."""
+    """An epoch's own key objects are dropped with it: the log's entries share the row's object."""
     count = 1000
     task = Task(MemoryChunkStore())
     for epoch in range(5):
@@ -67,7 +67,7 @@ def test_there_is_one_key_object_for_each_row():
     again = Task(task.store)
     del task
     assert again.found is Sync.LOADED
-    # What a start has read of entries that were out of date goes with the next epochs, a chunk with each.
+    # A start's outdated entries are released with the next epochs, one chunk per epoch.
     loaded = len(again.log.contents.ledger.chunks)
     assert keys_alive() > count + 10
     for epoch in range(loaded):
@@ -106,8 +106,8 @@ def test_rows_of_namespaces_have_one_key_object_each(shared):
             log.commit(store, {})
         return backend, log
 
-    # (A start lets what it has read be, and each epoch after it lets go of one chunk's.)
+    # A start keeps its entries, and each later epoch releases one chunk's.
     for values in [1, 2, 3], [4, 5, 6]:
-        kept = written(values)
+        entries = written(values)
         assert keys_alive() <= 500 + 10
-        del kept
+        del entries

@@ -1,4 +1,4 @@
-"""Operators of plain types: what a checkpoint names is on the program's list, or it is refused and nothing has run."""
+"""Operators of plain types: a checkpoint's names are on the program's list, or it is refused before anything runs."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_nothing_but_the_list_is_named(payload):
 
 
 def test_the_head_cannot_say_that_it_is_no_plain_state():
-    """Neither by its types, nor by what operators keep, nor by the number of an older format."""
+    """Neither by its types, nor by operator state, nor by an older format's number."""
     task = Task(n=LONG)
     task["a"]["n"].update(1)
     task.commit()
@@ -244,7 +244,7 @@ def test_a_class_cannot_be_changed_by_a_pickle():
     assert not hasattr(Payment, "money")
 
 
-# -- what is written --
+# -- written values --
 
 VALUES: list[tuple[Any, list[Any], list[Any]]] = [
     (Types.LONG(), [0, -(2**63), 2**63 - 1, None], [2**63, 1.5, "1", True, np.int64(1)]),
@@ -298,8 +298,8 @@ def test_values_of_declared_types_are_written_and_read_and_others_refused(declar
     task.commit()
     again = Task(task.store, v=describe)
     for n, value in enumerate(good):
-        found = again[f"good {n}"]["v"].value()
-        assert (found, type(found)) == (value, type(value))
+        result = again[f"good {n}"]["v"].value()
+        assert (result, type(result)) == (value, type(value))
     for value in bad:
         task = Task(v=describe)
         task["bad"]["v"].update(value)
@@ -352,7 +352,7 @@ class Special(Payment):
 
 
 def test_values_that_are_nearly_of_the_type():
-    """None of another class than the declared one, which a pickle would name; and none that a type has no room for."""
+    """No value of another class than declared, which a pickle would name; and no value outside of a type's range."""
     good: list[tuple[Any, Any]] = [
         (Types.DOUBLE(), float("nan")),
         (Types.DOUBLE(), float("-inf")),
@@ -369,8 +369,8 @@ def test_values_that_are_nearly_of_the_type():
         task = Task(v=make)
         assert task.log.reason_for_pickles is None, declared
         task["a"]["v"].update(value)
-        found = Task(task.commit().store, v=make)["a"]["v"].value()
-        assert (repr(found), type(found)) == (repr(value), type(value))
+        result = Task(task.commit().store, v=make)["a"]["v"].value()
+        assert (repr(result), type(result)) == (repr(value), type(value))
     bad: list[tuple[Any, Any]] = [
         (Types.STRING(), Text("x")),
         (Types.STRING(), np.str_("x")),
@@ -576,11 +576,11 @@ def fits(declared, value):
 
 @given(DECLARED, st.lists(PLAIN, max_size=5))
 def test_columns_fit_as_each_of_their_values(declared, values):
-    found = plain_type(declared)
-    assert found.fits(values) == all(fits(declared, value) for value in values)
+    result = plain_type(declared)
+    assert result.fits(values) == all(fits(declared, value) for value in values)
     for value in values:
         if not fits(declared, value):
-            assert "is not of type" in found.misfit(value)
+            assert "is not of type" in result.misfit(value)
 
 
 def test_the_golden_log_of_types_is_read():
@@ -634,8 +634,8 @@ def test_a_program_whose_types_are_declared_has_plain_state(key_type, caplog):
         assert push(job, ("a", 1, 10), ("a", 2, 11)) == ["1", "3"]
         savepoint = job.savepoint()
     assert types_in_head(next(iter(savepoint.values()))) == ({"state/sum": "LONG"} if key_type else None)
-    said = "plain data, of the declared types" if key_type else "pickles: the type of its key is not known"
-    assert f"the state in the checkpoint is {said}" in caplog.text and " (operator 'process: Sum')" in caplog.text
+    message = "plain data, of the declared types" if key_type else "pickles: the type of its key is not known"
+    assert f"the state in the checkpoint is {message}" in caplog.text and " (operator 'process: Sum')" in caplog.text
     with sums(key_type, savepoint) as job:
         assert push(job, ("a", 3, 20)) == ["6", "('a', 15)", "('a', 16)"]
         if key_type:

@@ -1,4 +1,4 @@
-"""The state log: what is refused, what is written, and programs that get another state."""
+"""The state log: refusals, writes, and programs with other state."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Task:
         return self
 
     def get(self, name):
-        found = {}
+        results = {}
         for key in list(self.backend.rows):
             self.backend.set_current_key(key)
             value = self.states[name].value()
             if value is not None:
-                found[key] = value
-        return found
+                results[key] = value
+        return results
 
 
 def written(count=3, **states):
@@ -59,7 +59,7 @@ def written(count=3, **states):
     return task.commit().store
 
 
-# -- what is refused --
+# -- refusals --
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_layouts_are_forgotten_with_their_chunks(monkeypatch):
     assert again.get("a") == again.get("b") == {0: 27, 1: 28, 2: 29}
 
 
-# -- what is written --
+# -- writes --
 
 
 def test_an_epoch_costs_what_it_touches():
@@ -239,7 +239,7 @@ def test_rows_that_cleaning_moved_and_that_change_again(monkeypatch):
         expected[key] = 0
         task.put(key, a=0)
     task.commit()
-    # Until cleaning begins with the first chunk, its last keys change; then those that it has moved.
+    # Until cleaning begins with the first chunk, its last keys change; then the keys that it has moved.
     for epoch, key in enumerate([61, 62, 63] * 6 + [0, 0, 1, 0], 1):
         expected[key] = epoch
         task.put(key, a=epoch)
@@ -288,10 +288,10 @@ def test_a_value_that_spark_does_not_take_is_named(monkeypatch, kind):
         task.states["m"].put_all({"small": 1, "large": bytes(2_100_000)})
     with pytest.raises(OperatorError) as caught:
         task.commit()
-    said = str(caught.value)
+    message = str(caught.value)
     of = "the value state 'a'" if kind == "value" else "an element, 'large', of the map state 'm'"
-    assert said.startswith(f"operator 'op': {of} of key 'k' cannot be written: it takes 21000"), said
-    assert "Spark takes no value of more than 2000000: keep it in a map or list state" in said
+    assert message.startswith(f"operator 'op': {of} of key 'k' cannot be written: it takes 21000"), message
+    assert "Spark takes no value of more than 2000000: keep it in a map or list state" in message
 
 
 class RefusesOnce:
@@ -347,7 +347,7 @@ def test_the_ways_to_stand_to_a_store():
     first.put(1, a=1)
     first.commit()
     assert first.log.sync(store) is Sync.IN_STEP
-    # Another task has written: a task that has begun is created again, also where there was nothing when it began.
+    # Another task has written: the begun task is created again, also if it began without state.
     assert second.log.sync(store) is Sync.OUT_OF_STEP
     second = Task(store, a="value")
     assert second.sync is Sync.LOADED
@@ -426,7 +426,7 @@ def true_size(task):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_size_of_the_state_is_known_about(seed):
-    """While it grows, is rewritten, cleaned, read by a cold start, and goes."""
+    """During growth, rewriting, cleaning, cold starts and removal."""
     order = random.Random(seed)
     store = MemoryChunkStore()
     task = Task(store, a="value")

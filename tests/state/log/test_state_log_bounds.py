@@ -1,6 +1,6 @@
-"""How long the log is, and how much an epoch writes: in bytes, over mixtures of row sizes.
+"""The length of the log, and an epoch's writes: in bytes, over mixtures of row sizes.
 
-The constants of the log are a 64th of what they are, so that states of some hundred kilobytes are large ones.
+The log's constants are a 64th of their values, so that states of some hundred kilobytes are large.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Task:
         self.state.update(value)
 
     def values(self):
-        found = {}
+        results = {}
         for key in list(self.backend.rows):
             self.backend.set_current_key(key)
             if self.state.value() is not None:
-                found[key] = self.state.value()
-        return found
+                results[key] = self.state.value()
+        return results
 
     def collections(self):
         maps, lists = {}, {}
@@ -64,7 +64,7 @@ def size(store):
 
 
 def fresh(values):
-    """What a new log with these values takes."""
+    """Return the size of a new log with these values."""
     task = Task(MemoryChunkStore())
     for key, value in values.items():
         task.put(key, value)
@@ -73,7 +73,7 @@ def fresh(values):
 
 
 class Bounds:
-    """A log, and what it promises."""
+    """A log with its guarantees."""
 
     def __init__(self):
         self.task = Task(MemoryChunkStore())
@@ -127,14 +127,14 @@ def test_the_log_and_what_an_epoch_writes_are_bounded_in_bytes(phases, seed):
     for what, epochs, count, sizes in phases:
         hot = [("hot", n) for n in range(min(count, 5))]
         for _ in range(epochs):
-            known = list(bounds.values)
+            keys_so_far = list(bounds.values)
             keys: list[Any]
             if what == "new":
                 keys = [next(fresh_key) for _ in range(count)]
-            elif what == "hot" or not known:
+            elif what == "hot" or not keys_so_far:
                 keys = hot
             else:
-                keys = [order.choice(known) for _ in range(count)]
+                keys = [order.choice(keys_so_far) for _ in range(count)]
             changes: dict[Any, bytes | None] = {}
             most = 400_000 - sum(map(len, bounds.values.values()))
             for key in keys:
@@ -203,7 +203,7 @@ class BoundsOfCollections:
         self.task.log.commit(self.task.store, {})
 
         def changes(values, maps, lists, other):
-            """Of each row the value, and what was touched of map and list; all of a small map or list."""
+            """Return each row's value and its changed elements of map and list; or all of a small map or list."""
             sizes = {key: len(repr(content)) for key, content in maps.items()}
             return self.fresh(
                 {key: values[key] for key in touched if key in values},
@@ -251,7 +251,7 @@ def test_the_same_with_large_maps_and_lists(phases, seed):
             most = 100_000
             for _ in range(count):
                 key = order.randrange(3)
-                known = list(bounds.maps.get(key, ())) or [0]
+                keys_so_far = list(bounds.maps.get(key, ())) or [0]
                 value = order.randbytes(order.choice(sizes))
                 most -= len(value)
                 if most < 0:
@@ -260,9 +260,9 @@ def test_the_same_with_large_maps_and_lists(phases, seed):
                     operations.append((key, "put", next(names), value))
                     operations.append((key, "add", value[:100]))
                 elif what == "hot":
-                    operations.append((key, "put", order.choice(known), value))
+                    operations.append((key, "put", order.choice(keys_so_far), value))
                 elif what == "shrink":
-                    operations.append((key, "remove", order.choice(known)))
+                    operations.append((key, "remove", order.choice(keys_so_far)))
                 elif what == "values":
                     operations.append((key if order.random() < 0.5 else ("key", next(names)), "value", value))
             if what == "clear":
@@ -284,7 +284,7 @@ def test_the_same_with_large_maps_and_lists(phases, seed):
     ],
 )
 def test_cold_rows_beside_hot_ones(cold, hot, epochs):
-    """With bounds in entries, cold rows lent their allowance to hot ones: hundreds of times the state was measured."""
+    """With bounds in entries, hot rows used cold rows' allowance: hundreds of times the state was measured."""
     order = random.Random(1)
     task = Task(MemoryChunkStore())
     values = {("cold", n): order.randbytes(cold[1]) for n in range(cold[0])}
@@ -295,7 +295,7 @@ def test_cold_rows_beside_hot_ones(cold, hot, epochs):
         for n in range(hot[0]):
             values["hot", n] = order.randbytes(hot[1])
             task.put(("hot", n), values["hot", n])
-        # Some that come and stay, of another size in the same epoch.
+        # Some are added and stay, with another size in the same epoch.
         values["new", epoch] = b"x"
         task.put(("new", epoch), b"x")
         task.log.commit(task.store, {})

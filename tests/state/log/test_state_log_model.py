@@ -1,4 +1,4 @@
-"""State backend and log against a plain dictionary: what was committed is what is read, whatever happens to workers."""
+"""State backend and log against a plain dictionary: reads return committed state, whatever happens to workers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from pillarbox._time.manual_clock import ManualProcessingTimeService
 pytestmark = pytest.mark.slow("a model")
 
 CHUNK_ROWS, SPARE_CHUNKS, GATHERING = 4, 3, 2
-# Rows with more than some elements are large ones.
+# Rows with more elements than this are large.
 CHUNK_BYTES = 200
-# Maps and lists with more than one or two elements are large ones.
+# Maps and lists with more than one or two elements are large.
 LARGE = 35
 
 KEYS = st.integers(0, 7)
@@ -132,7 +132,7 @@ class Resident:
         assert (self.log.reason_for_pickles is None) == typed
 
     def on_event_time(self, timestamp, namespace):
-        # The contents of its own namespace are at hand.
+        # The contents of its own namespace are accessible.
         held = None if namespace is None else self.space_states["reducing"].get()
         self.fired.append((timestamp, self.backend.key, namespace, held))
 
@@ -193,7 +193,7 @@ class Resident:
         return self.space_states[kind]
 
     def view_of_spaces(self):
-        """What the states of namespaces answer, by key and namespace."""
+        """Return the states' answers by key and namespace."""
         seen = {}
         for key in list(self.backend.get_keys()):
             self.backend.set_current_key(key)
@@ -212,7 +212,7 @@ class Resident:
         return seen
 
     def view(self):
-        """What the states answer, by key."""
+        """Return the states' answers by key."""
         seen = {}
         self.states["late"] = self.backend.get_state(ListStateDescriptor("late"), late=True)
         for key in list(self.backend.rows):
@@ -381,14 +381,18 @@ class StateLogMachine(RuleBasedStateMachine):
             len(c) for number, c in self.store.chunks.items() if number != META
         )
         assert len(resident.log.contents.large_values) == sum(number < META for number in self.store.chunks)
-        collections = [each for slots in resident.log.contents.collections._of.values() for each in slots.values()]
-        assert all(0 <= entry < resident.log.contents.head.entry for each in collections for entry in each.written())
+        collections = [slot for slots in resident.log.contents.collections._of.values() for slot in slots.values()]
+        assert all(
+            0 <= entry < resident.log.contents.head.entry
+            for collection in collections
+            for entry in collection.written()
+        )
         assert resident.log.contents.ledger.current == resident.num_rows + sum(
-            len(each.written()) for each in collections
+            len(collection.written()) for collection in collections
         )
         assert resident.view() == model.view()
         assert resident.view_of_spaces() == model.view_of_spaces()
-        resident.log.contents.backend.take_all_changes()  # looking at what is not there has made rows
+        resident.log.contents.backend.take_all_changes()  # reads of absent values have created rows
         for service, of_spaces in ((resident.timers, False), (resident.windows, True)):
             event, processing = (
                 [timer for timer in timers if (timer[2] is not None) == of_spaces]
@@ -420,7 +424,7 @@ class StateLogMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 1), operations=st.lists(EITHER, min_size=1, max_size=6))
     def lost_epoch(self, index, operations):
-        """An attempt goes through in the worker, but its writes are never committed."""
+        """An attempt succeeds in the worker, but its writes are never committed."""
         resident = self.synced(index)
         self.work(resident, copy.deepcopy(self.model), operations)
         resident.log.commit(self.store.copy(), {"epoch": -1})
@@ -458,10 +462,10 @@ class StateLogMachine(RuleBasedStateMachine):
 
 
 def clean_and_check(contents, store, added, gone):
-    """Clean; then there are few chunks, or the epoch has done its share: it got past so much at the old end.
+    """Clean; then there are few chunks, or the epoch has done its share at the old end.
 
-    So the log has at most so many chunks as are few, and those of the epochs that it takes to get past all of it: each
-    gets past a part of a full chunk. (What cleaning promises of bytes: test_state_log_bounds.py.)
+    So the log has at most the "few" chunks, plus the chunks of the epochs that it takes to pass all of them: each
+    passes a part of a full chunk. (Cleaning's guarantee in bytes: test_state_log_bounds.py.)
     """
     ledger = contents.ledger
     few = SPARE_CHUNKS + GATHERING * max(ledger.current // CHUNK_ROWS, ledger.live_bytes // CHUNK_BYTES)

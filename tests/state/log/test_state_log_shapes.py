@@ -1,6 +1,6 @@
-"""The bounds of the log, over values whose sizes do not show at a glance, keys that are large, and other kinds of rows.
+"""The bounds of the log, over values with hidden sizes, large keys, and other kinds of rows.
 
-The constants of the log are a 64th of what they are, as in test_state_log_bounds.py.
+The log's constants are a 64th of their values, as in test_state_log_bounds.py.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class Operator:
         return self
 
     def copy(self, only=None):
-        """A new log with the same rows, or with some of them: what these take."""
+        """Return a new log with the same rows, or with some of them."""
         other = Operator(MemoryChunkStore())
         for key, row in [*self.backend.rows.items()]:
             if only is None or key in only:
-                found = other.backend
-                found.set_current_key(key)
-                found.row[2:] = pickle.loads(pickle.dumps(row[2:]))
+                result = other.backend
+                result.set_current_key(key)
+                result.row[2:] = pickle.loads(pickle.dumps(row[2:]))
         for row in [*self.backend.namespaces.every_row()]:
             key, namespace, _ = row[1]
             if only is None or (key, namespace) in only:
@@ -175,7 +175,7 @@ class Log:
 
 
 def test_large_keys_beside_small_rows():
-    """What a chunk has of a row that lies beside it is its key: the small rows were taken for that large."""
+    """A large key in a chunk must not be counted for the small rows beside it."""
     order, log = random.Random(1), Log()
     key = order.randbytes(10_000)
     for epoch in range(60):
@@ -185,7 +185,7 @@ def test_large_keys_beside_small_rows():
 
 @pytest.mark.parametrize("shape", ["a header and numbers", "fields, the first one large", "queue", "narrow"])
 def test_values_whose_size_does_not_show(shape):
-    """The first elements of a value stood for all of it: one was taken for thirty times what it is."""
+    """The first elements of a value are not representative: one was counted thirty times too large."""
     order, log = random.Random(1), Log()
     for epoch in range(100):
         log.epoch({"odd": SHAPES[shape](5_000, order), **{n: order.randbytes(1_000) for n in range(3)}})
@@ -213,20 +213,20 @@ def test_values_of_all_shapes_by_workers_in_turn(phases, seed, workers):
     order, log, fresh_key = random.Random(seed), Log(workers), iter(range(10**9))
     for what, epochs, count, shapes, length in phases:
         for _ in range(epochs):
-            known = list(log.values) or ["first"]
+            keys_so_far = list(log.values) or ["first"]
             keys: list[Any]
-            if what == "new" and len(known) < 150:
+            if what == "new" and len(keys_so_far) < 150:
                 keys = [next(fresh_key) for _ in range(count)]
             elif what == "hot":
                 keys = [("hot", n) for n in range(min(count, 5))]
             else:
-                keys = [order.choice(known) for _ in range(count)]
+                keys = [order.choice(keys_so_far) for _ in range(count)]
             make = SHAPES[order.choice(shapes)]
             log.epoch({key: None if what == "gone" else make(length, order) for key in keys})
         log.check()
     again = Operator(log.store)
-    found = {key: row[2] for key, row in again.backend.rows.items()}
-    assert found == log.values
+    results = {key: row[2] for key, row in again.backend.rows.items()}
+    assert results == log.values
 
 
 @_LONG
@@ -256,8 +256,10 @@ def test_windows_timers_and_stamps_by_workers_in_turn(phases, seed, workers):
             task.backend.now = now
             task.timers.current_watermark = task.windows.current_watermark = watermark
             places = [(order.randrange(20), (watermark + order.randrange(50) * 10, 10)) for _ in range(count)]
-            # What has expired goes from other keys as well; and timers fire for any.
-            touched = None if now or what == "fire" else {place if what == "windows" else place[0] for place in places}
+            # Expired values are also removed from other keys; and timers fire for any key.
+            touched = (
+                None if now or what == "fire" else {address if what == "windows" else address[0] for address in places}
+            )
             older = task.copy(touched)
             for key, window in places:
                 task.at(key)

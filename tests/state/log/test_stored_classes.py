@@ -1,4 +1,4 @@
-"""Stored values of the user's classes: checking them runs nothing, and only classes that can be imported are stored."""
+"""Stored values of user classes: checking them runs nothing, and only importable classes are stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pillarbox._unpickle import loads_allowed
 
 
 def is_named_in(value: Any, where: tuple[str, str]) -> bool:
-    return any(each.where == where for each in opaques_in(value))
+    return any(opaque.where == where for opaque in opaques_in(value))
 
 
 class Task:
@@ -52,7 +52,7 @@ class Event:
 
 
 class Sorted:
-    """Is pickled as a call that compares what it is given, as sortedcontainers' lists are."""
+    """Is pickled as a call that compares its arguments, like sortedcontainers' lists."""
 
     def __init__(self, found: Any) -> None:
         self.found = sorted(found)
@@ -101,15 +101,15 @@ def test_checking_places_runs_nothing_of_other_classes(where):
     again = Task(task.commit())
     assert Total.read == 1
     if where == "map":
-        found = {name: value for (_, name), value in again.of("a").map.items()}
+        results = {name: value for (_, name), value in again.of("a").map.items()}
     else:
-        found = again.of("a" if where == "value" else Plan.FREE).value.value()
-    assert found["sorted"].found == [Event(1, 1), Event(2, 2)]
-    assert (found["plan"], found["total"].sum) == (Plan.PAID, 1)
+        results = again.of("a" if where == "value" else Plan.FREE).value.value()
+    assert results["sorted"].found == [Event(1, 1), Event(2, 2)]
+    assert (results["plan"], results["total"].sum) == (Plan.PAID, 1)
 
 
 def test_a_chunk_is_checked_for_the_classes_that_it_names(monkeypatch):
-    """Of several chunks, only those that have values of such a class."""
+    """Of several chunks, only the chunks with values of such a class."""
     counted: list[bytes] = []
     task = Task()
     task.of("b").value.update(5)
@@ -192,7 +192,7 @@ def local_class() -> Any:
 
 @pytest.mark.parametrize("where", ["value", "key", "map", "large", "function", "request"])
 def test_what_cannot_be_imported_is_not_stored(where):
-    """A restarted program has another class: keys of the old one would equal none of its own."""
+    """A restarted program has another class: old keys would equal none of its keys."""
     task, card = Task(), local_class()(1)
     key = "'k'" if where not in ("key",) else r".*Card\(number=1\)"
     task.of(card if where == "key" else "k")

@@ -1,4 +1,4 @@
-"""State that users make, without Spark: from columns to the logs of tasks, and what is refused."""
+"""State from users, without Spark: from columns to task logs, and refusals."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def event(timestamp: int) -> dict[str, Any]:
 
 
 def views(operator: Any, batches: Any) -> list[ViewedRows]:
-    return [view for each in batches for view, _ in Table(operator).views(each, lambda payload: 1 / 0)]
+    return [view for batch in batches for view, _ in Table(operator).views(batch, lambda payload: 1 / 0)]
 
 
 def test_rows_of_columns_are_rows_of_state():
-    made = table()
-    (view,) = views(made.operator, made.encode(batch()))
+    new_table = table()
+    (view,) = views(new_table.operator, new_table.encode(batch()))
     assert view.keys == ["a", "b"] and view.namespaces is None
     assert [name for name, _ in view.layout] == [
         "state/seen",
@@ -76,21 +76,21 @@ def test_rows_of_columns_are_rows_of_state():
         "user-timers/event",
         "user-timers/processing",
     ]
-    assert [each[1:] for each in view.rows] == [
+    assert [row[1:] for row in view.rows] == [
         [1, [DAY], {"x": 1.5}, {5, 7}, 9],
         [None, [], None, None, None],
     ]
-    assert made.operator.types == {
+    assert new_table.operator.types == {
         "state/seen": "LONG",
         "state/days": "LIST(DATE)",
         "state/by name": "MAP(STRING, DOUBLE)",
     }
-    assert made.operator.key == {"columns": ["card"], "types": ["string"]}
+    assert new_table.operator.key == {"columns": ["card"], "types": ["string"]}
 
 
 def test_several_columns_are_a_tuple():
-    made = table(keys={"card": "string", "seen": "bigint"}, states=[], timers=None)
-    (view,) = views(made.operator, made.encode(batch()))
+    new_table = table(keys={"card": "string", "seen": "bigint"}, states=[], timers=None)
+    (view,) = views(new_table.operator, new_table.encode(batch()))
     assert view.keys == [("a", 1), ("b", None)]
 
 
@@ -138,25 +138,25 @@ def test_states_without_a_type_are_refused(state, words):
 
 
 def test_rows_of_another_savepoint_get_their_key_groups_anew():
-    made = table()
-    (encoded,) = made.encode(batch())
-    place = encoded.schema.get_field_index("key_group")
-    wrong = encoded.set_column(place, "key_group", pa.array([99, 99], pa.int32()))
-    (edited,) = EditedTable(made.operator).encode(wrong)
+    new_table = table()
+    (encoded,) = new_table.encode(batch())
+    index = encoded.schema.get_field_index("key_group")
+    wrong = encoded.set_column(index, "key_group", pa.array([99, 99], pa.int32()))
+    (edited,) = EditedTable(new_table.operator).encode(wrong)
     assert edited.equals(encoded)
-    # As read_state() returns them: neither key groups, nor what only the table has.
+    # As returned by read_state(): without key groups and the table's own columns.
     fewer = encoded.drop_columns(["key_group", "exact", "namespace"])
-    (edited,) = EditedTable(made.operator).encode(fewer)
+    (edited,) = EditedTable(new_table.operator).encode(fewer)
     assert edited.equals(encoded)
     # A null is the key None, which a savepoint may have state of.
-    (edited,) = EditedTable(made.operator).encode(fewer.set_column(1, "key", pa.array(["a", None])))
+    (edited,) = EditedTable(new_table.operator).encode(fewer.set_column(1, "key", pa.array(["a", None])))
     groups = edited.column("key_group").to_pylist()
     assert groups == [key_group("a", 16), key_group(None, 16)]
-    assert [view.keys for view in views(made.operator, [edited])] == [["a", None]]
+    assert [view.keys for view in views(new_table.operator, [edited])] == [["a", None]]
     with pytest.raises(TypeMismatchError, match="operator 'count': cannot key by NaN"):
-        numbers = replace(made.operator, key_type="DOUBLE")
-        given = fewer.drop_columns(["key"]).append_column("key", pa.array([1.0, float("nan")]))
-        list(EditedTable(numbers).encode(given))
+        numbers = replace(new_table.operator, key_type="DOUBLE")
+        edited_batch = fewer.drop_columns(["key"]).append_column("key", pa.array([1.0, float("nan")]))
+        list(EditedTable(numbers).encode(edited_batch))
 
 
 def test_a_null_key_is_not_taken_for_the_operators_own_row():
@@ -170,15 +170,15 @@ def test_a_null_key_is_not_taken_for_the_operators_own_row():
 
 
 def test_rows_of_no_key_group_are_not_given_to_everyone():
-    made = table()
-    (encoded,) = made.encode(batch())
+    new_table = table()
+    (encoded,) = new_table.encode(batch())
     nulls = encoded.set_column(0, "key_group", pa.array([None, None], pa.int32()))
     with pytest.raises(CheckpointMismatchError, match="a row of a key has no key_group"):
-        list(Table(made.operator).route(nulls, 2, 16))
+        list(Table(new_table.operator).route(nulls, 2, 16))
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's records from what is there; a timer tells it."""
+    """Counts a key's records from the existing count; a timer emits it."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))

@@ -1,4 +1,4 @@
-"""Savepoints: whatever logs hold goes through tables, and is in the logs of any number of subtasks again."""
+"""Savepoints: logs' content passes through tables, and is in the logs of any number of subtasks again."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ GATE = {
 
 
 def tables_of(logs: Logs, parts: Any = None) -> tuple[Table, list[pa.RecordBatch], list[OwnState]]:
-    """What a savepoint of logs holds, without its files."""
+    """Return the content of a savepoint of logs, without its files."""
     views = [LogView(store, subtask) for subtask, store in logs.items()]
     table = Table(OperatorTable.of([view.head for view in views], parts))
     manifest = Manifest("0", 1, None, (table.operator,), sources={}, files={})  # type: ignore[arg-type]
@@ -240,13 +240,13 @@ class Program:
 
     def content(self) -> dict[str, Any]:
         backend = self.backend
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for key, row in backend.rows.items():
-            found[shown(key)] = shown({s.name: v for s, v in zip(backend.slots, row[2:]) if v is not None})
+            results[shown(key)] = shown({s.name: v for s, v in zip(backend.slots, row[2:]) if v is not None})
         for row in backend.namespaces.every_row():
             held = {slot.name: value for slot, value in zip(backend.namespaces.slots, row[2:]) if value is not None}
-            found[shown(row[1][:2])] = shown(held)
-        return found
+            results[shown(row[1][:2])] = shown(held)
+        return results
 
 
 def shown(value: Any) -> str:
@@ -263,8 +263,8 @@ def shown(value: Any) -> str:
 
 
 def state_of(logs: Logs, note: KeyNote | None, declared: Any) -> tuple[dict[str, Any], list[Any]]:
-    """What tasks restore from logs, and where they stand in time."""
-    found: dict[str, Any] = {}
+    """Return the state that tasks restore from logs, and their event times."""
+    results: dict[str, Any] = {}
     tasks = []
     for subtask, store in logs.items():
         head = LogView(store, subtask).head
@@ -272,15 +272,15 @@ def state_of(logs: Logs, note: KeyNote | None, declared: Any) -> tuple[dict[str,
         program = Program(owner, note, declared, store)
         assert program.sync is Sync.LOADED
         content = program.content()
-        assert not found.keys() & content.keys()
-        found.update(content)
+        assert not results.keys() & content.keys()
+        results.update(content)
         tasks.append(program.log.task_state)
-        # It goes on from there.
+        # It continues from there.
         again = store.copy()
         program.change("event", first_key(owner), None, [], 0)
         program.log.commit(again, {})
         assert Program(owner, note, declared, again).sync is Sync.LOADED
-    return found, tasks
+    return results, tasks
 
 
 def first_key(owner: KeyOwner) -> int:
@@ -379,12 +379,12 @@ def test_a_struct_that_was_changed_is_an_object_of_its_class():
     )
     store = MemoryChunkStore()
     build_log(store, table, LogIdentity("op", 0, 1, 8), [edited], OwnState())
-    found = Program(KeyOwner(0, 1, 8), note, Paid, store)
-    assert found.sync is Sync.LOADED
+    result = Program(KeyOwner(0, 1, 8), note, Paid, store)
+    assert result.sync is Sync.LOADED
     paid[1] = Paid(Money(Decimal(1), "CHF"), [])
     for key, each in enumerate(paid):
-        found.backend.set_current_key(key)
-        assert found.value.value() == each
+        result.backend.set_current_key(key)
+        assert result.value.value() == each
 
 
 def test_an_object_that_is_not_as_its_class_says_is_beside_its_column():
@@ -392,21 +392,21 @@ def test_an_object_that_is_not_as_its_class_says_is_beside_its_column():
     kind = column_type("shop.Card[shop:dict](n: LONG, of: shop.Owner[shop:tuple](name: STRING)?)")
     card, owner = (name_of_class(("shop", name)) for name in ("Card", "Owner"))
 
-    def made(state: Any, of: Any = card) -> Any:
+    def obj(state: Any, of: Any = card) -> Any:
         value = Opaque.__new__(of)
         value.__setstate__(state)
         return value
 
-    fits = made({"n": 1, "of": Opaque.__new__(owner, "x")}), made({"of": None, "n": None})
+    fits = obj({"n": 1, "of": Opaque.__new__(owner, "x")}), obj({"of": None, "n": None})
     others = [
-        made({"n": 1}), made({"n": 1, "of": None, "more": 1}), made((None, {"n": 1, "of": None})), made([1, None]),
-        made({"n": 1, "of": None}, owner), made({"n": 1, "of": Opaque.__new__(owner)}), made({"n": "1", "of": None}),
+        obj({"n": 1}), obj({"n": 1, "of": None, "more": 1}), obj((None, {"n": 1, "of": None})), obj([1, None]),
+        obj({"n": 1, "of": None}, owner), obj({"n": 1, "of": Opaque.__new__(owner)}), obj({"n": "1", "of": None}),
         (1, None), {"n": 1, "of": None},
     ]  # fmt: skip
     column, wrong = kind.split([*fits, None, *others])
     assert wrong == [*range(3, 3 + len(others))]
     assert column.to_pylist()[:3] == [{"n": 1, "of": {"name": "x"}}, {"n": None, "of": None}, None]
-    assert list(map(pickled, kind.decode(column)[:2])) == [pickled(fits[0]), pickled(made({"n": None, "of": None}))]
+    assert list(map(pickled, kind.decode(column)[:2])) == [pickled(fits[0]), pickled(obj({"n": None, "of": None}))]
 
 
 def unread(payload: bytes) -> Any:
@@ -418,7 +418,7 @@ class Point(NamedTuple):
 
 
 def test_classes_that_are_not_at_hand(monkeypatch):
-    """Who makes a savepoint does not need the user's classes, not even those of keys; who starts from one does."""
+    """Writing a savepoint does not need the user's classes, not even the keys'; starting from one does."""
     gone = ModuleType("tests_gone_too")
     gone.Point = Point  # type: ignore[attr-defined]
     monkeypatch.setattr(Point, "__module__", "tests_gone_too")
@@ -429,7 +429,7 @@ def test_classes_that_are_not_at_hand(monkeypatch):
     monkeypatch.delitem(sys.modules, "tests_gone_too")
     table, batches, _ = tables_of(logs)
     assert {group for batch in batches for group in batch.column("key_group").to_pylist()} == {-1}
-    # Nor does who writes the logs, where no key has to be hashed.
+    # Nor does writing the logs, if no key has to be hashed.
     views = [LogView(store, 0) for store in logs.values()]
     new: Logs = {}
     for subtask, view in enumerate(views):
@@ -438,8 +438,8 @@ def test_classes_that_are_not_at_hand(monkeypatch):
         build_log(new[subtask], table, LogIdentity("op", subtask, 3, 16), rows, OwnState(), unread)
     monkeypatch.setitem(sys.modules, "tests_gone_too", gone)
     assert state_of(new, None, None)[0] == before
-    found = {n: share.num_rows for batch in batches for n, share in table.route(batch, 1, 16)}
-    assert found
+    results = {n: share.num_rows for batch in batches for n, share in table.route(batch, 1, 16)}
+    assert results
     assert state_of(moved(logs, 5, 16), None, None)[0] == before
 
 
@@ -477,10 +477,10 @@ def own_backend(subtask: int, parallelism: int, store: MemoryChunkStore) -> tupl
 
 
 def requests(subtask: int) -> list[Any]:
-    found: list[Any] = []
+    results: list[Any] = []
     for n in range(3):
-        found += [("request", [(subtask, n)], None, 100 * subtask + n, None), ("watermark", 1_000 * n + subtask)]
-    return found
+        results += [("request", [(subtask, n)], None, 100 * subtask + n, None), ("watermark", 1_000 * n + subtask)]
+    return results
 
 
 def test_state_of_operators():
@@ -541,28 +541,28 @@ def test_subtasks_that_keep_their_keys_keep_their_watermarks():
     stay = redistribute("op", states, 3, channels=[one[:1], two[:2]], keys_stay=True)
     assert [own.task["gate"] for own in stay[:2]] == [state.task["gate"] for state in states[:2]]
     assert stay[2].task["gate"]["valve"]["watermark"] == 7
-    # The channels of more senders begin alike, as those of this subtask did.
+    # The channels of additional senders start like this subtask's.
     more = redistribute("op", states, 3, channels=[one[:1], two[:3]], keys_stay=True)
     assert [own.task["gate"]["valve"]["channels"][two[2]][0] for own in more] == [20, 9, 9]
 
 
 def test_what_is_known_of_event_time():
-    def known(watermark: int, idle: bool, since: int | None) -> OwnState:
+    def own_state(watermark: int, idle: bool, since: int | None) -> OwnState:
         valve = {"watermark": watermark, "idle": idle, "channels": {("a", None, 0): (watermark, idle, not idle)}}
-        said = {"watermark": watermark, "idle": idle, "quiet_since": since, "silent": idle}
-        operators = {"times": said, "clock": {"watermark": watermark}} if watermark else {"times": said}
+        times = {"watermark": watermark, "idle": idle, "quiet_since": since, "silent": idle}
+        operators = {"times": times, "clock": {"watermark": watermark}} if watermark else {"times": times}
         return OwnState({"event_time": {"operators": operators, "meetings": {("union",): valve}}})
 
-    states = [known(10, True, 500), known(0, False, 800), known(30, False, None)]
+    states = [own_state(10, True, 500), own_state(0, False, 800), own_state(30, False, None)]
     assert [own.task["event_time"] for own in redistribute("op", states, 3)] == [
         state.task["event_time"] for state in states
     ]
     for own in redistribute("op", states, 2):
-        found = own.task["event_time"]
-        # Which of the streams are idle is said anew. The clock of a function that one of them has not set is not known.
-        assert found["operators"] == {"times": {"watermark": 0, "idle": None, "quiet_since": 800, "silent": False}}
+        result = own.task["event_time"]
+        # Idle streams are announced again. The clock of a function that one of them has not set is unknown.
+        assert result["operators"] == {"times": {"watermark": 0, "idle": None, "quiet_since": 800, "silent": False}}
         channel = {("a", None, 0): (0, False, True)}
-        assert found["meetings"] == {("union",): {"watermark": 0, "idle": False, "channels": channel}}
+        assert result["meetings"] == {("union",): {"watermark": 0, "idle": False, "channels": channel}}
 
 
 def test_what_cannot_be_dealt_out():
@@ -570,7 +570,7 @@ def test_what_cannot_be_dealt_out():
         redistribute("op", [OwnState({"operators": {"x": {1: 2}}}), OwnState()], 3)
 
 
-# -- what is refused --
+# -- refusals --
 
 
 def test_a_savepoint_that_is_not_as_it_was():
@@ -587,29 +587,29 @@ def test_a_savepoint_that_is_not_as_it_was():
 
     with pytest.raises(CheckpointMismatchError, match=r"key_group is not that of the key"):
         build([batch])
-    (mine,) = [share for subtask, share in table.route(batch, 2, 8) if subtask == 0]
-    build([mine])
+    (own_rows,) = [share for subtask, share in table.route(batch, 2, 8) if subtask == 0]
+    build([own_rows])
     with pytest.raises(CheckpointMismatchError, match=r"the state of \d twice"):
-        build([mine, mine])
+        build([own_rows, own_rows])
     with pytest.raises(CheckpointMismatchError, match=r"it has no column 'timers'"):
-        build([mine.drop_columns(["timers"])])
-    place = mine.schema.get_field_index("value")
+        build([own_rows.drop_columns(["timers"])])
+    index = own_rows.schema.get_field_index("value")
     with pytest.raises(CheckpointMismatchError, match=r"its column 'value' is no int64"):
-        build([mine.set_column(place, "value", pa.array(["no number"] * mine.num_rows))])
-    place = mine.schema.get_field_index("exact")
+        build([own_rows.set_column(index, "value", pa.array(["no number"] * own_rows.num_rows))])
+    index = own_rows.schema.get_field_index("exact")
     with pytest.raises(CheckpointMismatchError, match=r"its rows cannot be read: UnpicklingError"):
-        build([mine.set_column(place, "exact", pa.array([b"no pickle"] * mine.num_rows))])
+        build([own_rows.set_column(index, "exact", pa.array([b"no pickle"] * own_rows.num_rows))])
 
 
 def renewed(content: Any) -> str:
-    """A manifest with the digest of what is in it, as another version would have written it."""
+    """Return a manifest with its content's digest, as if written by another version."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     return json.dumps({**content, "digest": digest} if isinstance(content, dict) else content)
 
 
 def of_first(content: Any, **changes: Any) -> Any:
-    """A manifest with changes of its operator; None: without that field."""
+    """Return a manifest with changes of its operator; None removes a field."""
     operator = {**content["operators"][0], **changes}
     return {**content, "operators": [{name: value for name, value in operator.items() if value is not None}]}
 
@@ -662,16 +662,16 @@ def test_a_manifest_that_is_refused(name, tmp_path):
 
 
 def test_a_manifest_that_was_damaged_is_refused(tmp_path):
-    """Whatever bit of it: also where the damaged text is a manifest of other content."""
+    """Any bit of it: also if the damaged text is a manifest of other content."""
     sources = Sources(("v1", "{}", '{"logOffset":2}'), {"0": ('{"path":"file:///in/a","batchId":0}',)})
     logs = of_uid(written(1, 8, None, None, [("value", 1, None, [1], 0)]))
     text = write_savepoint(tmp_path / "s", logs, epoch=3, sources=sources).to_json()
     with pytest.raises(CheckpointMismatchError, match="is not as it was written: its digest is not that of its"):
         Manifest.from_json(text.replace('\\"logOffset\\":2', '\\"logOffset\\":0'))
     content = text.encode()
-    for place in range(len(content)):
-        for bit in range(8) if LONG else (place % 8,):
-            damaged = bytes([*content[:place], content[place] ^ 1 << bit, *content[place + 1 :]])
+    for index in range(len(content)):
+        for bit in range(8) if LONG else (index % 8,):
+            damaged = bytes([*content[:index], content[index] ^ 1 << bit, *content[index + 1 :]])
             try:
                 read = damaged.decode()
             except UnicodeDecodeError:
@@ -704,12 +704,12 @@ def of_uid(logs: Logs) -> dict[tuple[str, int], Any]:
 
 
 class Interrupted(BaseException):
-    """As a process that is killed: nobody catches it."""
+    """Like a killed process: never caught."""
 
 
 def test_a_directory_whose_writing_is_interrupted_anywhere(tmp_path, monkeypatch):
     logs = of_uid(written(2, 16, None, None, [("value", n, None, [n], 0) for n in range(9)]))
-    wanted = write_savepoint(tmp_path / "whole", logs, epoch=3)
+    expected = write_savepoint(tmp_path / "whole", logs, epoch=3)
     directory = tmp_path / "savepoint"
     steps: list[tuple[Any, str]] = [(Path, name) for name in ("mkdir", "write_text", "rename", "unlink")]
     steps += [(files, "_digest"), (pq, "ParquetWriter"), (pq, "write_table"), (shutil, "rmtree")]
@@ -721,10 +721,10 @@ def test_a_directory_whose_writing_is_interrupted_anywhere(tmp_path, monkeypatch
             here = left[0] == 0
             if here and before:
                 raise Interrupted
-            found = true(*args, **options)
+            result = true(*args, **options)
             if here:
                 raise Interrupted
-            return found
+            return result
 
         return step
 
@@ -742,12 +742,12 @@ def test_a_directory_whose_writing_is_interrupted_anywhere(tmp_path, monkeypatch
                     break
             # Each time over the half of the last one.
             if (directory / "manifest").exists():
-                assert LocalSavepoint(directory).manifest == wanted
+                assert LocalSavepoint(directory).manifest == expected
                 rmtree(directory)
                 continue
             with pytest.raises(CheckpointMismatchError, match="it has no manifest"):
                 LocalSavepoint(directory)
-        assert number > 10 and LocalSavepoint(directory).manifest == wanted
+        assert number > 10 and LocalSavepoint(directory).manifest == expected
         rmtree(directory)
 
 
@@ -786,7 +786,7 @@ def test_a_directory(tmp_path):
     part = directory / "state" / "op" / "part-0.parquet"
     content = part.read_bytes()
     part.write_bytes(content[:-1] + b"x")
-    with pytest.raises(CheckpointMismatchError, match=r"the file state/op/part-0.parquet is not as it was written"):
+    with pytest.raises(CheckpointMismatchError, match=r"the file state/op/part-0.parquet is damaged"):
         LocalSavepoint(directory)
     (directory / "state" / "op" / "more.parquet").write_bytes(content)
     with pytest.raises(CheckpointMismatchError, match=r"the file state/op/more.parquet is none of its own; remove it"):

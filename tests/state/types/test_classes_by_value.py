@@ -41,7 +41,7 @@ KINDS = {
 
 
 class Home:
-    """The place where a program's classes are defined, and the worker that gets them."""
+    """The module of a program's classes, and the worker that receives them."""
 
     def __init__(self, kind: str, patch: Any) -> None:
         self._kind = kind
@@ -67,7 +67,7 @@ class Home:
 
 
 def in_another_process(patch: Any) -> None:
-    """Forget the classes that were pickled here: those that are unpickled next are made again, as in a worker."""
+    """Forget the classes that were pickled here: unpickling creates them again, as in a worker."""
     patch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", WeakKeyDictionary())
     patch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", WeakValueDictionary())
 
@@ -102,10 +102,10 @@ def test_new_fields_get_their_defaults_wherever_the_class_is_from(home: Home, ki
     fields = "    f: int = 7\n    o: object = None\n    e: tuple[int, ...] = ()\n"
     fields += "" if "tuple" in kind else "    d: list[int] = field(default_factory=list)\n"
     new = home.define(lead + inherited + fields).Order
-    found = Task(new if is_declared else None, task.store).value.value()
-    assert type(found) is new
-    assert found == new(n=1)
-    assert (found.f, found.o, found.e, getattr(found, "d", [])) == (7, None, (), [])
+    result = Task(new if is_declared else None, task.store).value.value()
+    assert type(result) is new
+    assert result == new(n=1)
+    assert (result.f, result.o, result.e, getattr(result, "d", [])) == (7, None, (), [])
 
 
 @pytest.mark.parametrize("kind", ["dataclass", "frozen", "slots"])
@@ -124,7 +124,7 @@ def test_the_fields_of_a_class_are_the_same_by_value(home: Home) -> None:
     there = home.define(source).A
     assert records.field_names(there) == ("n", "f", "l")
     assert records.optional_fields(there) == {"f", "l"}
-    # Python itself, and what users' libraries do.
+    # As Python itself and users' libraries do.
     missing = dataclasses.MISSING
     assert [(f.default is missing, f.default_factory is missing) for f in dataclasses.fields(there)] == [
         (True, True),
@@ -138,13 +138,13 @@ def test_the_fields_of_a_class_are_the_same_by_value(home: Home) -> None:
 
 def test_a_class_that_another_pickler_copied_has_the_same_defaults() -> None:
     """A pickle that was made where pillarbox was not imported holds a copy of the sentinel."""
-    made = dataclasses.make_dataclass("Made", [("n", int), ("f", int, 0)])
+    created_class = dataclasses.make_dataclass("Made", [("n", int), ("f", int, 0)])
     missing = object.__new__(type(dataclasses.MISSING))
-    for each in dataclasses.fields(made):
-        if each.default is dataclasses.MISSING:
-            each.default = missing
-        each.default_factory = missing
-    assert records.optional_fields(made) == {"f"}
+    for field_ in dataclasses.fields(created_class):
+        if field_.default is dataclasses.MISSING:
+            field_.default = missing
+        field_.default_factory = missing
+    assert records.optional_fields(created_class) == {"f"}
 
 
 def test_members_of_an_enum_stay_the_same_by_value(home: Home) -> None:

@@ -1,4 +1,4 @@
-"""Reckoned sizes: their proportions are about those of the pickles, and nothing of the user's is called for them."""
+"""Estimated sizes: roughly proportional to the pickles' sizes, without calls of user code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_long_row_among_short_ones_is_found(length, long):
     sizes = sizes_of(list(range(len(values))), [[n, value, None] for n, value in enumerate(values)])
     assert len(sizes) == len(values)
     assert int(np.argmax(sizes)) == len(SHORT)
-    # Pickles hold what comes twice once: so within a factor.
+    # Pickles store repeated objects once: so within a factor.
     assert sizes[len(SHORT)] == pytest.approx(len(pickle.dumps(values[len(SHORT)], 5)), rel=3, abs=150)
     assert max(np.delete(sizes, len(SHORT))) < 200
 
@@ -60,7 +60,7 @@ def test_objects_are_looked_into_and_not_pickled():
 
 
 class Slots:
-    """With slots of its own and of its base, one of which is never set."""
+    """With slots of its own and of its base, one of them never set."""
 
     __slots__ = ("content", "never")
 

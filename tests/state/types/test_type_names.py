@@ -1,4 +1,4 @@
-"""The names of types: one line for each scalar says all of it, and what is written in a head is read again."""
+"""The names of types: one line per scalar is complete, and a head's types can be read back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_scalar(name):
 
 
 def test_classes_that_annotations_name():
-    assert {each: plain_type(each).name for each in OF_CLASSES} == {
+    assert {class_: plain_type(class_).name for class_ in OF_CLASSES} == {
         each: scalar.name for each, scalar in OF_CLASSES.items()
     }
     assert set(EXAMPLES) == set(OF_CLASSES)

@@ -34,7 +34,7 @@ def uses_processing_time(function: object) -> bool:
         return mentions(function, "register_processing_time_timer")
     if not isinstance(declared, bool):
         raise ProgramError(
-            f"process(): {type(function).__name__}.uses_processing_time is True or False, not {shorten(declared)}"
+            f"process(): {type(function).__name__}.uses_processing_time must be True or False, not {shorten(declared)}"
         )
     return declared
 

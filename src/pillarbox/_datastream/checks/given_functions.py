@@ -44,20 +44,21 @@ def check_requests(func: Any) -> None:
     """Refuse a function that ``map_async`` cannot call for one result."""
     if isinstance(func, AsyncFunction):
         raise ProgramError(
-            f"map_async() got {type(func).__name__}, an AsyncFunction: give it to AsyncDataStream.ordered_wait() or"
-            " unordered_wait(); map_async() takes a function that returns one result"
+            f"map_async() got {type(func).__name__}, an AsyncFunction: pass it to"
+            " AsyncDataStream.ordered_wait() or unordered_wait(). map_async() takes a function that returns one"
+            " result"
         )
     if isinstance(func, AsyncBatchFunction):
         raise ProgramError(
-            f"map_async() got {type(func).__name__}, an AsyncBatchFunction: give it to"
+            f"map_async() got {type(func).__name__}, an AsyncBatchFunction: pass it to"
             " AsyncDataStream.ordered_wait_batch() or unordered_wait_batch()"
         )
     if not callable(func) or isinstance(func, type):
-        raise ProgramError(f"map_async() got {shorten(func)}: give it a function, such as an async def")
+        raise ProgramError(f"map_async() got {shorten(func)}: pass a function, such as an async def")
     if is_generator_function(func):
         raise ProgramError(
-            f"map_async() got {shorten(func)}, which yields: give it a function that returns one result; for any"
-            " number there is AsyncDataStream with an AsyncFunction"
+            f"map_async() got {shorten(func)}, which yields: pass a function that returns one result. For"
+            " several results, use AsyncDataStream with an AsyncFunction"
         )
 
 
@@ -65,8 +66,8 @@ def check_type(what: str, declared: Any) -> None:
     """Refuse an object that does not declare a type of values."""
     if not (declared is None or isinstance(declared, (TypeInformation, type)) or get_origin(declared) is not None):
         raise ProgramError(
-            f"{what} is one of Types, such as Types.LONG(), or a class, not {shorten(declared)}; the columns of the"
-            " results are the output_type"
+            f"{what} must be one of Types, such as Types.LONG(), or a class, not {shorten(declared)}."
+            " output_type declares the columns of the results"
         )
 
 
@@ -94,7 +95,7 @@ def check_parameters(function: Any, interface: type, where: str, *, may_await: b
         of_java = name.title().replace("_", "")
         of_java = of_java[0].lower() + of_java[1:]
         if of_java != name and hasattr(type(function), of_java) and getattr(type(function), name) is method:
-            raise ProgramError(f"{where} got {shorten(function)}, whose {of_java}() nobody calls: it is {name}() here")
+            raise ProgramError(f"{where} got {shorten(function)}, whose {of_java}() is never called: name it {name}()")
         own = getattr(type(function), name)
         if own is not method and inspect.isfunction(own):
             what = f"{where} got {shorten(function)}, whose {name}()"
@@ -106,8 +107,7 @@ def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
     called = getattr(function, name)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
-            f"{where} got {shorten(function)}, whose {name}() yields, so that nothing in it would run: {name}() emits"
-            " no results"
+            f"{where} got {shorten(function)}, whose {name}() yields, so it would never run: {name}() emits no results"
         )
     if inspect.iscoroutinefunction(called) and not may_await:
         raise ProgramError(
@@ -136,4 +136,4 @@ def _is_function_class(func: Any) -> bool:
 
 def _not_an_instance(func: Any, where: str, expected: str) -> ProgramError:
     hint = f"an instance: {func.__name__}()" if _is_function_class(func) else expected
-    return ProgramError(f"{where} got {shorten(func)}: give it {hint}")
+    return ProgramError(f"{where} got {shorten(func)}: pass {hint}")

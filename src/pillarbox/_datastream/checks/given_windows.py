@@ -43,14 +43,14 @@ def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
             constructor = next((f".{name}" for name in ("of", "with_gap", "create") if hasattr(assigner, name)), "")
             hint = f"an instance: {assigner.__name__}{constructor}(...)"
         raise ProgramError(
-            f"a window is made by a window assigner, such as TumblingEventTimeWindows.of('1 minute'), not by"
+            "a window needs a window assigner, such as TumblingEventTimeWindows.of('1 minute'), not"
             f" {shorten(assigner)}: pass {hint}"
         )
     check_assigner(assigner)
     make: Any = assigner.get_default_trigger
     trigger = make(env) if inspect.signature(make).parameters else make()
     if not isinstance(trigger, Trigger):
-        raise ProgramError(f"{assigner!r}: get_default_trigger() returned {shorten(trigger)}: it returns a Trigger")
+        raise ProgramError(f"{assigner!r}: get_default_trigger() returned {shorten(trigger)}: return a Trigger")
     return trigger
 
 
@@ -58,7 +58,7 @@ def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
     """Refuse a trigger that cannot merge, if windows do."""
     cannot = not trigger.can_merge() or type(asked_trigger(trigger)).on_merge is Trigger.on_merge
     if isinstance(assigner, MergingWindowAssigner) and cannot:
-        raise ProgramError(f"{assigner!r} makes windows that merge, and {trigger!r} cannot merge: it has no on_merge()")
+        raise ProgramError(f"{assigner!r} merges windows, and {trigger!r} cannot merge: define on_merge()")
 
 
 def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
@@ -72,8 +72,8 @@ def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
     """
     if isinstance(assigner, GlobalWindows) and not assigner.fires_at_end and not has_trigger:
         raise ProgramError(
-            f"{assigner!r} never end, so nothing would ever come out: say when, with trigger(...), for instance"
-            " PurgingTrigger.of(CountTrigger.of(100)), or GlobalWindows.create_with_end_of_stream_trigger()"
+            f"{assigner!r} never end, so they would emit nothing: set a trigger(...), such as"
+            " PurgingTrigger.of(CountTrigger.of(100)), or use GlobalWindows.create_with_end_of_stream_trigger()"
         )
 
 

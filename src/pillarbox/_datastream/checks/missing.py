@@ -5,34 +5,34 @@ from __future__ import annotations
 from pillarbox._errors import MissingClassError, MissingMethodError
 
 _WRITE = "end the stream with to_dataframe(...), and write that with Spark"
-_BUFFERS = "buffers are sent when they are full, and when a micro-batch ends: leave the call out"
-_SCHEDULED = "Spark schedules the tasks: leave the call out"
+_BUFFERS = "buffers are sent when they are full, and when a micro-batch ends: drop the call"
+_SCHEDULED = "Spark schedules the tasks: drop the call"
 _TYPES = "types are those that output_type=... declares, where one is needed"
 _EPOCHS = (
-    "each micro-batch is a checkpoint, exactly-once: leave the call out; the query's trigger says how often, and its"
+    "each micro-batch is a checkpoint, exactly-once: drop the call; the query's trigger says how often, and its"
     " checkpointLocation where"
 )
-_READ = "read it with Spark, and begin with from_dataframe(spark.readStream...)"
+_READ = "read it with Spark, and pass it to from_dataframe(spark.readStream...)"
 _SHIPPED = "the session ships files: spark.addArtifact(..., pyfile=True), or spark-submit --py-files and --archives"
-_SPARKS = "Spark's own settings hold: leave the call out"
+_SPARKS = "Spark's own settings apply: drop the call"
 
 # Methods of PyFlink classes, and Java methods from Flink's documentation, that have no equivalent of the same name.
 _OF_STREAMS = {
     "add_sink": _WRITE,
     "cache": "end the stream with to_dataframe(...), and persist that",
-    "force_non_parallel": "say set_parallelism(1)",
+    "force_non_parallel": "use set_parallelism(1)",
     "full_window_partition": (
-        "say window(GlobalWindows.create_with_end_of_stream_trigger()) after key_by(...), or window_all(...) with it;"
+        "use window(GlobalWindows.create_with_end_of_stream_trigger()) after key_by(...), or window_all(...) with it;"
         " a subtask's part of a stream has no window of its own"
     ),
-    "get_execution_config": "there is none: say env.set_parallelism(...) and the like",
+    "get_execution_config": "use the environment's own methods, such as env.set_parallelism(...)",
     "get_type": _TYPES,
-    "iterate": "a program has no loops: write what has to come back with Spark, and read it as another source",
-    "project": "say map(...)",
+    "iterate": "a program has no loops: write the records to repeat with Spark, and read them as another source",
+    "project": "use map(...)",
     "set_buffer_timeout": _BUFFERS,
-    "set_description": "say name(...)",
-    "set_max_parallelism": "it is one number for the program: say env.set_max_parallelism(...)",
-    "set_uid_hash": "state is stored under the uid: say uid(...)",
+    "set_description": "use name(...)",
+    "set_max_parallelism": "the program has one: use env.set_max_parallelism(...)",
+    "set_uid_hash": "state is stored under the uid; use uid(...)",
     "sink_to": _WRITE,
     "slot_sharing_group": _SCHEDULED,
 }
@@ -42,27 +42,27 @@ _OF_ENVIRONMENTS = {
     "add_python_archive": _SHIPPED,
     "add_python_file": _SHIPPED,
     "add_source": _READ,
-    "close": "nothing is held: leave the call out",
+    "close": "there is nothing to close: drop the call",
     "configure": _SPARKS,
     "create_input": _READ,
-    "enable_changelog_state_backend": "state is always written as a log of changes: leave the call out",
+    "enable_changelog_state_backend": "state is always written as a log of changes: drop the call",
     "enable_checkpointing": _EPOCHS,
     "execute_async": "pillarbox.start(stream.to_dataframe(...).writeStream...) starts a query, and returns it",
-    "from_data": "say from_collection([...])",
-    "from_elements": "say from_collection([...])",
-    "from_parallel_collection": "say from_collection(...)",
-    "from_sequence": "say from_collection(range(first, last + 1)), or from_dataframe(spark.range(first, last + 1))",
+    "from_data": "use from_collection([...])",
+    "from_elements": "use from_collection([...])",
+    "from_parallel_collection": "use from_collection(...)",
+    "from_sequence": "use from_collection(range(first, last + 1)), or from_dataframe(spark.range(first, last + 1))",
     "from_source": _READ,
-    "generate_sequence": "say from_collection(range(first, last + 1)), or from_dataframe(spark.range(first, last + 1))",
+    "generate_sequence": "use from_collection(range(first, last + 1)), or from_dataframe(spark.range(first, last + 1))",
     "get_buffer_timeout": _BUFFERS,
     "get_checkpoint_config": _EPOCHS,
     "get_checkpoint_interval": _EPOCHS,
     "get_checkpointing_consistency_mode": _EPOCHS,
     "get_checkpointing_mode": _EPOCHS,
-    "get_config": "there is none: say set_parallelism(...) and the like; watermarks are sent without an interval",
-    "get_default_local_parallelism": "say get_parallelism()",
+    "get_config": "use the environment's own methods, such as set_parallelism(...); watermarks have no interval",
+    "get_default_local_parallelism": "use get_parallelism()",
     "get_default_savepoint_directory": "a savepoint is given its directory: pillarbox.savepoint(...)",
-    "get_execution_plan": "say get_execution_graph()",
+    "get_execution_plan": "use get_execution_graph()",
     "is_changelog_state_backend_enabled": "state is always written as a log of changes",
     "is_chaining_of_operators_with_different_max_parallelism_enabled": "all operators have one max parallelism",
     "is_force_unaligned_checkpoints": _EPOCHS,
@@ -72,24 +72,26 @@ _OF_ENVIRONMENTS = {
     "register_cached_file": "ship it with the session: spark.addArtifact(..., file=True)",
     "register_slot_sharing_group": _SCHEDULED,
     "set_buffer_timeout": _BUFFERS,
-    "set_default_local_parallelism": "say set_parallelism(...)",
+    "set_default_local_parallelism": "use set_parallelism(...)",
     "set_default_savepoint_directory": "a savepoint is given its directory: pillarbox.savepoint(...)",
     "set_python_executable": "workers have the Python of PYSPARK_PYTHON, or spark.pyspark.python",
     "set_python_requirements": _SHIPPED,
-    "set_restart_strategy": "Spark runs failed tasks again (spark.task.maxFailures): leave the call out",
-    "set_state_backend": "state lies in the workers, and in the checkpoint: leave the call out",
-    "set_stream_time_characteristic": "a stream has event time once it has watermarks: leave the call out",
+    "set_restart_strategy": "Spark runs failed tasks again (spark.task.maxFailures): drop the call",
+    "set_state_backend": "state is in the workers and in the checkpoint: drop the call",
+    "set_stream_time_characteristic": "a stream has event time once it has watermarks: drop the call",
     "socket_text_stream": _READ,
 }
 # PyFlink's classes, with their replacements.
-_STATE_BACKENDS = "state lies in the workers, and in the query's checkpoint: leave it out"
-_RESTARTS = "Spark runs failed tasks again (spark.task.maxFailures): leave it out"
-_OF_ENVIRONMENT = "settings belong to the Spark session, or to the environment: env.set_parallelism(...) and the like"
-_FORMATS = "Spark reads and writes formats: from_json(...), to_json(...) and the like on the columns of a DataFrame"
+_STATE_BACKENDS = "state is in the workers and in the query's checkpoint: drop it"
+_RESTARTS = "Spark runs failed tasks again (spark.task.maxFailures): drop it"
+_OF_ENVIRONMENT = "settings belong to the Spark session, or to the environment, such as env.set_parallelism(...)"
+_FORMATS = (
+    "Spark reads and writes formats: use functions such as from_json(...) or to_json(...) on a DataFrame's columns"
+)
 _QUERIES = "pillarbox.start(...) returns Spark's StreamingQuery"
 _CLASSES = {
     _EPOCHS: "CheckpointConfig CheckpointingMode ExternalizedCheckpointCleanup ExternalizedCheckpointRetention",
-    "the query's checkpointLocation says where checkpoints are: leave it out": (
+    "the query's checkpointLocation is the directory of checkpoints: drop it": (
         "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage"
     ),
     _STATE_BACKENDS: (
@@ -97,9 +99,9 @@ _CLASSES = {
         " PredefinedOptions RocksDBStateBackend StateBackend"
     ),
     _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
-    "Spark schedules the tasks, and has its own settings of memory: leave it out": "MemorySize SlotSharingGroup",
+    "Spark schedules the tasks, and has its own settings of memory: drop it": "MemorySize SlotSharingGroup",
     _OF_ENVIRONMENT: "Configuration ExecutionConfig ExecutionMode",
-    "a stream has event time after assign_timestamps_and_watermarks(...): leave it out": "TimeCharacteristic",
+    "a stream has event time after assign_timestamps_and_watermarks(...): drop it": "TimeCharacteristic",
     _READ: (
         "FileSource FlinkKafkaConsumer HybridSource KafkaOffsetsInitializer KafkaSource NumberSequenceSource"
         " PulsarSource Source SourceFunction StreamFormat"
@@ -117,11 +119,11 @@ _CLASSES = {
         "EnvironmentSettings StreamTableEnvironment Table TableEnvironment"
     ),
     "end the stream with to_dataframe(...), and persist that": "CachedDataStream",
-    "execute_and_collect() returns results that can be iterated, in a with statement, too": "CloseableIterator",
+    "execute_and_collect() returns an iterable, which is also a context manager": "CloseableIterator",
     "there are no changelog streams, so a row has no kind": "RowKind",
     "it is a datetime here": "Instant",
     _QUERIES: "CompletableFuture JobClient JobExecutionResult JobID JobStatus",
-    "functions return or yield their results, and results for a side output as a tuple of tag and result": "Collector",
+    "functions return or yield results, and (tag, result) for a side output": "Collector",
 }
 _ADVICE = {name: advice for advice, names in _CLASSES.items() for name in names.split()}
 
@@ -132,14 +134,14 @@ def missing_class(name: str) -> MissingClassError | None:
     """Return the error for a class of PyFlink's that pillarbox does not have, or None for an unknown class."""
     if name not in _ADVICE:
         return None
-    return MissingClassError(f"{name} is a class of Flink's, and not of pillarbox's: {_ADVICE[name]}")
+    return MissingClassError(f"pillarbox has no class {name}: {_ADVICE[name]}")
 
 
 def unknown(thing: object, name: str, advice: str | None = None) -> AttributeError:
     """Return the error for an attribute that an object does not have.
 
     Args:
-        advice: the whole message, where something is known of a method of this name.
+        advice: the whole message, if the method is known.
     """
     if advice is not None:
         return MissingMethodError(advice)
@@ -149,13 +151,13 @@ def unknown(thing: object, name: str, advice: str | None = None) -> AttributeErr
 def missing_in_environment(env: object, name: str) -> AttributeError:
     """Return the error for a method that an environment does not have."""
     instead = _OF_ENVIRONMENTS.get(name)
-    return unknown(env, name, instead and f"{name}() is a method of Flink's environment only: {instead}")
+    return unknown(env, name, instead and f"pillarbox's environment has no {name}(): {instead}")
 
 
 def missing_in_sink(sink: object, name: str) -> AttributeError:
     """Return the error for a method that a sink does not have."""
     instead = _OF_STREAMS.get(name)
-    return unknown(sink, name, instead and f"{name}() is a method of Flink's sinks only: {instead}")
+    return unknown(sink, name, instead and f"pillarbox's sinks have no {name}(): {instead}")
 
 
 def missing(stream: object, name: str) -> AttributeError:
@@ -169,9 +171,9 @@ def missing(stream: object, name: str) -> AttributeError:
         pass
     elif not isinstance(stream, DataStream):
         if hasattr(KeyedStream, name):
-            advice = f"{name}() cannot be asked of windows, which have no results yet: put {_CLOSES_WINDOWS} before it"
+            advice = f"windows have no {name}(), because they have no results yet: put {_CLOSES_WINDOWS} before it"
     elif name in _OF_STREAMS:
-        advice = f"{name}() is a method of Flink's streams, and not of pillarbox's: {_OF_STREAMS[name]}"
+        advice = f"pillarbox's streams have no {name}(): {_OF_STREAMS[name]}"
     elif name in ("window", "count_window"):
         advice = (
             f"{name}() divides a stream by key: put key_by(...) before it, or use {name}_all(...) for all of the stream"

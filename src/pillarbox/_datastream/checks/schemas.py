@@ -31,7 +31,7 @@ def check_column_names(names: Sequence[str], where: str) -> None:
     """Check that column names are unique."""
     doubled = next((name for name, times in Counter(names).items() if times > 1), None)
     if doubled is not None:
-        raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
+        raise ProgramError(f"{where}: {names.count(doubled)} columns have the name {doubled!r}: rename them")
 
 
 def check_column(name: object, columns: Sequence[str], otherwise: str) -> None:
@@ -45,8 +45,8 @@ def check_readable(schema: StructType) -> None:
     for field in schema.fields:
         if _has_months(field.dataType):
             raise ProgramError(
-                f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, and intervals of"
-                " months cannot be read in Python: leave it out, or cast it to STRING"
+                f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, and Python cannot"
+                " read intervals of months: drop it, or cast it to STRING"
             )
 
 
@@ -89,8 +89,8 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
         kind = step.dataframe.schema[column].dataType if isinstance(step, DataFrameSource) else None
         if kind is not None and not _can_be_key(kind):
             raise ProgramError(
-                f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which cannot be hashed:"
-                " key by a function that returns a string, a number, a date, or a tuple of them"
+                f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which is not hashable:"
+                " key by a function that returns a string, a number, a date, or a tuple of these"
             )
 
 
@@ -154,8 +154,9 @@ def check_key_type(keying: Keying, schema: StructType) -> None:
         return
     names_and_types = ", ".join(f"{column!r} {kind.simpleString().upper()}" for column, kind in zip(columns, kinds))
     raise ProgramError(
-        f"key_by(): aggregates of columns take keys as they are, and the key_type {keying.key_type} is another type"
-        f" than that of the key's columns ({names_and_types}): leave out the key_type, or cast the columns to it before"
+        f"key_by(): aggregates of columns cannot convert keys, and the key_type {keying.key_type} is not"
+        f" the type of the key's columns ({names_and_types}): drop the key_type, or cast the columns to it"
+        " first"
     )
 
 
@@ -212,7 +213,7 @@ def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: 
     """
     if schema is None and step.output_type is None:
         raise ProgramError(
-            f"{asked_by} needs the columns, such as 'card STRING, n LONG': {step.name!r} declares no output_type"
+            f"{asked_by} needs columns, such as 'card STRING, n LONG', and {step.name!r} declares no output_type"
         )
     try:
         return resolve_schema(step.output_type if schema is None else schema)

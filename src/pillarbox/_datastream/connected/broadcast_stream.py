@@ -111,11 +111,11 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         other: type[Function] = BroadcastProcessFunction if keyed else KeyedBroadcastProcessFunction
         if isinstance(func, other):
             reason = "has a key" if keyed else "has no key: put key_by(...) before connect()"
-            raise ProgramError(f"{_PROCESS} got {shorten(func)}: the stream {reason}, so give it a {expected.__name__}")
+            raise ProgramError(f"{_PROCESS} got {shorten(func)}: the stream {reason}, so pass a {expected.__name__}")
         if isinstance(func, (CoProcessFunction, KeyedCoProcessFunction)):
             raise ProgramError(
-                f"{_PROCESS} got {type(func).__name__}, whose second stream is no broadcast one: give it a"
-                f" {expected.__name__}, or leave broadcast(...) out"
+                f"{_PROCESS} got {type(func).__name__}, but its second stream is not a broadcast stream: pass a"
+                f" {expected.__name__}, or drop broadcast(...)"
             )
         methods = ("process_element", "process_broadcast_element", *(("on_timer",) if keyed else ()))
         keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)

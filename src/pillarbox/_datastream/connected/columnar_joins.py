@@ -50,7 +50,7 @@ def join_columns(
             other side's key; both sides have a column of the same name.
     """
     if how not in ("inner", "left"):
-        raise ProgramError(f'interval_join(): how is "inner" or "left", not {shorten(how)}')
+        raise ProgramError(f'interval_join(): how must be "inner" or "left", not {shorten(how)}')
     left_side, right_side = _sides(left, right, late_tags, joins_nulls=False)
     shared = {key for key, same in zip(left_side.keys, right_side.keys) if key == same}
     names = _names(left_side, right_side, shared, suffixes)
@@ -120,9 +120,9 @@ def _schema(stream: KeyedStream[Any, Any], which: str) -> spark.StructType:
     schema = known_schema(stream._plain_step())
     if schema is None:
         raise ProgramError(
-            f"interval_join(): columns() needs to know the columns, and {stream._plain_step().name!r}, on the {which}"
-            " side, declares none: join a from_dataframe() stream, or declare the output_type of the function before it"
-            f" (the type_info of a collection); or {_INSTEAD}"
+            f"interval_join(): columns() needs declared columns, and {stream._plain_step().name!r}, on the"
+            f" {which} side, declares none: join a from_dataframe() stream, or declare the output_type of the"
+            f" function before it (the type_info of a collection); or {_INSTEAD}"
         )
     check_column_names(schema.names, f"interval_join(), the {which} side")
     for field in schema.fields:
@@ -137,16 +137,16 @@ def _keys(stream: KeyedStream[Any, Any], schema: spark.StructType, which: str) -
     keying = stream._keying
     if keying.columns is None or keying.key_type is not None:
         raise ProgramError(
-            f"interval_join(): columns() needs keys that are named columns as they are, such as key_by('card') or"
-            f" key_by(['card', 'shop']), without a key_type, and the {which} side has another: key it so, or {_INSTEAD}"
+            "interval_join(): columns() needs named columns as keys, such as key_by('card') or key_by(['card',"
+            f" 'shop']), without a key_type, and the {which} side has another key: change it, or {_INSTEAD}"
         )
     for name in keying.columns:
         check_column(name, schema.names, f"key_by() of the {which} side: there is no column {name!r}")
         if not _can_be_compared(schema[name].dataType):
             kind = schema[name].dataType.simpleString()
             raise ProgramError(
-                f"key_by() of the {which} side: columns() cannot join by {name!r}, which is {kind}: key by columns that"
-                " are made of its parts, or cast it, such as to STRING"
+                f"key_by() of the {which} side: columns() cannot join by {name!r}, which is {kind}: key by columns"
+                " made of its parts, or cast it, for example to STRING"
             )
     return keying.columns
 
@@ -161,8 +161,8 @@ def _check_keys(left: JoinSide, right: JoinSide) -> None:
     """Check that both sides' keys have the same types. Integers of any size match."""
     if len(left.keys) != len(right.keys):
         raise ProgramError(
-            f"interval_join(): the left side is keyed by {', '.join(left.keys)}, the right one by"
-            f" {', '.join(right.keys)}: key both by as many columns"
+            f"interval_join(): the left side is keyed by {', '.join(left.keys)}, the right side by"
+            f" {', '.join(right.keys)}: key both by the same number of columns"
         )
     for left_key, right_key in zip(left.keys, right.keys):
         kinds = [left.columns[left_key].dataType, right.columns[right_key].dataType]
@@ -171,7 +171,7 @@ def _check_keys(left: JoinSide, right: JoinSide) -> None:
         ):
             raise ProgramError(
                 f"interval_join(): the key {left_key!r} of the left side is {kinds[0].simpleString()}, and"
-                f" {right_key!r} of the right side {kinds[1].simpleString()}: cast one of them"
+                f" {right_key!r} of the right side is {kinds[1].simpleString()}: cast one of them"
             )
 
 
@@ -190,13 +190,14 @@ def _names(left: JoinSide, right: JoinSide, shared: set[str], suffixes: Any) -> 
     if suffixes is None:
         if both:
             raise ProgramError(
-                f"interval_join(): both sides have a column {both[0]!r}: rename one, or choose endings for the"
-                ' names: suffixes=("", "_right")'
+                f'interval_join(): both sides have a column {both[0]!r}: rename one, or set suffixes=("", "_right")'
             )
         return (*ours, *theirs)
     is_pair = isinstance(suffixes, Sequence) and not isinstance(suffixes, str) and len(suffixes) == 2
     if not is_pair or not all(isinstance(suffix, str) for suffix in suffixes):
-        raise ProgramError(f'interval_join(): suffixes are two texts, such as ("", "_right"), not {shorten(suffixes)}')
+        raise ProgramError(
+            f'interval_join(): suffixes must be two strings, such as ("", "_right"), not {shorten(suffixes)}'
+        )
     names = [name + suffix if name in both else name for side, suffix in zip((ours, theirs), suffixes) for name in side]
     check_column_names(names, "interval_join(): results")
     return tuple(names)

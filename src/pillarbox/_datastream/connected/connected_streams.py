@@ -216,16 +216,16 @@ class ConnectedStreams(Generic[T1, T2]):
             return self._apply("process", func, factory, output_type)
         if isinstance(func, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
             raise ProgramError(
-                f"{_PROCESS} got {type(func).__name__}, whose second stream is a broadcast one: give its state to"
-                " broadcast(...), as in connect(rules.broadcast(MapStateDescriptor(...)))"
+                f"{_PROCESS} got {type(func).__name__}, but its second stream is a broadcast stream: pass its state"
+                " to broadcast(...), as in connect(rules.broadcast(MapStateDescriptor(...)))"
             )
         check_instance(func, KeyedCoProcessFunction, _PROCESS, (*methods, "on_timer"), many=True, may_await=True)
         for stream, which in ((self._first, "first"), (self._second, "second")):
             if not isinstance(stream, KeyedStream):
                 raise ProgramError(
-                    f"{_PROCESS}: the {which} one has no key, so it is not known which of its"
-                    " records belong together with those of the other: connect(...).key_by(first_key, second_key), or"
-                    " give it a CoProcessFunction, which has no state"
+                    f"{_PROCESS}: the {which} stream has no key, so its records cannot be matched with the other"
+                    " stream's: call connect(...).key_by(first_key, second_key), or pass a CoProcessFunction, which has"
+                    " no state"
                 )
         first, second = self._keyings("process")
         assert first is not None and second is not None
@@ -277,6 +277,6 @@ def check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any],
     types1, types2 = (step.key_types if isinstance(step, KeyByTransformation) else None for step in steps)
     if types1 is not None and types2 is not None and (len(types1) != len(types2) or are_other_types(types1, types2)):
         raise ProgramError(
-            f"{method}: the keys of the first are {', '.join(types1).upper()}, those of the second"
-            f" {', '.join(types2).upper()}: they are never equal, so no records would meet; key both by the same type"
+            f"{method}: the first keys are {', '.join(types1).upper()}, the second keys"
+            f" {', '.join(types2).upper()}, so they are never equal: key both by the same type"
         )

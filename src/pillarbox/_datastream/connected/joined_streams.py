@@ -109,8 +109,8 @@ class _Pair(Generic[T1, T2]):
         ]
         if not guarded_ones:
             raise ProgramError(
-                f"{self._method}() has no side outputs before where(key, on_error=tag), or equal_to(key, on_error=tag);"
-                " get side outputs of its results from the stream that apply(...) returns"
+                f"{self._method}() has no side outputs before where(key, on_error=tag) or equal_to(key,"
+                " on_error=tag). The stream that apply(...) returns has the side outputs of its results"
             )
         first, *more = (stream.get_side_output(tag) for stream in guarded_ones)
         return first.union(*more) if more else first
@@ -120,7 +120,7 @@ class _Pair(Generic[T1, T2]):
         if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
             missing = "where(...)" if not isinstance(first, KeyedStream) else "equal_to(...)"
             raise ProgramError(
-                f"{self._method}(): say which records belong together: {missing} is missing, as in"
+                f"{self._method}(): {missing} is missing, so records cannot be matched: call"
                 f" one.{self._method}(two).where(key).equal_to(key).window(...)"
             )
         check_key_types(first, second, f"{self._method}()")
@@ -282,8 +282,7 @@ class IntervalJoin(Generic[T1, T2]):
         )
         if bounds[0] > bounds[1]:
             raise ProgramError(
-                f"between(): the lower bound, {shorten(lower)}, is above the upper one, {shorten(upper)}: no pair would"
-                " be near enough; give the smaller one first"
+                f"between(): the lower bound, {shorten(lower)}, is above the upper bound, {shorten(upper)}: swap them"
             )
         return self._changed(_bounds=bounds)
 
@@ -415,9 +414,9 @@ class IntervalJoin(Generic[T1, T2]):
         """Return the bounds, both inclusive."""
         if self._bounds is None:
             raise ProgramError(
-                f"interval_join(): say how near: interval_join(other).between(lower, upper).{method}(...)"
+                f"interval_join() has no bounds: call interval_join(other).between(lower, upper).{method}(...)"
             )
         interval = Interval(self._bounds[0] + self._exclusive[0], self._bounds[1] - self._exclusive[1])
         if interval.lower > interval.upper:
-            raise ProgramError(f"interval_join(): no pair lies between {interval.lower} and {interval.upper} ms")
+            raise ProgramError(f"interval_join(): no pair is between {interval.lower} and {interval.upper} ms")
         return interval

@@ -85,7 +85,7 @@ class StreamExecutionEnvironment(ProgramSettings):
             return LocalRuntime(self._time_zone)
         if self._time_zone is not None:
             raise ProgramError(
-                "set_time_zone() is for programs without a Spark session: set spark.sql.session.timeZone of the session"
+                "set_time_zone() is for programs without a Spark session: set spark.sql.session.timeZone on the session"
             )
         from pillarbox._runtime.spark.runtime import SparkRuntime
 

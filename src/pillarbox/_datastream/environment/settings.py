@@ -101,7 +101,8 @@ class ProgramSettings:
         """
         if not is_count(max_parallelism) or max_parallelism > MAX_MAX_PARALLELISM:
             raise ProgramError(
-                f"max parallelism is a whole number from 1 to {MAX_MAX_PARALLELISM}, not {shorten(max_parallelism)}"
+                f"max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}, not"
+                f" {shorten(max_parallelism)}"
             )
         self._max_parallelism = max_parallelism
         return self
@@ -307,11 +308,11 @@ class ProgramSettings:
             )
         check_takes(cls, type, f"add_class_alias({former!r}, ...)", "the class itself")
         if (module, name) == (cls.__module__, cls.__qualname__):
-            raise ProgramError(f"add_class_alias({former!r}, ...): that is the name that the class has")
+            raise ProgramError(f"add_class_alias({former!r}, ...): the class already has this name")
         previous = self._moved.get((module, name), cls)
         # By name: running a notebook cell again makes another class of the same name.
         if (previous.__module__, previous.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ProgramError(f"add_class_alias({former!r}, ...) was called before, with another class")
+            raise ProgramError(f"add_class_alias({former!r}, ...) was called before with another class")
         self._moved[module, name] = cls
         return self
 

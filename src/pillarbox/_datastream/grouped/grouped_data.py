@@ -72,8 +72,8 @@ def group_by(
     unknown = [name for name in names if name not in df.columns]
     if not names or unknown:
         raise ProgramError(
-            f"group_by() takes columns of the DataFrame, at least one, and not {listed(unknown or columns)}: give an"
-            " expression a name before, with df.withColumn(...)"
+            f"group_by() takes at least one column of the DataFrame, not {listed(unknown or columns)}: name an"
+            " expression first, with df.withColumn(...)"
         )
     return GroupedData(df, names, env or StreamExecutionEnvironment.get_execution_environment(df.sparkSession))
 
@@ -151,7 +151,9 @@ class GroupedData:
         """
         modes = {timeout: mode for mode, timeout in TIMEOUTS.items()}
         if timeoutConf not in modes:
-            raise ProgramError(f"applyInPandasWithState(): timeoutConf is one of {listed(modes)}, not {timeoutConf!r}")
+            raise ProgramError(
+                f"applyInPandasWithState(): timeoutConf must be one of {listed(modes)}, not {timeoutConf!r}"
+            )
         if not self._frame.isStreaming:
             from pyspark.errors import UnsupportedOperationException
 
@@ -185,15 +187,15 @@ class GroupedData:
         types = [df.schema[name].dataType for name in names]
         if types != [field.dataType for field in self._key]:
             raise ProgramError(
-                f"initialState is grouped by {listed(names)} of other types than {listed(self._names)}: cast them"
+                f"initialState is grouped by {listed(names)} with other types than {listed(self._names)}: cast them"
             )
         if df.isStreaming:
-            raise ProgramError("initialState is a batch DataFrame, not a streaming one")
+            raise ProgramError("initialState must be a batch DataFrame, and this one is streaming")
         table = df.toArrow()
         if table.nbytes > _INITIAL_BYTES:
             raise ProgramError(
-                f"initialState has {table.nbytes:,} bytes, more than the {_INITIAL_BYTES:,} that are sent with a"
-                " program: write it as a savepoint, with pillarbox.write_state(), and start from that"
+                f"initialState has {table.nbytes:,} bytes, and a program carries at most {_INITIAL_BYTES:,}: write"
+                " it as a savepoint with pillarbox.write_state(), and start from that"
             )
         return pa.table(
             {f"{place} key": table.column(name) for place, name in enumerate(names)}

@@ -285,7 +285,7 @@ def _ask(
     _check_coroutine(function, "async_invoke_batch" if batches else "async_invoke")
     _check_names(method, keywords, BatchWaitKeywords if batches else WaitKeywords)
     if batches and more["batch_size"] is None:
-        raise ProgramError(f"{method}(): batch_size is a whole number of at least 1, not None")
+        raise ProgramError(f"{method}(): batch_size must be a whole number of at least 1, not None")
     ordered = not method.startswith("unordered")
     options = AsyncOptions(method, capacity, timeout, ordered, **more, **keywords)
     return stream._apply_async(function, options, output_type)
@@ -302,9 +302,9 @@ def _checked_strategy(method: str, strategy: object) -> AsyncRetryStrategy:
 
 def _check_coroutine(function: Any, method: str) -> None:
     if inspect.isasyncgenfunction(getattr(function, method)):
-        raise ProgramError(f"{type(function).__name__}.{method}() yields: let it return a list of its results")
+        raise ProgramError(f"{type(function).__name__}.{method}() yields: return a list of results instead")
     if not inspect.iscoroutinefunction(getattr(function, method)):
-        raise ProgramError(f"{type(function).__name__}.{method}() has to be an async def")
+        raise ProgramError(f"{type(function).__name__}.{method}() must be an async def")
 
 
 def _check_names(method: str, keywords: Mapping[str, Any], allowed: type) -> None:

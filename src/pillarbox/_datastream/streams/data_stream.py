@@ -301,8 +301,8 @@ class DataStream(Stream[T1], Generic[T1]):
         """
         if isinstance(func, KeyedProcessFunction):
             raise ProgramError(
-                f"process() got {type(func).__name__}, a KeyedProcessFunction, on a stream without key: its state and"
-                " timers belong to a key; put key_by(...) before it"
+                f"process() got {type(func).__name__}, a KeyedProcessFunction, on a stream without keys, and its"
+                " state and timers need a key: call key_by(...) before it"
             )
         check_function(func, ProcessFunction, "process", "process_element", many=True)
         factory = OperatorFactory(partial(ProcessOperator, function=func))
@@ -471,7 +471,7 @@ class DataStream(Stream[T1], Generic[T1]):
         source = self._step_with_sides()
         if not isinstance(source, OperatorTransformation):
             raise ProgramError(
-                f"{source.name!r} has no side outputs: ask the result of process(...) or key_by(on_error=...)"
+                f"{source.name!r} has no side outputs: call this on the result of process(...) or key_by(on_error=...)"
             )
         source.factory = source.factory.with_side_output(tag.tag_id, tag.type_info)
         name = f"side output {tag.tag_id}"

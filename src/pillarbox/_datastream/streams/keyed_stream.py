@@ -334,8 +334,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         self._check_other(other, "interval_join")
         if not isinstance(other, KeyedStream):
             raise ProgramError(
-                "interval_join() takes a keyed stream: put key_by(...) after the other stream, too; without keys there"
-                " is join()"
+                "interval_join() takes a keyed stream: call key_by(...) on the other stream, too. Without keys,"
+                " use join()"
             )
         check_key_types(self, other, "interval_join()")
         return IntervalJoin(self, other)

@@ -40,7 +40,7 @@ class OperatorSettings:
             True
         """
         if isinstance(self._step, KeyByTransformation):
-            raise ProgramError(f"name({name!r}) is for operators, not for key_by(): call it before or after")
+            raise ProgramError(f"name({name!r}) is for operators, and key_by() is not one: call it before or after")
         check_text(name, "a name")
         self._step.name = name
         return self
@@ -63,7 +63,7 @@ class OperatorSettings:
         """
         step = self._step
         if not isinstance(step, OperatorTransformation):
-            raise ProgramError(f"uid({uid!r}) is for operators; {step.name!r} is not one")
+            raise ProgramError(f"uid({uid!r}) is for operators, and {step.name!r} is not one")
         check_text(uid, "a uid")
         step.uid = uid
         return self
@@ -95,8 +95,8 @@ class OperatorSettings:
             return self  # always 1
         if isinstance(step, SourceTransformation):
             raise ProgramError(
-                f"set_parallelism({parallelism}): the parallelism of the source {step.name!r} is the number of"
-                " partitions that it is read in: repartition the DataFrame, or put rebalance() after the source"
+                f"set_parallelism({parallelism}): the parallelism of the source {step.name!r} is the number of its"
+                " partitions: repartition the DataFrame, or call rebalance() after the source"
             )
         self._operator(f"set_parallelism({parallelism})").parallelism = parallelism
         return self
@@ -129,6 +129,6 @@ class OperatorSettings:
     def _operator(self, setting: str) -> OperatorTransformation:
         if not isinstance(self._step, OperatorTransformation):
             raise ProgramError(
-                f"{setting} is for operators; {self._step.name!r} is not one: call it after map(...), for example"
+                f"{setting} is for operators, and {self._step.name!r} is not one: call it after map(...), for example"
             )
         return self._step

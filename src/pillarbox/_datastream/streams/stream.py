@@ -216,14 +216,14 @@ class Stream(OperatorSettings, Generic[T1]):
             check_takes(descriptor, MapStateDescriptor, "broadcast()", "MapStateDescriptors")
             if descriptor.ttl_config is not None:
                 raise ProgramError(
-                    f"broadcast(): the state {descriptor.name!r} has a time-to-live, which broadcast state cannot have,"
-                    " in Flink neither: its subtasks would forget at different times; remove what is out of date in"
-                    " process_broadcast_element()"
+                    f"broadcast(): the state {descriptor.name!r} has a time-to-live, which broadcast state cannot have"
+                    " (as in Flink), because its subtasks would expire entries at different times: remove old entries"
+                    " in process_broadcast_element()"
                 )
         names = [descriptor.name for descriptor in descriptors]
         doubled = next((name for name in names if names.count(name) > 1), None)
         if doubled is not None:
-            raise ProgramError(f"broadcast(): two states are called {doubled!r}")
+            raise ProgramError(f"broadcast(): two states have the name {doubled!r}")
         stream = self._partition("broadcast", partitioners.BroadcastPartitioner())
         if not descriptors:
             return stream
@@ -452,7 +452,7 @@ class Stream(OperatorSettings, Generic[T1]):
 
         check_takes(other, DataStream, f"{method}()", "a stream")
         if other._env is not self._env:
-            raise ProgramError(f"{method}() takes a stream of the same StreamExecutionEnvironment")
+            raise ProgramError(f"{method}() takes a stream of this StreamExecutionEnvironment")
 
     def _partition(self, name: str, partitioner: partitioners.Partitioner) -> DataStream[T1]:
         step = PartitionTransformation(self._env._next(), name, [self._plain_step()], partitioner=partitioner)

@@ -105,9 +105,9 @@ def _schema(stream: KeyedStream[Any, Any]) -> spark.StructType:
     schema = known_schema(stream._plain_step())
     if schema is None:
         raise ProgramError(
-            f"aggregates of columns need to know the columns, and {stream._plain_step().name!r} declares none: put"
-            " the window after from_dataframe(), or declare the output_type of the function before it (the type_info"
-            " of a collection)"
+            f"aggregates of columns need declared columns, and {stream._plain_step().name!r} declares none: put"
+            " the window after from_dataframe(), or declare the output_type of the function before it (the"
+            " type_info of a collection)"
         )
     return schema
 
@@ -116,8 +116,8 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
     keying = stream._keying
     if keying.columns is None:
         raise ProgramError(
-            "aggregates of columns need a key that is one column or several: key_by('card') or key_by('card', 'shop'),"
-            " not a function"
+            "aggregates of columns need one or several columns as key: key_by('card') or key_by('card',"
+            " 'shop'), not a function"
         )
     for name in keying.columns:
         if name not in schema.names:
@@ -126,7 +126,7 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
         if not _is_grouped(kind):
             raise ProgramError(
                 f"key_by(): aggregates of columns cannot group by {name!r}, which is {kind.simpleString()}: key by"
-                " columns that are made of its parts, or cast it, such as to STRING"
+                " columns made of its parts, or cast it, for example to STRING"
             )
     check_key_type(keying, schema)
     return keying.columns

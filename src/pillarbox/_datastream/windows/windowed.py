@@ -124,8 +124,7 @@ class Windowed(Generic[T1, WindowOut]):
         millis = to_millis(lateness, "allowed_lateness()")
         if not self._assigner.is_event_time():
             raise ProgramError(
-                f"allowed_lateness() is for windows of event time: nothing is late for {self._assigner!r},"
-                " whose windows do not end by event time"
+                f"allowed_lateness() is for event-time windows: elements are never late for {self._assigner!r}"
             )
         self._lateness = millis
         return self
@@ -359,10 +358,10 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         if func is None and aggregates:
             return aggregate_columns(self, {**_given(window_function, accumulator_type, output_type), **aggregates})
         if "on_error" in aggregates:
-            raise ProgramError("aggregate() has no on_error: say window(...).side_output_errors(tag) before it")
+            raise ProgramError("aggregate() has no on_error: call window(...).side_output_errors(tag) before it")
         if aggregates:
             raise ProgramError(
-                "aggregate() takes either an AggregateFunction, or aggregates of columns by name, such as"
+                "aggregate() takes either an AggregateFunction or named aggregates of columns, such as"
                 " total=sum_('amount')"
             )
         if not isinstance(func, AggregateFunction):
@@ -372,8 +371,8 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None  # it keeps elements
         if merges and type(func).merge is AggregateFunction.merge:
             raise ProgramError(
-                f"{self._assigner!r} makes windows that merge, and {type(func).__name__} cannot merge accumulators:"
-                " define merge()"
+                f"{self._assigner!r} merges windows, and {type(func).__name__} cannot merge accumulators: define"
+                " merge()"
             )
         check_type("aggregate(): accumulator_type", accumulator_type)
         fold = aggregating(func, accumulator_type)

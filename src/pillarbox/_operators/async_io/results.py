@@ -87,9 +87,8 @@ class Results:
         if not countable or len(result) != len(values):
             what = f"{len(result)} results" if countable else shorten(result)
             raise OperatorError(
-                f"operator {self._context.name!r}: {asked} returned {what} for a batch of {len(values)}"
-                f" records, the first of them {shorten_record(values[0])}: it has to return a list"
-                " with one result for each"
+                f"operator {self._context.name!r}: {asked} returned {what} for a batch of {len(values)} records,"
+                f" the first of them {shorten_record(values[0])}: return a list with one result for each record"
             )
         return list(result)
 
@@ -102,5 +101,5 @@ class Results:
         example = "[] for none" if results is None else f"such as [{shorten(results, 20)}]"
         raise OperatorError(
             f"operator {self._context.name!r}: {method}() returned {shorten(results)} for the record"
-            f" {shorten_record(value)}: it has to return a list of the records to emit, {example}"
+            f" {shorten_record(value)}: return a list of the records to emit, {example}"
         )

@@ -39,7 +39,7 @@ class CircuitBreaker:
         check_count(self.failures, "CircuitBreaker: failures", "a whole number of at least 1")
         check_count(self.of, "CircuitBreaker: of", "a whole number of at least 1")
         if self.failures > self.of:
-            raise ProgramError(f"CircuitBreaker: {self.failures} failures of {self.of} requests never happen")
+            raise ProgramError(f"CircuitBreaker: {self.failures} failures of {self.of} requests can never happen")
         positive_millis(self.pause, "CircuitBreaker: pause")
 
 
@@ -115,15 +115,17 @@ class Budget:
     def __post_init__(self) -> None:
         check_text(self.name, "Budget: name")
         if self.requests is None and self.units is None and self.ceiling is None and self.breaker is None:
-            self._refuse("limits nothing: give it requests, units, a ceiling or a breaker")
+            self._refuse("limits nothing: set requests, units, a ceiling or a breaker")
         if self.unit_cost is not None and not callable(self.unit_cost):
-            self._refuse(f"unit_cost is a function of the result, not {shorten(self.unit_cost)}")
+            self._refuse(f"unit_cost must be a function of the result, not {shorten(self.unit_cost)}")
         if not callable(self.estimate) and not _is_amount(self.estimate):
-            self._refuse(f"estimate is a number of units, or a function of the record, not {shorten(self.estimate)}")
+            self._refuse(
+                f"estimate must be a number of units, or a function of the record, not {shorten(self.estimate)}"
+            )
         if self.when_exceeded not in ("hold", "fail"):
-            self._refuse(f'when_exceeded is "hold" or "fail", not {shorten(self.when_exceeded)}')
+            self._refuse(f'when_exceeded must be "hold" or "fail", not {shorten(self.when_exceeded)}')
         if self.breaker is not None and not isinstance(self.breaker, CircuitBreaker):
-            self._refuse(f"breaker is a CircuitBreaker, not {shorten(self.breaker)}")
+            self._refuse(f"breaker must be a CircuitBreaker, not {shorten(self.breaker)}")
         limits = self.limits
         if not callable(self.estimate) and limits.ceiling is not None and self.estimate > limits.ceiling:
             self._refuse(f"an estimate of {self.estimate:g} units is above the ceiling: no request could ever begin")
@@ -169,7 +171,7 @@ class Budget:
                 f"Budget {self.name!r}: {option} raised for {shorten(argument)}: {describe(error)}"
             ) from error
         if not _is_amount(amount):
-            self._refuse(f"{option} returned {shorten(amount)} for {shorten(argument)}: it has to be a number of units")
+            self._refuse(f"{option} returned {shorten(amount)} for {shorten(argument)}: return a number of units")
         return float(amount)
 
     def _per_second(self, option: str, rate: Any) -> float | None:
@@ -179,8 +181,8 @@ class Budget:
         number: Any = _number(match[1]) if match else rate
         if not _is_amount(number) or not number:
             self._refuse(
-                f"{option} is a number per second, or a text such as '100 per second', '90000 per minute' or '10 per 5"
-                f" seconds', not {shorten(rate)}"
+                f"{option} must be a number per second, or a text such as '100 per second', '90000 per minute' or"
+                f" '10 per 5 seconds', not {shorten(rate)}"
             )
         if match is None:
             return float(number)
@@ -193,7 +195,7 @@ class Budget:
         number: Any = _number(match[1]) if match else amount
         if not _is_amount(number) or not number:
             self._refuse(
-                "ceiling is a number of units and a period, as in (5_000_000, '1 day') or ('5 USD', '1 day'), not"
+                "ceiling must be a number of units and a period, as in (5_000_000, '1 day') or ('5 USD', '1 day'), not"
                 f" {shorten(ceiling)}"
             )
         return float(number), positive_millis(ceiling[1], "Budget: the period of ceiling")

@@ -154,8 +154,8 @@ class _DriverLedgerEnd(LedgerEnd):
                 except (OSError, EOFError, ForgedError, TimeoutError, asyncio.TimeoutError) as error:
                     if self.now() > deadline:
                         raise OperatorError(
-                            f"the driver's budgets cannot be reached at {ledger.host}:{ledger.port}:"
-                            f" {describe(error)}: executors need to connect with the driver at this port"
+                            f"the driver's budgets cannot be reached at {ledger.host}:{ledger.port}: {describe(error)}:"
+                            " allow executors to connect to the driver at this port"
                         ) from error
                     await asyncio.sleep(next(pauses, _PAUSES[-1]))
                     continue

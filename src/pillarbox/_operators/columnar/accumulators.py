@@ -40,7 +40,9 @@ def arrow_type(declared: spark.DataType) -> pa.DataType:
     try:
         return codec_for(declared, dt.timezone.utc, "").arrow
     except ProgramError:
-        raise ProgramError(f"columns of {declared.simpleString()} cannot be read: cast it, such as to STRING") from None
+        raise ProgramError(
+            f"{declared.simpleString()} columns cannot be read: cast the column, for example to STRING"
+        ) from None
 
 
 class Part(NamedTuple):
@@ -290,7 +292,7 @@ class UserAggregate(ByGroups):
         none = pa.array([], pa.int64())
         empty = list(function.partial(none, 0, *(pa.array([], arrow_type(kind)) for kind in types)))
         if not empty or not all(isinstance(part, pa.Array) for part in empty):
-            raise ProgramError(f"{function!r}: partial() has to return a list of one or more Arrow arrays")
+            raise ProgramError(f"{function!r}: partial() must return a list of one or more Arrow arrays")
         self.parts = tuple(Part(part.type) for part in empty)
         self._checked("merge()", function.merge(none, 0, *empty), 0)
         function.result(*empty).cast(self._result_kind)
@@ -326,7 +328,7 @@ class UserAggregate(ByGroups):
         if [getattr(array, "type", None) for array in arrays] != kinds or {len(array) for array in arrays} != {size}:
             returned = ", ".join(f"{len(array)} of {getattr(array, 'type', type(array).__name__)}" for array in arrays)
             raise ProgramError(
-                f"{method} of {self._function!r} has to return arrays of {size} values of the types"
+                f"{method} of {self._function!r} must return arrays of {size} values of the types"
                 f" {', '.join(map(str, kinds))}, and returned {returned or 'none'}"
             )
         return arrays
@@ -361,8 +363,8 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
     if isinstance(kind, spark.DayTimeIntervalType):
         return kind
     raise ProgramError(
-        f"{name}() takes a column of numbers or intervals, and this one is {kind.simpleString()}: cast it to one, such"
-        " as DOUBLE"
+        f"{name}() takes a column of numbers or intervals, and this column is {kind.simpleString()}: cast"
+        " it, for example to DOUBLE"
     )
 
 
@@ -382,7 +384,8 @@ def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
     elif is_compared(kind):
         return
     raise ProgramError(
-        f"{name}() cannot be had of {kind.simpleString()}: {why_not}; take a part of it, or cast it, such as to STRING"
+        f"{name}() does not support {kind.simpleString()}: {why_not}. Take a part of it, or cast it, for"
+        " example to STRING"
     )
 
 

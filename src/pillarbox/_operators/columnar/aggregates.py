@@ -239,7 +239,7 @@ class ArrowAggregateFunction(ColumnAggregate):
             declared = declared.data_type
         if not isinstance(declared, spark.DataType):
             raise ProgramError(
-                f"{type(self).__name__} has no output_type: set it to the type of its results, such as Types.DOUBLE()"
+                f"{type(self).__name__} has no output_type: set it to the type of the results, such as Types.DOUBLE()"
             )
         try:
             return UserAggregate(self, types, declared)
@@ -247,7 +247,7 @@ class ArrowAggregateFunction(ColumnAggregate):
             raise
         except Exception as error:
             raise ProgramError(
-                f"{self!r} cannot be used: called with empty arrays, it raised {describe(error)}"
+                f"{self!r} raised {describe(error)} when called with empty arrays: support empty arrays"
             ) from error
 
     def __repr__(self) -> str:

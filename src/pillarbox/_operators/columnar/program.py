@@ -71,8 +71,8 @@ def columns_of_run(
         batch = records.batch
     elif encoder is None:
         raise ProgramError(
-            f"operator {operator!r}: the rows have been touched by a Python function, and have a column that cannot"
-            " be made from Python values: leave it out of the DataFrame, or filter there"
+            f"operator {operator!r}: a Python function has used the rows, and one of their columns cannot be"
+            " made from Python values: drop it from the DataFrame, or filter there"
         )
     else:
         batch = encoder.encode(records.values)

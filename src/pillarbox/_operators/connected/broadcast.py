@@ -71,8 +71,8 @@ class _Side(EmittingContext):
             name = repr(state_descriptor.name) if is_descriptor else shorten(state_descriptor)
             others = f"; there are {', '.join(map(repr, self._views))}" if self._views else ""
             raise ProgramError(
-                f"operator {self._operator.name!r}: there is no broadcast state {name}{others}: give its descriptor to"
-                " broadcast(...)"
+                f"operator {self._operator.name!r}: there is no broadcast state {name}{others}: pass its descriptor"
+                " to broadcast(...)"
             )
         return state
 
@@ -81,7 +81,7 @@ class _Side(EmittingContext):
         def __getattr__(self, name):
             if name not in ("get_current_key", "timer_service", "time_domain", "apply_to_keyed_state"):
                 raise AttributeError(f"a context of {self._operator.name!r} has no attribute {name!r}", name=name)
-            raise ProgramError(f"{name}() is not here: {self._instead}")
+            raise ProgramError(f"{name}() is not available here: {self._instead}")
 
 
 class _ReadOnly(_Side, BroadcastProcessFunction.ReadOnlyContext):

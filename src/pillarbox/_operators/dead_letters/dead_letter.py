@@ -126,8 +126,8 @@ class DeadLetters:
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "a record whose function raised %s is dropped, as no output takes the side output %r: make an output of"
-                " get_side_output(...) of it. Further ones are only counted %s",
+                "a record whose function raised %s is dropped, because no output contains the side output %r: add"
+                " get_side_output(...) to the outputs. Further records are counted without a log line %s",
                 cause,
                 self._tag_id,
                 place_of_task(self._context.name, self._context.subtask, self._context.epoch),
@@ -188,6 +188,5 @@ def check_on_error(on_error: Any, method: str) -> None:
     """
     if on_error != "fail" and not isinstance(on_error, OutputTag):
         raise ProgramError(
-            f'{method}: on_error is "fail" or the OutputTag of the side output for dead letters, not'
-            f" {shorten(on_error)}"
+            f'{method}: on_error must be "fail" or the OutputTag for dead letters, not {shorten(on_error)}'
         )

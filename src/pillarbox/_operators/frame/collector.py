@@ -70,13 +70,13 @@ def check_results(results: Any) -> None:
     if inspect.iscoroutine(results):
         results.close()  # else Python warns that it was never awaited
         raise TypeError(
-            f"the function returned {shorten(results)}, which is not awaited: use map_async() or AsyncDataStream"
+            f"the function returned {shorten(results)}, which is never awaited: use map_async() or AsyncDataStream"
         )
     kind = type(results)
     if isinstance(results, (str, bytes, bytearray, Mapping)) or hasattr(kind, "_fields") or not _can_be_iterated(kind):
         raise TypeError(
-            f"the function returned {shorten(results)}, which is one value, not the values to emit: yield it, or return"
-            " a list of values"
+            f"the function returned {shorten(results)}, a single value and not an iterable of values: yield it,"
+            " or return a list"
         )
 
 
@@ -88,8 +88,8 @@ def check_tag(operator: str, tag: Any) -> None:
     """
     if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
         raise ProgramError(
-            f"operator {operator!r}: a side output is named by an OutputTag, not by {shorten(tag)}:"
-            " make one, tag = OutputTag('...'), and use it in ctx.output(tag, value) and get_side_output(tag)"
+            f"operator {operator!r}: a side output needs an OutputTag, not {shorten(tag)}: create tag"
+            " = OutputTag('...') and use it in ctx.output(tag, value) and get_side_output(tag)"
         )
 
 

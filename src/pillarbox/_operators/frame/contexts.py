@@ -34,8 +34,8 @@ class Clocks(TimerService):
 
     def _refuse(self, timestamp: int) -> None:
         raise ProgramError(
-            f"operator {self._context.name!r} sets a timer, but its stream has no key: put key_by(...) directly"
-            " before process(...) and give it a KeyedProcessFunction"
+            f"operator {self._context.name!r} sets a timer on a stream without keys: call key_by(...) directly"
+            " before process(...) and pass a KeyedProcessFunction"
         )
 
     register_event_time_timer = _refuse

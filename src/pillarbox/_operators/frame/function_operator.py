@@ -36,8 +36,8 @@ def keyed_context(context: OperatorContext) -> KeyedContext:
     """
     if context.keyed is None:
         raise ProgramError(
-            f"operator {context.name!r} works under keys, and there is no keyed state where it runs: put key_by(...)"
-            " directly before it; in a test, give it a keyed harness"
+            f"operator {context.name!r} needs keyed state, and its input has no keys: call key_by(...) directly"
+            " before it; in a test, use a keyed harness"
         )
     return context.keyed
 

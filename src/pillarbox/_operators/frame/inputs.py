@@ -27,4 +27,4 @@ class TwoInputs(StreamOperator):
 
     def process_records(self, records: Records) -> None:
         """Refuse records without an input."""
-        raise AssertionError("an operator with two inputs takes records at its inputs")
+        raise AssertionError("an operator with two inputs has a method for each input")

@@ -63,11 +63,11 @@ class KeyedOperator(FunctionOperator):
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Process an event-time timer."""
-        raise AssertionError(f"operator {self.name!r} sets no timers of event time")
+        raise AssertionError(f"operator {self.name!r} has no event-time timers")
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
         """Process a processing-time timer."""
-        raise AssertionError(f"operator {self.name!r} sets no timers of processing time")
+        raise AssertionError(f"operator {self.name!r} has no processing-time timers")
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         """Count the dropped records of the epoch; there is no state besides keyed state."""

@@ -210,8 +210,8 @@ class Router:
                         reason = "which is or contains NaN: NaN equals nothing, so no two records would share its state"
                         advice = "return None for it, or filter such records out"
                     raise KeyTypeError(
-                        f"operator {self._keying.operator!r}: the record {shorten_record(record)} has the"
-                        f" key {shorten(key)} of type {type(key).__qualname__}, {reason}: {advice}"
+                        f"operator {self._keying.operator!r}: the record {shorten_record(record)} has the key"
+                        f" {shorten(key)} of type {type(key).__qualname__}, {reason}: {advice}"
                     ) from error
             raise
 

@@ -44,7 +44,7 @@ class OutputTag(Generic[T]):
 
     def __init__(self, tag_id: str, type_info: TypeInformation[T] | None = None) -> None:
         if not isinstance(tag_id, str) or not tag_id:
-            raise ProgramError(f"an OutputTag's id is a non-empty string, not {shorten(tag_id)}")
+            raise ProgramError(f"an OutputTag's id must be a non-empty string, not {shorten(tag_id)}")
         self.tag_id: str = tag_id
         self.type_info: TypeInformation[T] | None = type_info
 
@@ -356,8 +356,8 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
         signature.bind(*names)
     except TypeError as error:
         raise ProgramError(
-            f"{what} takes {signature}: {error}. It is called with ({', '.join(names)}), so let it take these, and"
-            " return or yield its results"
+            f"{what} takes {signature}: {error}. It is called with ({', '.join(names)}), so take these"
+            " arguments, and return or yield results"
         ) from None
 
 
@@ -385,6 +385,6 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
         )
     if not many and inspect.isgeneratorfunction(called):
         raise ProgramError(
-            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} yields: it would return a"
-            " generator, not a result; return the result, or use flat_map() for any number of results"
+            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} yields, so it"
+            " returns a generator and not a result: return the result, or use flat_map() for several results"
         )

@@ -71,8 +71,8 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 
     def _refuse(self) -> NoReturn:
         raise ProgramError(
-            "broadcast state is changed in process_broadcast_element() only, which runs in every subtask: here it can"
-            " only be read, as subtasks would otherwise hold different state"
+            "broadcast state is read-only here: change it in process_broadcast_element(), which runs in every"
+            " subtask. Otherwise subtasks would hold different state"
         )
 
 

@@ -83,8 +83,8 @@ class OperatorStateStore:
     def _declared(self, descriptor: ListStateDescriptor[V], *, union: bool) -> ListState[V]:
         if not isinstance(descriptor, ListStateDescriptor):
             raise ProgramError(
-                f"operator {self._backend.operator!r}: the state of an operator is a list, asked for with a"
-                f" ListStateDescriptor, not with {shorten(descriptor)}"
+                f"operator {self._backend.operator!r}: operator state is a list and needs a ListStateDescriptor,"
+                f" not {shorten(descriptor)}"
             )
         return self._backend.get_operator_list(descriptor, self._uid, union=union)  # type: ignore[no-any-return]
 

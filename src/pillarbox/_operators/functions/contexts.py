@@ -164,14 +164,12 @@ class RuntimeContext:
         """Return the backend that may hold a function's state with this name."""
         if self._keyed is None:
             raise ProgramError(
-                f"operator {self._context.name!r} asks for the keyed state {name!r}, but its stream has"
-                " no key: put key_by(...) directly before it (where it has two streams, both need a key), and give"
-                " process() a KeyedProcessFunction (KeyedCoProcessFunction, KeyedBroadcastProcessFunction)"
+                f"operator {self._context.name!r} uses the keyed state {name!r} on a stream without keys: call"
+                " key_by(...) directly before it (on both streams, if it has two), and pass process() a"
+                " KeyedProcessFunction (KeyedCoProcessFunction, KeyedBroadcastProcessFunction)"
             )
         if name in self._own_states:
-            raise ProgramError(
-                f"operator {self._context.name!r} keeps a state called {name!r} itself: give yours another name"
-            )
+            raise ProgramError(f"operator {self._context.name!r} has an internal state {name!r}: rename yours")
         return self._keyed.backend
 
 

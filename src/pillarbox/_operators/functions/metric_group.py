@@ -98,7 +98,7 @@ class _Gauge:
         try:
             value = float(self._function())
             if not math.isfinite(value):
-                raise ValueError(f"it returned {value}, which is no number")
+                raise ValueError(f"it returned {value}, which is not a number")
         except Exception as error:
             what = f"operator {self._operator!r}: the gauge {name!r} failed"
             raise_from_user_code(error, what, operator=self._operator)
@@ -208,7 +208,7 @@ class UserMetrics:
 
     def _refuse(self, name: str) -> NoReturn:
         raise ProgramError(
-            f"operator {self._operator!r} has two metrics called {name!r}, of different kinds: give each a name"
+            f"operator {self._operator!r} has two metrics named {name!r}, of different kinds: rename one"
         )
 
     def take(self, uid: str, counters: dict[str, int], gauges: dict[str, float]) -> None:
@@ -221,5 +221,5 @@ class UserMetrics:
 
 def _checked(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise ProgramError(f"the name of a metric is a non-empty string, not {shorten(name)}")
+        raise ProgramError(f"a metric's name must be a non-empty string, not {shorten(name)}")
     return name

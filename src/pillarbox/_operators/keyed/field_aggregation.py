@@ -52,7 +52,7 @@ class FieldAggregation(ReduceFunction[Any]):
         result, other = self._get(value1), self._get(value2)
         if self._method == "sum":
             if isinstance(result, _NO_NUMBERS):
-                raise TypeError(f"sum({self._field!r}): {shorten(result)} is no number")
+                raise TypeError(f"sum({self._field!r}): {shorten(result)} is not a number")
             return self._set(value1, add(result, other))
         if not self._better(other, result):
             return value1
@@ -67,13 +67,13 @@ class FieldAggregation(ReduceFunction[Any]):
                 raise LookupError(f"{self._method}({field}): the record has {len(record)} fields, counted from 0")
             if field == 0:
                 return record
-            raise LookupError(f"{self._method}({field}): the record has no positions: give the name of a field")
+            raise LookupError(f"{self._method}({field}): the record has no positions: pass a field's name")
         if isinstance(record, (Row, dict)):
             return record[field]
         if isinstance(record, (tuple, list)) and not hasattr(record, "_fields"):
             kind = type(record).__name__
             raise LookupError(
-                f"{self._method}({field!r}): a {kind} has no names: give the position of the field, from 0"
+                f"{self._method}({field!r}): a {kind} has no field names: pass a field's position, from 0"
             )
         return getattr(record, field)
 

@@ -72,7 +72,7 @@ class ReduceOperator(KeyedOperator):
             return value
         reduced = self._fold(previous, value)
         if reduced is None:
-            raise TypeError("the reduce function returned None, which forgets all before: does it return its result?")
+            raise TypeError("the reduce function returned None, which would drop the reduced value: return the result")
         return reduced
 
     def process_key_by_key(self, run: KeyedRun) -> None:

@@ -135,8 +135,8 @@ class MicroBatchOperator(KeyedOperator):
         batch = self.context.micro_batch
         if batch is None:
             raise ProgramError(
-                f"operator {self.name!r} follows Spark's watermark, which a recording does not have: it cannot be"
-                " replayed; test its processor with pillarbox.testing.TwsTester"
+                f"operator {self.name!r} uses Spark's watermark, which recordings do not contain, so it cannot be"
+                " replayed: test its processor with pillarbox.testing.TwsTester"
             )
         table = pa.Table.from_batches(batches) if batches else None
         if self.settings.event_time is not None and batch.number is not None:

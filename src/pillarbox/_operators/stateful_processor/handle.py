@@ -26,11 +26,13 @@ from pillarbox._operators.stateful_processor.values import struct_codec
 from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.timers import HeapTimers
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.ttl import StateTtlConfig
 from pillarbox._types.type_information import TypeInformation
 
 Schema: TypeAlias = StructType | str
-_MODES = {"none": "NoTime", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
+#: Spark's names of time modes in its state metadata and in errors.
+SPARK_MODES = {"none": "NoTime", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 _ACTIONS = {
     "get_value_state": "initializing value state",
     "get_list_state": "initializing list state",
@@ -42,6 +44,11 @@ _ACTIONS = {
     "exists": "checking value state exists",
     "get": "getting value state",
     "clear": "clearing value state",
+}
+_DESCRIPTORS: dict[str, Callable[..., StateDescriptor]] = {
+    "value": ValueStateDescriptor,
+    "list": ListStateDescriptor,
+    "map": MapStateDescriptor,
 }
 # Spark's texts, by the end of the condition's name.
 _CONDITIONS = {
@@ -135,7 +142,7 @@ class _Handle:
 
     def _error(self, operation: str, condition: str, name: str = "") -> PySparkRuntimeError:
         text = _CONDITIONS[condition].format(
-            operation=operation, phase=self._phase, mode=_MODES[self._time_mode], name=name
+            operation=operation, phase=self._phase, mode=SPARK_MODES[self._time_mode], name=name
         )
         action = _ACTIONS.get(operation, operation)
         return PySparkRuntimeError(f"Error {action}: [STATEFUL_PROCESSOR_{condition}] {text} SQLSTATE: 42802")
@@ -169,8 +176,8 @@ class DriverHandle(_Handle):
             raise self._error(operation, "TTL_DURATION_MUST_BE_POSITIVE", name)
         if name in self.declarations.deleted:
             raise PySparkRuntimeError(
-                f"Error {action}: init() deletes the state {name!r} and declares it afterwards, which would empty it in"
-                " each micro-batch: give the new state another name"
+                f"Error {action}: init() deletes the state {name!r} and declares it again, which would empty it in"
+                " each micro-batch: rename the new state"
             )
         variables[name] = StateVariable(kind, tuple(map(self._parsed, schemas)), ttl)
         for place, schema in enumerate(variables[name].schemas):
@@ -233,7 +240,7 @@ class TaskHandle(_Handle):
         parsed = tuple([declarations.parsed.get(each) if isinstance(each, str) else each for each in schemas])
         if declarations.variables.get(name) != StateVariable(kind, parsed, ttl):  # type: ignore[arg-type]
             raise PySparkRuntimeError(
-                f"init() declares the state {name!r} in another way than on the driver, where pillarbox has called it"
+                f"init() declares the state {name!r} differently than on the driver, where pillarbox called it"
                 " first: declare the same states each time"
             )
         if name not in declarations.deleted:
@@ -249,17 +256,20 @@ def declared_states(declarations: Declarations, backend: KeyedStateBackend) -> d
     return {name: _declared(backend, name, variable) for name, variable in declarations.variables.items()}
 
 
-def _declared(backend: KeyedStateBackend, name: str, variable: StateVariable) -> Any:
-    """Declare a state of keys, with its types; return it with Spark's methods."""
+def descriptor_of(name: str, variable: StateVariable) -> StateDescriptor:
+    """Return the descriptor of a processor's state, with its types and its time-to-live."""
     types = [TypeInformation(schema.simpleString(), schema, names=tuple(schema.names)) for schema in variable.schemas]
-    descriptor: Any
-    make: Callable[..., Any]
-    if variable.kind == "value":
-        descriptor, make = ValueStateDescriptor(name, *types), ProcessorValueState
-    elif variable.kind == "list":
-        descriptor, make = ListStateDescriptor(name, *types), partial(ProcessorListState, name)
-    else:
-        descriptor, make = MapStateDescriptor(name, *types), ProcessorMapState
+    descriptor = _DESCRIPTORS[variable.kind](name, *types)
     if variable.ttl is not None:
         descriptor.enable_time_to_live(StateTtlConfig(variable.ttl))
-    return make(backend.get_state(descriptor), *variable.schemas)
+    return descriptor
+
+
+def _declared(backend: KeyedStateBackend, name: str, variable: StateVariable) -> Any:
+    """Declare a state of keys; return it with Spark's methods."""
+    make: dict[str, Callable[..., Any]] = {
+        "value": ProcessorValueState,
+        "list": partial(ProcessorListState, name),
+        "map": ProcessorMapState,
+    }
+    return make[variable.kind](backend.get_state(descriptor_of(name, variable)), *variable.schemas)

@@ -123,8 +123,9 @@ def _codec(kind: spark.DataType, hashable: bool) -> Codec:
     found = _CODECS.get(type(kind))
     if found is None:
         raise ProgramError(
-            f"a state has the type {kind.simpleString()}{' in the key of a map' if hashable else ''}, which pillarbox"
-            " cannot keep: keep a string, a number, binary, a date, a timestamp, or an array, map or struct of them"
+            f"a state has the type {kind.simpleString()}{' in the key of a map' if hashable else ''}, which"
+            " pillarbox cannot store: use a string, a number, binary, a date, a timestamp, or an array, map or"
+            " struct of these"
         )
     return found
 
@@ -159,7 +160,7 @@ def _string(value: Any) -> str | None:
         return str(value).lower()
     if isinstance(value, (str, int)) or (isinstance(value, float) and 1e-3 <= abs(value) < 1e7):
         return str(value)
-    raise PySparkRuntimeError(f"a string of state cannot be made of {value!r} ({type(value).__name__}): use str()")
+    raise PySparkRuntimeError(f"{value!r} ({type(value).__name__}) is not a string: convert it with str()")
 
 
 def _binary(value: Any) -> bytes | None:

@@ -64,6 +64,4 @@ class FilterOperator(FunctionOperator):
         pending = iter(values[position + 1 :])
         kind = type(answer).__name__
         with Pass(self, values, pending, pending):
-            raise TypeError(
-                f"the function returned {shorten(answer)} ({kind}), not a bool: return True or False, bool(...)"
-            )
+            raise TypeError(f"the function returned {shorten(answer)} ({kind}), not a bool: return True or False")

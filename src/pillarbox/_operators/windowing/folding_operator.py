@@ -53,7 +53,7 @@ class FoldingWindowOperator(BaseWindowOperator):
     def _no_accumulator(self) -> ProgramError:
         return ProgramError(
             f"operator {self.name!r}, key {shorten(self.backend.key)}: the function that folds the elements of"
-            " windows returned None: does it return its result?"
+            " windows returned None: return the result"
         )
 
     def _end_of_lateness(self, end: int) -> int | None:

@@ -121,8 +121,8 @@ class WindowOperator(BaseWindowOperator):
                     self._end(part, part_state)
                 return
             raise ProgramError(
-                f"{self._assigner!r} merged windows into {window}, which is over already: event time has passed its"
-                " end; merge_windows() has to return windows that cover what they replace"
+                f"{self._assigner!r} merged windows into {window}, whose end event time has passed: merge_windows()"
+                " must return windows that cover the merged windows"
             )
         ctx = self._enter(window)
         ctx.merged = parts
@@ -143,7 +143,7 @@ class WindowOperator(BaseWindowOperator):
         if result is TriggerResult.CONTINUE:
             return
         if not isinstance(result, TriggerResult):
-            raise TypeError(f"{self._trigger!r} returned {shorten(result)}: a trigger returns a TriggerResult")
+            raise TypeError(f"{self._trigger!r} returned {shorten(result)}: return a TriggerResult")
         if result.is_fire():
             self.backend.set_current_namespace(tuple(state_window))
             if self.guard is None:

@@ -112,8 +112,8 @@ class Hooks:
         self._put("on_ended", failure)
         if not self.wait(_PATIENCE):
             _log.warning(
-                "query %s: what observes it (pillarbox_tools) has not finished within %g seconds of its end, and is"
-                " left: its last epochs may be missing from the history",
+                "query %s: its observer (pillarbox_tools) did not finish within %g seconds after the query's end"
+                " and is abandoned. The history may lack the last epochs",
                 *(self._started.query.id, _PATIENCE),
             )
 

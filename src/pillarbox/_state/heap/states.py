@@ -77,7 +77,7 @@ def folded_none(rows: CurrentRow, slot: int, key: Any, *, is_record: bool = Fals
     name = state_name(rows.spec_of(slot).name)
     return ProgramError(
         f"operator {rows.operator!r}, key {shorten(key)}: the function that folds the state {name!r} returned None,"
-        " which would empty it: does it return its result?"
+        " which would empty it: return the result"
     )
 
 

@@ -51,10 +51,12 @@ class Sources:
         offsets: the lines of the epoch's file in Spark's offset log; none: the savepoint is none of Spark's.
         files: for each file source, by its number, the files that it had seen, as lines of Spark's own: JSON with
             ``path``, ``timestamp`` and ``batchId``.
+        watermark: Spark's watermark after the epoch (epoch milliseconds), or 0.
     """
 
     offsets: tuple[str, ...] = ()
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    watermark: int = 0
 
     @property
     def are_named(self) -> bool:
@@ -311,7 +313,7 @@ class Manifest:
                 raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is none of its own; remove it")
             wanted, found = self.files[name], present[name]
             if found != (wanted.length if isinstance(found, int) else wanted):
-                raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is not as it was written")
+                raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is damaged")
 
 
 #: The files by which a directory is known as a savepoint, complete or not; and what the latter holds.

@@ -11,18 +11,48 @@ import pyarrow as pa
 
 from pillarbox._errors import KeyTypeError, ProgramError, TypeMismatchError, describe, shorten
 from pillarbox._rows import column_to_list
+from pillarbox._state.chunks.head import Layout
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.key_groups import hashes_of_keys
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.savepoint.column_types import is_typed
 from pillarbox._state.savepoint.manifest import OperatorTable, columns_of, type_of_keys
 from pillarbox._state.savepoint.table import Table
-from pillarbox._state.slots import NEW
+from pillarbox._state.slots import NEW, STATE
 from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.types.plain_types import NotPlainError, PlainType, type_of_state
 
 _TIMERS = "user-timers"
 _DOMAINS = ("event", "processing")
+#: The slots of the timers that a user's function registers.
+TIMER_SLOTS = [(f"{_TIMERS}/{domain}", "timers") for domain in _DOMAINS]
+
+
+def new_operator_table(
+    uid: str, keys: Mapping[str, str], layout: Layout, types: Mapping[str, str], max_parallelism: int
+) -> OperatorTable:
+    """Return the manifest's entry for an operator that no program has written yet.
+
+    Args:
+        keys: maps the key's columns to Spark's names of their types.
+        layout: the slots of rows of keys.
+        types: the declared types of slots.
+        max_parallelism: the number of key groups.
+    """
+    key = KeyNote(columns=list(keys), types=list(keys.values()))
+    return OperatorTable(
+        uid=uid,
+        parallelism=1,
+        max_parallelism=max_parallelism,
+        key=key,
+        key_type=type_of_keys([key]),
+        program=(),
+        version=1,
+        types=dict(types),
+        layout=tuple(layout),
+        space_layout=(),
+        columns=tuple(columns_of(layout, [], types, [])),
+    )
 
 
 @dataclass(frozen=True)
@@ -59,25 +89,11 @@ class NewTable:
             ProgramError: a state has no plain type.
         """
         types = {state.name: _type_of(state) for state in states}
-        layout = [(f"state/{state.name}", state.kind) for state in states]
+        layout = [(f"{STATE}{state.name}", state.kind) for state in states]
         if timers is not None:
-            layout += [(f"{_TIMERS}/{domain}", "timers") for domain in _DOMAINS]
-        key = KeyNote(columns=list(keys), types=list(keys.values()))
-        named = {f"state/{name}": declared.name for name, declared in types.items()}
-        operator = OperatorTable(
-            uid=uid,
-            parallelism=1,
-            max_parallelism=max_parallelism,
-            key=key,
-            key_type=type_of_keys([key]),
-            program=(),
-            version=1,
-            types=named,
-            layout=tuple(layout),
-            space_layout=(),
-            columns=tuple(columns_of(layout, [], named, [])),
-        )
-        return NewTable(operator, tuple(keys), types, timers)
+            layout += TIMER_SLOTS
+        named = {f"{STATE}{name}": declared.name for name, declared in types.items()}
+        return NewTable(new_operator_table(uid, keys, layout, named, max_parallelism), tuple(keys), types, timers)
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Return rows of the user's as rows of the table.

@@ -98,10 +98,10 @@ class InputGate:
         channel = self._channels.get(buffer.channel)
         if channel is None:
             if edge_of_channel(buffer.channel) not in self._edges:
-                raise ExchangeError(f"{self._label}: a buffer came from the unknown channel {buffer.channel}")
+                raise ExchangeError(f"{self._label}: a buffer arrived from the unknown channel {buffer.channel}")
             channel = self._channels[buffer.channel] = _Channel()
         if buffer.seq < channel.expected or buffer.seq in channel.early:
-            raise ExchangeError(f"{self._label}: buffer {buffer.seq} of channel {buffer.channel} came twice")
+            raise ExchangeError(f"{self._label}: buffer {buffer.seq} of channel {buffer.channel} arrived twice")
         if buffer.seq > channel.expected:
             channel.early[buffer.seq] = self._spool.append(buffer.payload)
             return

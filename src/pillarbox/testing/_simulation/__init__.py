@@ -1,6 +1,6 @@
-"""The simulation: a user's program, or one of pillarbox's own tests, under many schedules with faults in them.
+"""The simulation: a program under many schedules with faults.
 
-Start with ``simulate`` (what a test calls), then ``run`` (one program under one seed) and ``cluster`` (workers that
-are lost). It imports the layers below ``testing``, and no Spark. Weak spot: limits of the task runtime, its event loops
-and readers are replaced by name while a run lasts, so simulate in one thread at a time.
+Start with ``simulate`` (called by tests), then ``run`` (one program under one seed) and ``cluster`` (the faults). It
+imports the layers below ``testing``, and no Spark. Weak spot: limits of the task runtime, its event loops and readers
+are patched by name during a run, so simulate in one thread at a time.
 """

@@ -1,6 +1,6 @@
-"""A cluster in this process: workers that come and go, tasks that fail and are run again, buffers in any order.
+"""A simulated cluster in this process: workers are lost, tasks fail and are repeated, buffers arrive in any order.
 
-A generator of random numbers decides what happens, and nothing else does: the same one, the same run.
+Only a random number generator decides, so a seed repeats a run exactly.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pillarbox.testing._simulation.turns import Turns
 
 T = TypeVar("T")
 
-#: The kinds of disturbances, and which likelihoods each of them stands for.
+#: The kinds of faults, and the probabilities in ``FaultRates`` that each stands for.
 FAULTS: dict[str, tuple[str, ...]] = {
-    "move": ("hand_over",),
+    "move": ("move",),
     "fail": ("fail",),
     "retry": ("lose", "repeat"),
-    "kill": ("leave",),
-    "restart": ("go_back",),
+    "kill": ("kill",),
+    "restart": ("restart",),
     "rescale": ("rescale",),
-    "reorder": ("disorder",),
-    "delay": ("tick",),
+    "reorder": ("reorder",),
+    "delay": ("delay",),
 }
 
 
@@ -41,67 +41,67 @@ class WorkerLostError(Exception):
 
 
 @dataclass
-class Weather:
-    """How likely each disturbance is; drawn for each run, so that some runs have many of one kind and none of others.
+class FaultRates:
+    """The probability of each fault, drawn per run, so that some runs have many faults of one kind and no others.
 
     Attributes:
-        workers: the number of workers.
-        hand_over: that a subtask goes to another worker than the last time.
-        fail: that an attempt at a subtask fails at some buffer.
-        lose: that an attempt which came through is lost all the same, and made again.
-        repeat: that an epoch which came through is not committed, and run again.
-        leave: that a worker leaves, with all its residents, and another takes its place.
-        go_back: that the query is started again from an earlier savepoint.
-        rescale: that it has another parallelism then.
-        disorder: that the buffers of a subtask come in any order.
-        tick: the most milliseconds that the clock moves on before anything happens.
-        seeds: whether the process's random numbers are seeded again and again, as a function of the user's may do.
+        workers: number of workers.
+        move: a subtask moves to another worker.
+        fail: an attempt at a subtask fails at some buffer.
+        lose: a successful attempt is lost and repeated.
+        repeat: a completed epoch is not committed, and repeated.
+        kill: a worker is lost with all its tasks, and replaced.
+        restart: the query restarts from an earlier savepoint.
+        rescale: it restarts with another parallelism.
+        reorder: a subtask's buffers arrive in any order.
+        delay: maximum advance of the clock before each step (milliseconds).
+        seeds: whether the process's random numbers are reseeded repeatedly, as a user's function may do.
     """
 
     workers: int
-    hand_over: float
+    move: float
     fail: float
     lose: float
     repeat: float
-    leave: float
-    go_back: float
+    kill: float
+    restart: float
     rescale: float
-    disorder: float
-    tick: int
+    reorder: float
+    delay: int
     seeds: bool
 
     @staticmethod
-    def draw(rng: random.Random, faults: Collection[str] | None = None) -> Weather:
-        """Return the weather of one run, with these kinds of disturbances; None: with all."""
-        weather = Weather(
+    def draw(rng: random.Random, faults: Collection[str] | None = None) -> FaultRates:
+        """Draw the rates of one run, with the given kinds of faults, or all kinds for None."""
+        rates = FaultRates(
             workers=rng.choice([1, 2, 2, 3]),
-            hand_over=rng.choice([0.0, 0.3, 0.7, 1.0]),
+            move=rng.choice([0.0, 0.3, 0.7, 1.0]),
             fail=rng.choice([0.0, 0.0, 0.05, 0.2]),
             lose=rng.choice([0.0, 0.0, 0.05, 0.2]),
             repeat=rng.choice([0.0, 0.0, 0.1, 0.4]),
-            leave=rng.choice([0.0, 0.0, 0.1, 0.3]),
-            go_back=rng.choice([0.0, 0.1, 0.4]),
+            kill=rng.choice([0.0, 0.0, 0.1, 0.3]),
+            restart=rng.choice([0.0, 0.1, 0.4]),
             rescale=0.5,
-            disorder=rng.choice([0.0, 0.5, 1.0]),
-            tick=rng.choice([0, 0, 7, 40]),
+            reorder=rng.choice([0.0, 0.5, 1.0]),
+            delay=rng.choice([0, 0, 7, 40]),
             seeds=rng.random() < 0.5,
         )
         if faults is None:
-            return weather
+            return rates
         changed: dict[str, Any] = {name: 0 for kind, names in FAULTS.items() if kind not in faults for name in names}
-        if "rescale" in faults and "restart" not in faults:  # a query has to start again to be rescaled
-            del changed["go_back"]
+        if "rescale" in faults and "restart" not in faults:  # only a restart can rescale a query
+            del changed["restart"]
             changed["rescale"] = 1
-        return replace(weather, **changed)
+        return replace(rates, **changed)
 
 
 @dataclass
-class Story:
-    """What was done in a run, for people."""
+class StepLog:
+    """The steps of a run, as text."""
 
     lines: list[str] = field(default_factory=list)
 
-    def tell(self, line: str) -> None:
+    def add(self, line: str) -> None:
         self.lines.append(line)
 
 
@@ -111,66 +111,66 @@ class SimulatedJob(PatientJob):
     def __init__(
         self,
         program: Program,
-        weather: Weather,
+        rates: FaultRates,
         turns: Turns,
         rng: random.Random,
-        story: Story,
+        steps: StepLog,
         *,
         clock: ManualProcessingTimeService,
     ) -> None:
         super().__init__(turns, program, clock=clock)
         self._turns = turns
-        self._weather = weather
+        self._rates = rates
         self._rng = rng
-        self._story = story
+        self._steps = steps
         self._now = clock
         self._last_worker: dict[tuple[int, int], int] = {}
-        # Of epochs that were begun, as Spark notes them: one that is run again keeps its time.
+        # Times of begun epochs, as Spark stores them: a repeated epoch keeps its time.
         self._times: dict[int, int] = {}
 
     def attempt_epoch(self, inputs: dict[int, Any], *, bounded: bool) -> dict[str, list[Any]] | None:
-        """Run an epoch; return what came out, or None where it was not committed."""
-        rng, weather = self._rng, self._weather
-        for worker in range(weather.workers):
-            if rng.random() < weather.leave:
-                self._story.tell(f"worker {worker} leaves")
+        """Run an epoch, and return its output, or None if it was not committed."""
+        rng, rates = self._rng, self._rates
+        for worker in range(rates.workers):
+            if rng.random() < rates.kill:
+                self._steps.add(f"worker {worker} is lost")
                 self._leave(worker)
         outcome = self._run_epoch(inputs, bounded)
-        if rng.random() < weather.repeat:
-            self._story.tell(f"epoch {self.epoch} is not committed")
+        if rng.random() < rates.repeat:
+            self._steps.add(f"epoch {self.epoch} is not committed")
             return None
         self._commit(outcome)
         return outcome.outputs
 
     def go_back(self, epoch: int, savepoint: Savepoint, *, workers_stay: bool) -> None:
-        """Start again from an earlier state, with the workers there were or with new ones."""
+        """Restart from an earlier state, with the same workers or new ones."""
         self.epoch = epoch
         self._times = {number: time for number, time in self._times.items() if number < epoch}
-        self._stores = {place: store.copy() for place, store in savepoint.items()}
+        self._stores = {subtask: store.copy() for subtask, store in savepoint.items()}
         if not workers_stay:
             self.reset()
 
-    def take_times(self, former: SimulatedJob) -> None:
-        """Take over the times of the epochs that were begun before the query was started again."""
+    def keep_times_of(self, former: SimulatedJob) -> None:
+        """Take over the times of epochs that began before the restart."""
         self._times = {number: time for number, time in former._times.items() if number < self.epoch}
 
-    def calm_down(self) -> None:
-        """Lose nothing any more; subtasks still change hands."""
-        self._weather = replace(self._weather, fail=0.0, lose=0.0, repeat=0.0, leave=0.0, go_back=0.0)
+    def stop_faults(self) -> None:
+        """Stop all faults except moves."""
+        self._rates = replace(self._rates, fail=0.0, lose=0.0, repeat=0.0, kill=0.0, restart=0.0)
 
     def tick(self) -> None:
-        """Let the clock move on."""
-        if self._weather.tick:
-            self._now.advance(self._rng.randrange(self._weather.tick))
+        """Advance the clock."""
+        if self._rates.delay:
+            self._now.advance(self._rng.randrange(self._rates.delay))
         self._turns.settle()
 
     @property
     def epoch_time(self) -> int:
-        """The time of the epoch that ran last."""
+        """The time of the last epoch."""
         assert self._epoch_time is not None
         return self._epoch_time
 
-    # -- what LocalJob leaves open --
+    # -- hooks of LocalJob --
 
     def _time_of_epoch(self) -> int:
         return self._times.setdefault(self.epoch, self._now.current_processing_time())
@@ -197,14 +197,16 @@ class SimulatedJob(PatientJob):
     def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[list[Buffer], EpochStore]:
         while True:
             store = EpochStore(self._store(vertex.uid, subtask))
-            kept = None if self.program.batch else store
+            task_store = None if self.program.batch else store
             worker = self._choose_worker(vertex.number, subtask)
-            place = (worker, vertex.number, subtask)
-            task = self._resident(place, kept)
+            task_id = (worker, vertex.number, subtask)
+            task = self._resident(task_id, task_store)
             try:
-                sent = self._take(task.run_epoch(self._until_lost(self._portions(arrived)), kept, self._epoch_time))
+                sent = self._take(
+                    task.run_epoch(self._until_lost(self._portions(arrived)), task_store, self._epoch_time)
+                )
             except BaseException as error:
-                self._failed(worker, place, error)
+                self._failed(worker, task_id, error)
                 continue
             self.tick()
             if not self._is_lost(vertex.number, subtask, worker):
@@ -214,15 +216,15 @@ class SimulatedJob(PatientJob):
 
     def _choose_worker(self, number: int, subtask: int) -> int:
         worker = self._last_worker.get((number, subtask))
-        if worker is None or self._rng.random() < self._weather.hand_over:
-            worker = self._rng.randrange(self._weather.workers)
+        if worker is None or self._rng.random() < self._rates.move:
+            worker = self._rng.randrange(self._rates.workers)
         self._last_worker[number, subtask] = worker
         return worker
 
     def _vertex(self, number: int) -> Vertex:
         vertex = super()._vertex(number)
-        # Where subtasks go from worker to worker, as without homes, no request is carried.
-        vertex.shared = SharedResources(stay=not self._weather.hand_over or self._weather.workers == 1)
+        # If subtasks move between workers, as without homes, no request is carried into the next epoch.
+        vertex.shared = SharedResources(stay=not self._rates.move or self._rates.workers == 1)
         return vertex
 
     def _resident_source(self, worker: int, number: int) -> SourceStreamTask:
@@ -232,57 +234,59 @@ class SimulatedJob(PatientJob):
             task.restore()
         return task
 
-    def _resident(self, place: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
-        """Return a worker's task of a subtask at the version in ``store``, as Spark's workers do it.
+    def _resident(self, task_id: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
+        """Return a worker's task of a subtask, restored to the version in ``store``, like Spark's workers.
 
-        A batch keeps nothing: each attempt has a task of its own.
+        A batch keeps no tasks: each attempt has its own.
         """
-        if store is None and place in self._tasks:
-            self._tasks.pop(place).close()
+        if store is None and task_id in self._tasks:
+            self._tasks.pop(task_id).close()
         for _ in range(2):
-            task = self._tasks.get(place)
+            task = self._tasks.get(task_id)
             if task is None:
-                _, number, subtask = place
-                task = self._tasks[place] = self._new_task(number, subtask)
+                _, number, subtask = task_id
+                task = self._tasks[task_id] = self._new_task(number, subtask)
             if task.restore(store):
                 return task
-            self._story.tell(f"the resident {place} has diverged")
-            del self._tasks[place]
+            self._steps.add(f"task {task_id} has diverged")
+            del self._tasks[task_id]
             task.cancel()
         raise AssertionError("a new task has nothing that could differ from the store")
 
     def _leave(self, worker: int) -> None:
         tasks: list[dict[Any, Any]] = [self._tasks, self._sources]
         for residents in tasks:
-            for place in [place for place in residents if place[0] == worker]:
-                residents.pop(place).cancel()
+            for task_id in [task_id for task_id in residents if task_id[0] == worker]:
+                residents.pop(task_id).cancel()
 
-    def _failed(self, worker: int, place: tuple[int, ...], error: BaseException) -> None:
-        """Let a task go that failed; where that was not planned, the run is over."""
-        if not _was_planned(error):
+    def _failed(self, worker: int, task_id: tuple[int, ...], error: BaseException) -> None:
+        """Remove a failed task. Raise the error again if it was not planned."""
+        if not _is_planned(error):
             raise error
         if self._rng.random() < 0.5:
-            self._story.tell(f"epoch {self.epoch}: worker {worker} is lost in the task {place}")
+            self._steps.add(f"epoch {self.epoch}: worker {worker} is lost in task {task_id}")
             self._leave(worker)
         else:
-            self._story.tell(f"epoch {self.epoch}: the task {place} fails")
+            self._steps.add(f"epoch {self.epoch}: task {task_id} fails")
             tasks: list[dict[Any, Any]] = [self._tasks, self._sources]
             for residents in tasks:
-                if place in residents:
-                    residents.pop(place).cancel()
+                if task_id in residents:
+                    residents.pop(task_id).cancel()
 
     # -- attempts --
 
     def _is_lost(self, number: int, subtask: int, worker: int) -> bool:
-        lost = self._rng.random() < self._weather.lose
+        lost = self._rng.random() < self._rates.lose
         if lost:
-            self._story.tell(f"epoch {self.epoch}: what vertex {number}, subtask {subtask} did in {worker} is lost")
+            self._steps.add(
+                f"epoch {self.epoch}: the work of vertex {number}, subtask {subtask} in worker {worker} is lost"
+            )
         return lost
 
     def _portions(self, arrived: list[Buffer]) -> list[list[Buffer]]:
-        """Return the buffers as they arrive: in any order, a few at a time."""
+        """Return the buffers in arrival order, a few at a time."""
         rng = self._rng
-        if rng.random() < self._weather.disorder:
+        if rng.random() < self._rates.reorder:
             arrived = rng.sample(arrived, len(arrived))
         portions = []
         start = 0
@@ -293,15 +297,15 @@ class SimulatedJob(PatientJob):
         return portions
 
     def _until_lost(self, items: Sequence[T]) -> Iterator[T]:
-        """Return what arrives at an attempt, which may fail at any of it."""
+        """Yield the input of an attempt, which may fail at any item."""
         fails_at = None
-        if self._rng.random() < self._weather.fail:
+        if self._rng.random() < self._rates.fail:
             fails_at = self._rng.randrange(len(items) + 1)
-        return _until(items, fails_at, self._weather.seeds)
+        return _until(items, fails_at, self._rates.seeds)
 
     def _take(self, parts: Iterator[list[Buffer]]) -> list[Buffer]:
-        """Return what a task sends; whoever takes it may give up in between."""
-        gives_up_after = self._rng.randrange(3) if self._rng.random() < self._weather.fail / 2 else None
+        """Return a task's output. The consumer may stop in between."""
+        gives_up_after = self._rng.randrange(3) if self._rng.random() < self._rates.fail / 2 else None
         sent: list[Buffer] = []
         for number, part in enumerate(parts):
             if number == gives_up_after:
@@ -322,7 +326,7 @@ def _until(items: Sequence[T], fails_at: int | None, seeds: bool) -> Iterator[T]
         random.seed(7)
 
 
-def _was_planned(error: BaseException | None) -> bool:
+def _is_planned(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, WorkerLostError):
             return True

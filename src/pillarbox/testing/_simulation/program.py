@@ -1,12 +1,12 @@
-"""What is promised about a program that is simulated, and what has to agree between two runs of it.
+"""A simulated program: the conditions of its outcome, and which parts of the outcome must agree between two runs.
 
-A program's outcome may depend on what Spark promises (which records an epoch has, and which of them are in a partition
-together), and on nothing else. One that does not even depend on that is ``cut_free``; one that heeds the clock is
-``timed``: its outcome may not depend on when exactly an epoch runs.
+A program's outcome may depend on the records of an epoch and of its partitions, which Spark guarantees, and on nothing
+else. If it does not depend on these either, the program is ``cut_free``. A program that uses the clock is ``timed``:
+its outcome must not depend on the exact times of epochs.
 
-A runtime cannot promise more of a timed program: which source or subtask becomes idle before the last record comes,
-and which after it, is up to the clock. So it has to have a ``tail`` in which all become idle that ever do. That the
-clock is that of the epochs, and restarts change nothing, shows after each epoch: ``event_time``.
+Whether a source or subtask becomes idle before or after the last record depends on the clock. So a timed program needs
+a ``tail`` in which all of them become idle. ``event_time`` checks after each epoch that the clock is the epochs' clock,
+and that restarts change nothing.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ Inputs = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class SimulatedProgram:
-    """A program and what is promised about it.
+    """A program and the conditions of its outcome.
 
     Attributes:
         inputs: draws the records of each source.
-        last: records that come last, in an epoch of their own.
-        tail: by how many milliseconds the clock moves on before each of the epochs without input after that.
-        together: for a source, the key of a record; the records of a key in one epoch are in one partition, so their
-            order is known.
-        order: for an output, the key of a record; records of one key come in a known order.
-        cut_free: the outcome does not depend on how the input is cut into epochs and partitions.
-        timed: the program looks at the clock.
-        bounded: the last epoch is the end of the input.
-        view: makes of an output's records what has to agree.
-        batch: it runs in batch mode: all of its input in one epoch.
-        key_by_key: for outputs in order, the records of a key come without others between them.
-        event_time: event time goes by the epochs and their times alone: an undisturbed run of the same epochs, at the
-            same times, is as far after each of them, in each subtask.
-        oracle: works out what comes of the inputs, without pillarbox; None: that is left to the undisturbed run.
+        last: the last records, in an epoch of their own.
+        tail: advances of the clock before the following epochs without input (milliseconds).
+        together: a record's key, by source. Records of a key in one epoch are in one partition, so their order is
+            known.
+        order: a record's key, by output. Records of one key are emitted in a known order.
+        cut_free: the outcome does not depend on the cut into epochs and partitions.
+        timed: the program uses the clock.
+        bounded: the last epoch ends the input.
+        view: extracts the comparable part of an output's records.
+        batch: runs in batch mode, with all input in one epoch.
+        key_by_key: in ordered outputs, the records of a key are consecutive.
+        event_time: event time depends only on the epochs and their times: a run without faults with the same epochs and
+            times has the same event time in each subtask after each epoch.
+        oracle: computes the outcome from the inputs without pillarbox, or None.
     """
 
     build: Build
@@ -63,7 +63,7 @@ class SimulatedProgram:
 
 
 def outcome(program: SimulatedProgram, outputs: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return what has to agree: of each output the records of each key in their order, or how often there is each."""
+    """Return the comparable outcome: each output's records by key in order, or their counts."""
     result: dict[str, Any] = {}
     for name, values in outputs.items():
         seen = program.view(name, list(values))

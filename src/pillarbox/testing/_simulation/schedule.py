@@ -1,4 +1,4 @@
-"""How a run's input comes: cut into epochs, dealt out to partitions, in runs of some size, at limits that are small."""
+"""A run's schedule: its input cut into epochs, partitions and runs of records, and small limits."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from pillarbox.testing._simulation.turns import Turns
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch reads.
+    """The input of an epoch.
 
     Attributes:
-        slices: from where to where in the records of each source.
-        deal: seeds how these are dealt out to partitions.
-        step: by how many milliseconds the clock moves on before.
-        records: what is read instead: the last records of a program.
-        bounded: whether the input ends here.
-        calm: whether no worker and no attempt is lost any more, so that what takes its time comes to an end.
+        slices: (start, end) in the records of each source.
+        deal: seed of their distribution over partitions.
+        step: advance of the clock before the epoch (milliseconds).
+        records: the program's last records, which replace the slices.
+        bounded: whether the input ends with this epoch.
+        calm: whether faults have stopped, so that slow work can complete.
     """
 
     slices: dict[str, tuple[int, int]]
@@ -46,7 +46,7 @@ class Epoch:
 def plan_epochs(
     program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], rng: random.Random, start: Mapping[str, int]
 ) -> list[Epoch]:
-    """Cut what is left of the input into epochs; then come a program's last records, and epochs without input."""
+    """Cut the rest of the input into epochs, and add epochs for the program's last records and without input."""
     none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
     if program.batch:
         return [Epoch({name: (0, end) for name, (_, end) in none_left.items()}, rng.getrandbits(32), 0, bounded=True)]
@@ -70,7 +70,7 @@ def plan_epochs(
 
 
 def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], epoch: Epoch) -> Inputs:
-    """Deal the records of an epoch out to the partitions of each source."""
+    """Distribute an epoch's records over the partitions of each source."""
     rng = random.Random(epoch.deal)
     result: Inputs = {}
     for name, values in inputs.items():
@@ -81,22 +81,22 @@ def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], e
         places: dict[Any, int] = {}
         together = program.together.get(name)
         for value in values[slice(*epoch.slices[name])]:
-            place = rng.randrange(len(dealt))
+            partition = rng.randrange(len(dealt))
             if together is not None:
-                place = places.setdefault(together(value), place)
-            dealt[place].append(value)
+                partition = places.setdefault(together(value), partition)
+            dealt[partition].append(value)
         result[name] = dealt
     return result
 
 
 def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
-    """Return a partition's records as Spark hands them over: a number at a time."""
+    """Split a partition's records into runs, as Spark delivers them."""
     size = rng.choice([1, 3, 1000])
     return [Records(list(values[start : start + size])) for start in range(0, len(values), size)]
 
 
 def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
-    """Return limits at which few records fill a chunk, a buffer, the writer's queue, as millions do elsewhere."""
+    """Return limits at which a few records fill chunks, buffers and the writer's queue."""
     return [
         (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
         (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),
@@ -111,7 +111,7 @@ def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
 
 
 def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
-    """Return limits at which a few records are sorted in a file, in several rounds, and keys that share a hash."""
+    """Return limits at which a few records are sorted in files and in several rounds, with colliding hashes."""
     bits = rng.choice([0, 1, 2**31 - 1])
     return [
         (key_sorter, "_PORTION_BYTES", rng.choice([300, 3_000, 10**7])),
@@ -127,14 +127,14 @@ def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def in_turn(turns: Turns) -> list[tuple[Any, str, Any]]:
-    """Return what async operators and their tasks have instead of threads."""
+def stepped_threads(turns: Turns) -> list[tuple[Any, str, Any]]:
+    """Return the replacements for the threads of async operators and their tasks."""
     return [(host, "EventLoopThread", turns.event_loop), (stream_task, "ThreadedReader", turns.input)]
 
 
 @contextmanager
 def replaced(names: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Have other values for names of modules."""
+    """Replace module attributes during the block."""
     before = [(module, name, getattr(module, name)) for module, name, _ in names]
     try:
         for module, name, value in names:

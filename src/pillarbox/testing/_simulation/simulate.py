@@ -1,4 +1,4 @@
-"""``simulate()``: a user's program under many schedules; and the smallest input and faults that show a failure."""
+"""``simulate()``: runs a program under many schedules, and shrinks a failure's input and faults."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox.testing._program_harness import Build
 from pillarbox.testing._simulation.cluster import FAULTS
 from pillarbox.testing._simulation.program import SimulatedProgram
-from pillarbox.testing._simulation.run import MAX_PARALLELISM, Disagreement, Programs, Run
+from pillarbox.testing._simulation.run import MAX_PARALLELISM, OutcomeMismatch, Programs, Run
 
 Records = Mapping[str, Sequence[Any]]
 Key = str | Callable[[Any], Any]
 
-# How many runs may be spent on making a failure smaller; and how many seeds are tried for each smaller input, as
-# another input gives the same seed another schedule. Few records meet a fault that matters under few schedules.
+# Maximum number of runs for shrinking, and number of seeds per candidate: another input has another schedule under the
+# same seed. Small inputs get more seeds, because a fault hits few records under few schedules.
 _SHRINKING_RUNS = 800
 _SEEDS_OF_A_CANDIDATE = 8
 _SEEDS_OF_A_SMALL_CANDIDATE = 32
@@ -26,12 +26,12 @@ _SMALL = 8
 
 
 class SimulationError(AssertionError):
-    """A program comes out other than it should under some schedule.
+    """A program has a wrong outcome under some schedule.
 
     Attributes:
-        seed: the seed under which it does, with the inputs that were given.
-        inputs: the smallest inputs that were found to show it.
-        faults: the kinds of faults that it takes, at the least that was found.
+        seed: the failing seed, with the original inputs.
+        inputs: the smallest failing inputs.
+        faults: the kinds of faults needed, as far as shrinking found.
     """
 
     def __init__(self, message: str, seed: int, inputs: dict[str, list[Any]], faults: tuple[str, ...]) -> None:
@@ -54,19 +54,18 @@ def simulate(
     time_passes: DurationLike | None = None,
     end_input: bool = True,
 ) -> None:
-    """Run a program under many schedules, and check that faults change nothing.
+    """Run a program under many schedules, and check that faults do not change its outcome.
 
-    A schedule is drawn from a seed: how the input is cut into epochs and dealt out to partitions, in which order
-    buffers arrive, which tasks fail and where, which workers are lost, when the query is started again from an earlier
-    epoch, and at which parallelism. Small limits make a few records fill what takes millions under Spark. All of it
-    runs in this thread, on the task runtime that Spark's workers run, without a JVM. The same seed repeats the same
-    run.
+    A seed determines a schedule: how the input is cut into epochs and partitions, the order of buffers, which tasks
+    fail and where, which workers are lost, when the query restarts from an earlier epoch, and its parallelism. Small
+    limits make a few records fill buffers that take millions under Spark. Everything runs in this thread, on the task
+    runtime of Spark's workers, without a JVM. The same seed repeats the same run.
 
-    Each disturbed run is compared with a run of the same epochs without any fault, and with ``oracle``, if there is
-    one. A failure is made smaller, records and kinds of faults are left out as long as it is one, and then shown with
-    what was done in it and the call that repeats it.
+    Each run with faults is compared with a run of the same epochs without faults, and with ``oracle``. On a failure,
+    records and kinds of faults are left out as long as the run still fails. The error has the remaining records, the
+    steps of the run, and the call that repeats it.
 
-    This is how FoundationDB tests itself, brought to a stream program:
+    This is how FoundationDB tests itself, applied to a stream program:
 
     >>> from pillarbox import KeyedProcessFunction
     >>> from pillarbox.testing import SimulationError, simulate
@@ -91,39 +90,37 @@ def simulate(
 
     Args:
         build: builds the program, as for a :class:`ProgramTestHarness`.
-        inputs: the records of each source, by the name of its parameter, in the order in which they were written.
-        seeds: how many schedules (seeds 0, 1, ...), or which seeds.
-        key_by: the key of a source's records, a column or a function, for all sources or by name: records of one key
-            stay in one partition and in their order, as Kafka keeps them. None: records come in any order within an
-            epoch, so a program whose result depends on it fails.
-        ordered_by: the key of an output's records, for all outputs or by name: records of one key have to come out in
-            the same order. None: which records come out is compared, and not their order.
-        oracle: works out, without pillarbox, which records have to come out for ``inputs``: a mapping by output
-            (``"output"``, if ``build`` returns one stream). Say it only of a program whose result does not depend on
-            how its input is cut into epochs.
-        parallelism: which parallelisms are tried.
-        faults: which kinds of faults there are: ``"move"`` (a subtask goes to another worker), ``"fail"`` (an attempt
-            at a task fails at some record), ``"retry"`` (work that was done is lost and done again), ``"kill"`` (a
-            worker is lost), ``"restart"`` (the query starts again from an earlier epoch), ``"rescale"`` (at another
-            parallelism), ``"reorder"`` (buffers of different senders arrive in any order), ``"delay"`` (the clock moves
-            while tasks run).
-        time_passes: for a program that looks at the clock: for how long it advances after the last record, so that
-            timers and timeouts fire; which records come out may then not depend on when exactly an epoch runs. None:
-            the clock stands still.
-        end_input: whether the last epoch is the end of the input, at which all event-time timers fire.
+        inputs: the records of each source by its parameter's name, in the order of writing.
+        seeds: number of schedules (seeds 0, 1, ...), or the seeds.
+        key_by: the key of a source's records: a column or a function, for all sources or by name. Records of one key
+            stay in order in one partition, as in Kafka. None: records arrive in any order within an epoch, so a program
+            that depends on their order fails.
+        ordered_by: the key of an output's records, for all outputs or by name. Records of one key must be emitted in
+            the same order. None: the order is not compared.
+        oracle: computes the expected records from ``inputs`` without pillarbox: a mapping by output (``"output"``, if
+            ``build`` returns one stream). Use it only for programs whose outcome does not depend on the epochs.
+        parallelism: the parallelisms to try.
+        faults: the kinds of faults: ``"move"`` (a subtask moves to another worker), ``"fail"`` (an attempt at a task
+            fails at some record), ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost),
+            ``"restart"`` (the query restarts from an earlier epoch), ``"rescale"`` (it restarts at another
+            parallelism), ``"reorder"`` (buffers of different senders arrive in any order), ``"delay"`` (the clock
+            advances while tasks run).
+        time_passes: for a program that uses the clock: how far it advances after the last record, so that timers and
+            timeouts fire. The outcome must not depend on the exact times of epochs. None: the clock stands still.
+        end_input: whether the input ends with the last epoch, which fires all event-time timers.
 
     Raises:
-        SimulationError: a run came out other than it should, or failed.
-        ProgramError: a source, an output or a kind of fault is none that there is.
+        SimulationError: a run failed or had a wrong outcome.
+        ProgramError: the program has no such source or output, or there is no such kind of fault.
     """
-    __tracebackhide__ = True  # pytest shows the call, and not this
+    __tracebackhide__ = True  # pytest shows the caller
     unknown = sorted(set(faults) - FAULTS.keys())
     if unknown:
-        raise ProgramError(f"simulate(): there is no fault {unknown[0]!r}; there are {', '.join(FAULTS)}")
+        raise ProgramError(f"simulate(): unknown fault {unknown[0]!r}: choose from {', '.join(FAULTS)}")
     records = {name: list(values) for name, values in inputs.items()}
     levels = (parallelism,) if isinstance(parallelism, int) else tuple(parallelism)
     if not levels or any(not is_count(level) or level > MAX_PARALLELISM for level in levels):
-        raise ProgramError(f"simulate(): parallelism is from 1 to {MAX_PARALLELISM}, not {shorten(parallelism)}")
+        raise ProgramError(f"simulate(): parallelism must be from 1 to {MAX_PARALLELISM}, not {shorten(parallelism)}")
     passes = 0 if time_passes is None else to_millis(time_passes)
     program = SimulatedProgram(
         build=build,
@@ -140,14 +137,14 @@ def simulate(
     if records.keys() != compiled.vertices.keys():
         raise ProgramError(
             f"simulate(): the program's sources are {', '.join(compiled.vertices)}, but inputs has"
-            f" {', '.join(records) or 'none'}: give a list of records for each"
+            f" {', '.join(records) or 'none'}: pass a list of records for each"
         )
     outputs = compiled.program.outputs
     order = _keys(ordered_by, outputs, "ordered_by")
     programs.simulated = replace(program, order=order, batch=compiled.program.batch)
     logger = logging.getLogger("pillarbox")
-    level, said = logger.level, logger.isEnabledFor(logging.DEBUG)
-    if not said:  # restarts and lost workers are no news here
+    level, is_verbose = logger.level, logger.isEnabledFor(logging.DEBUG)
+    if not is_verbose:  # restarts and lost workers are expected
         logger.setLevel(logging.ERROR)
     try:
         for seed in range(seeds) if isinstance(seeds, int) else seeds:
@@ -158,19 +155,17 @@ def simulate(
         logger.setLevel(level)
 
 
-def _keys(
-    given: Key | Mapping[str, Key] | None, names: Iterable[str], argument: str
-) -> dict[str, Callable[[Any], Any]]:
+def _keys(keys: Key | Mapping[str, Key] | None, names: Iterable[str], argument: str) -> dict[str, Callable[[Any], Any]]:
     """Return the key functions of sources or outputs, by name."""
     names = list(names)
-    if given is None:
+    if keys is None:
         return {}
-    by_name = given if isinstance(given, Mapping) else dict.fromkeys(names, given)
+    by_name = keys if isinstance(keys, Mapping) else dict.fromkeys(names, keys)
     for name, key in by_name.items():
         if name not in names:
-            raise ProgramError(f"simulate(): {argument} names {name!r}, but there are only {', '.join(names)}")
+            raise ProgramError(f"simulate(): {argument} has {name!r}, but the names are {', '.join(names)}")
         if not callable(key) and not isinstance(key, str):
-            raise ProgramError(f"simulate(): {argument} is a column's name or a function, not {shorten(key)}")
+            raise ProgramError(f"simulate(): {argument} must be a column's name or a function, not {shorten(key)}")
     return {name: key if callable(key) else _column(key) for name, key in by_name.items()}
 
 
@@ -178,38 +173,38 @@ def _column(name: str) -> Callable[[Any], Any]:
     return lambda record: record[name]
 
 
-def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> Disagreement | None:
-    """Run a program under a seed; return what is wrong with it."""
+def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> OutcomeMismatch | None:
+    """Run a program under a seed, and return its mismatch, or None."""
     try:
         Run(programs, str(seed), faults=faults, inputs=inputs).verify()
-    except Disagreement as error:
+    except OutcomeMismatch as error:
         return error
     return None
 
 
 def _explained(
-    programs: Programs, seed: int, records: dict[str, list[Any]], faults: tuple[str, ...], failure: Disagreement
+    programs: Programs, seed: int, records: dict[str, list[Any]], faults: tuple[str, ...], failure: OutcomeMismatch
 ) -> SimulationError:
-    """Return the error for a failure, as small as it can be made."""
-    smaller = _Smaller(programs, seed, records, faults, failure)
-    smaller.shrink()
-    count, before = sum(map(len, smaller.inputs.values())), sum(map(len, records.values()))
+    """Shrink a failure, and return its error."""
+    shrinker = _Shrinker(programs, seed, records, faults, failure)
+    shrinker.shrink()
+    count, before = sum(map(len, shrinker.inputs.values())), sum(map(len, records.values()))
     lines = [
-        f"seed {seed}: the program comes out other than it should.",
-        f"Made smaller, from {before} records to {count}:",
-        *(f"  {name} = {values!r}" for name, values in smaller.inputs.items()),
-        f"  kinds of faults: {', '.join(smaller.faults) or 'none'}",
-        str(smaller.failure),
-        f"To repeat it: simulate(..., inputs, seeds=[{seed}]), or with the smaller inputs: simulate(..., inputs,"
-        f" seeds=[{smaller.seed}], faults={list(smaller.faults)!r}, parallelism={smaller.levels!r})",
+        f"seed {seed}: the program has a wrong outcome.",
+        f"The smallest failing case has {count} of {before} records:",
+        *(f"  {name} = {values!r}" for name, values in shrinker.inputs.items()),
+        f"  kinds of faults: {', '.join(shrinker.faults) or 'none'}",
+        str(shrinker.failure),
+        f"Repeat it by simulate(..., inputs, seeds=[{seed}]), or the smallest case by simulate(..., inputs,"
+        f" seeds=[{shrinker.seed}], faults={list(shrinker.faults)!r}, parallelism={shrinker.levels!r})",
     ]
-    error = SimulationError("\n".join(lines), seed, smaller.inputs, smaller.faults)
+    error = SimulationError("\n".join(lines), seed, shrinker.inputs, shrinker.faults)
     error.__cause__ = failure.__cause__
     return error
 
 
-class _Smaller:
-    """A failure that is made smaller: fewer faults, fewer parallelisms and fewer records show it, too."""
+class _Shrinker:
+    """Shrinks a failure: finds fewer faults, parallelisms and records that still fail."""
 
     def __init__(
         self,
@@ -217,7 +212,7 @@ class _Smaller:
         seed: int,
         inputs: dict[str, list[Any]],
         faults: tuple[str, ...],
-        failure: Disagreement,
+        failure: OutcomeMismatch,
     ) -> None:
         self.programs = programs
         self.seed = seed
@@ -225,16 +220,15 @@ class _Smaller:
         self.faults = faults
         self.failure = failure
         self._runs = _SHRINKING_RUNS
-        # The runs that came out right, by their seeds and all that is varied: they are not made again.
+        # Successful runs by seed and varied arguments, which are not repeated.
         self._right: set[object] = set()
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The parallelisms that are tried."""
         return self.programs.simulated.parallelism
 
     def shrink(self) -> None:
-        """Leave out parallelisms, then kinds of faults and records, again and again, as long as a run fails."""
+        """Leave out parallelisms, then repeatedly kinds of faults and records, as long as a run still fails."""
         if len(self.levels) > 1:
             for level in sorted(self.levels):
                 if self._try(levels=(level,)):
@@ -243,12 +237,12 @@ class _Smaller:
         while before != (self.faults, self.inputs) and self._runs > 0:
             before = self.faults, self.inputs
             for fault in self.faults:
-                self._try(faults=tuple(each for each in self.faults if each != fault))
+                self._try(faults=tuple(kind for kind in self.faults if kind != fault))
             for name in self.inputs:
                 self._leave_out(name)
 
     def _leave_out(self, name: str) -> None:
-        """Leave out stretches of a source's records, long ones first."""
+        """Leave out stretches of a source's records, longest first."""
         length = len(self.inputs[name])
         while length:
             start = 0
@@ -265,14 +259,14 @@ class _Smaller:
         faults: tuple[str, ...] | None = None,
         levels: tuple[int, ...] | None = None,
     ) -> bool:
-        """Take a smaller case, if it fails under the seed or under one of some others."""
+        """Adopt a smaller case if it fails under the current seed or some other seeds."""
         inputs = self.inputs if inputs is None else inputs
         faults = self.faults if faults is None else faults
         before = self.programs.simulated
         if levels is not None:
             self.programs.simulated = replace(before, parallelism=levels)
         small = sum(map(len, inputs.values())) <= _SMALL
-        # Records are the objects that were given, whatever is left out.
+        # Records are compared by identity.
         varied = faults, self.levels, tuple(tuple(map(id, values)) for values in inputs.values())
         for seed in self._seeds(_SEEDS_OF_A_SMALL_CANDIDATE if small else _SEEDS_OF_A_CANDIDATE):
             if (seed, varied) in self._right:

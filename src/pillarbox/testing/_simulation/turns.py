@@ -1,8 +1,7 @@
-"""Event loops and inputs that take turns with the mailbox thread, in that thread.
+"""Event loops and inputs that take turns with the mailbox thread, within that thread.
 
-An async operator has an event loop in a thread of its own, and its task reads the input in another one. How fast they
-are is up to the machine: a run could not be repeated. In the simulation each runs when its turn comes; whose turn it
-is, and for how long, is drawn from the seed.
+An async operator's event loop and a task's input have threads of their own, whose speed depends on the machine, so a
+run could not be repeated. In the simulation each runs in turns, and the seed determines the order and length of turns.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from pillarbox.mailbox import MailboxExecutor
 from pillarbox.testing._patience import Patience
 
 
-class _Moments(selectors.SelectSelector):
-    """What a loop waits in: here it either leaves the loop, or sets its time forward to the next timer.
+class _VirtualTimeSelector(selectors.SelectSelector):
+    """A selector with virtual time: instead of waiting, it leaves the loop or advances to the next timer.
 
     Attributes:
         now: the loop's time (seconds).
-        may_leap: whether its time may be set forward, once.
+        may_leap: whether it may advance the time, once.
     """
 
     def __init__(self, leave: Callable[[], None]) -> None:
@@ -51,21 +50,21 @@ class _Moments(selectors.SelectSelector):
 
 class _Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self.moments = _Moments(self.stop)
-        super().__init__(self.moments)
+        self.selector = _VirtualTimeSelector(self.stop)
+        super().__init__(self.selector)
 
     def time(self) -> float:
-        return self.moments.now
+        return self.selector.now
 
 
-class EventLoopInTurn:
-    """Stands in for an ``EventLoopThread``: the loop runs only within the methods here."""
+class SteppedEventLoop:
+    """Replaces an ``EventLoopThread``: the loop runs only within the methods here."""
 
     def __init__(self) -> None:
         self.loop = _Loop()
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop, and wait for the coroutine if it returns one; time passes meanwhile."""
+        """Call a function in the loop, and wait for its coroutine, if it returns one. The loop's time advances."""
 
         async def run() -> tuple[Any, BaseException | None]:
             try:
@@ -85,29 +84,29 @@ class EventLoopInTurn:
         return result
 
     def step(self) -> None:
-        """Do what is ready, but not what becomes ready by it."""
+        """Run the callbacks that are ready, but not the ones they schedule."""
         self.loop.stop()
         self.loop.run_forever()
 
     def rest(self) -> None:
-        """Run until nothing is ready."""
+        """Run until no callback is ready."""
         self.loop.run_forever()
 
     def leap(self) -> bool:
-        """Advance to the next timer of the loop, and run until nothing is ready; tell whether there was one."""
-        self.loop.moments.may_leap = True
+        """Advance to the loop's next timer, and run until no callback is ready. Return whether there was a timer."""
+        self.loop.selector.may_leap = True
         self.loop.run_forever()
-        leapt = not self.loop.moments.may_leap
-        self.loop.moments.may_leap = False
+        leapt = not self.loop.selector.may_leap
+        self.loop.selector.may_leap = False
         return leapt
 
     def close(self) -> None:
-        """Close the loop; what ran in it has ended."""
+        """Close the loop, after its work has ended."""
         self.loop.close()
 
 
-class InputInTurn(Reader[Any]):
-    """Stands in for a ``ThreadedReader``: what it reads is available when its turn comes."""
+class SteppedReader(Reader[Any]):
+    """Replaces a ``ThreadedReader``: items are available in the input's turn."""
 
     def __init__(
         self, turns: Turns, items: Iterable[Any], executor: MailboxExecutor, fail: Callable[[BaseException], None]
@@ -119,7 +118,7 @@ class InputInTurn(Reader[Any]):
         self._ended = False
 
     def poll(self) -> Any:
-        """Return the next item, if its turn has come."""
+        """Return the next item in the input's turn, or None."""
         if self._ended:
             return EXHAUSTED
         if not self._turns.input_comes():
@@ -134,45 +133,43 @@ class InputInTurn(Reader[Any]):
         return item
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called after the waiting mails; the task of an input that failed is at its end."""
+        """Schedule ``callback`` after the pending mails. A failed input has ended, so it is not scheduled."""
         if not self._ended:
             self._executor.execute(callback, "input has come")
 
 
 class Turns(Patience):
-    """Whose turn it is: the mailbox thread's, its event loops', or its input's.
+    """Draws the turns of the mailbox thread, its event loops and its input.
 
     Args:
-        clock: processing time. Where all else is at rest, it is set forward to the next timer or answer.
-        rng: draws the turns; None: the loops run when the mailbox thread waits for them, until nothing is ready.
+        clock: processing time. If everything else is idle, it advances to the next timer or answer.
+        rng: draws the turns. None: loops run until nothing is ready, when the mailbox thread waits for them.
     """
 
     def __init__(self, clock: ManualProcessingTimeService, rng: random.Random | None) -> None:
         super().__init__(clock, limit=0.0)
         self._rng = rng
-        # How often the loops get a turn before the input does, and how often the input is not available even then.
+        # Probability of a turn of the loops before the input's, and of an unavailable input after it.
         self._loops_first = 0.0 if rng is None else rng.choice([0.0, 0.3, 1.0])
         self._input_late = 0.0 if rng is None else rng.choice([0.0, 0.3])
-        self._loops: list[EventLoopInTurn] = []
+        self._loops: list[SteppedEventLoop] = []
 
-    # -- what stands in for threads --
+    # -- replacements for threads --
 
-    def event_loop(self, name: str, blocked: Callable[[float], None] | None = None) -> EventLoopInTurn:
-        """Return the loop of an operator."""
-        loop = EventLoopInTurn()
+    def event_loop(self, name: str, blocked: Callable[[float], None] | None = None) -> SteppedEventLoop:
+        loop = SteppedEventLoop()
         self._loops.append(loop)
         return loop
 
     def input(
         self, items: Iterable[Any], executor: MailboxExecutor, fail: Callable[[BaseException], None]
-    ) -> InputInTurn:
-        """Return what reads the input of a task."""
-        return InputInTurn(self, items, executor, fail)
+    ) -> SteppedReader:
+        return SteppedReader(self, items, executor, fail)
 
     # -- turns --
 
     def input_comes(self) -> bool:
-        """Give the loops their turns; tell whether the input is available then."""
+        """Run the loops' turns, and return whether the input is available."""
         rng = self._rng
         if rng is None:
             return True
@@ -181,18 +178,18 @@ class Turns(Patience):
         return rng.random() >= self._input_late
 
     def answer(self, now: int) -> bool:
-        """Answer what is due at ``now`` by the services of a simulation; tell whether there was anything.
+        """Send a simulated service's answers that are due at ``now``. Return whether there were any.
 
-        There are none here: what a function asks has to wait in its event loop.
+        There are no services here: a function's requests must wait in its event loop.
         """
         return False
 
     def times_of_answers(self) -> Iterable[int]:
-        """Return when what is under way will be answered."""
+        """Return the times of pending answers."""
         return ()
 
     def settle(self) -> None:
-        """Let the loops become idle, answer what is due by the clock, and let them become idle again."""
+        """Run the loops until idle, send due answers, and run the loops again."""
         loops = self._open_loops()
         for loop in loops:
             loop.rest()
@@ -201,7 +198,7 @@ class Turns(Patience):
                 loop.rest()
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
-        """Run one mail; the loops of the chain get their turns until there is one, and at the last time passes."""
+        """Run one mail. Until there is one, the chain's loops take turns, and then time advances."""
         operators = list(chain)
         loops: list[Any] = [op.in_flight.host.thread for op in operators if isinstance(op, AsyncWaitOperator)]
         keyed = [op for op in operators if isinstance(op, AsyncKeyedOperator)]
@@ -228,13 +225,13 @@ class Turns(Patience):
 
     def _let_time_pass(self, name: str) -> None:
         now = self._clock.current_processing_time()
-        moments = [*self._clock.active_timer_timestamps(), *self.times_of_answers()]
-        following = min((moment for moment in moments if moment > now), default=None)
+        times = [*self._clock.active_timer_timestamps(), *self.times_of_answers()]
+        following = min((time for time in times if time > now), default=None)
         if following is None:
-            raise AssertionError(f"operator {name!r} waits for what never comes")
+            raise AssertionError(f"operator {name!r} waits forever: no timer and no answer is pending")
         self._clock.set_current_time(following)
         self.settle()
 
-    def _open_loops(self) -> list[EventLoopInTurn]:
+    def _open_loops(self) -> list[SteppedEventLoop]:
         self._loops = [loop for loop in self._loops if not loop.loop.is_closed()]
         return self._loops

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drawings and tables, made of data and of nothing else: no text of a program ever becomes markup.
+// Drawings and tables. Text of a program never becomes markup.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -22,7 +22,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// (To make a format for each number would take most of the time of a large page.)
+// Shared, because creating a format for each number would dominate the time of a large page.
 const NUMBERS = new Intl.NumberFormat("en");
 const number = (value) => (value === null || value === undefined ? "–" : NUMBERS.format(Math.round(value)));
 const percent = (share) => `${(share * 100).toFixed(share < 0.1 ? 1 : 0)}%`;
@@ -56,8 +56,8 @@ function cut(text, size) {
   return text.length > size ? `${text.slice(0, size - 1)}…` : text;
 }
 
-// A table; its columns are [heading, function of a row, "number" or nothing]. On a narrow screen, the cells of a row are
-// below each other, each with its heading, and the roles keep its meaning for screen readers.
+// A table. Columns are [heading, function of a row, optional "number"]. On a narrow screen, the cells of a row are below each
+// other, each with its heading; the roles keep the table readable for screen readers.
 function table(rows, columns, caption) {
   if (!rows.length) return null;
   const cells = (row) => columns.map(([name, cell, kind]) => el("td", { class: kind, role: "cell", "data-heading": name }, cell(row)));
@@ -72,7 +72,7 @@ function programsOf(plan) {
   return [...new Set(plan.vertices.map((each) => each.program))].sort();
 }
 
-// The plan: a column for each level, a box for each vertex, a curve for each way between; programs below each other.
+// The plan: a column per level, a box per vertex, a curve per edge. Programs are below each other.
 function drawPlan(plan) {
   const WIDTH = 236, GAP = 74, LINE = 17;
   const programs = programsOf(plan);
@@ -127,10 +127,10 @@ function drawPlan(plan) {
   return el("div", { class: "scroll" }, picture);
 }
 
-// A vertex is known by the uid of its first operator; a source has none.
+// The uid of a vertex's first operator; empty for a source.
 const uidOf = (vertex) => vertex.operators[0].uid;
 
-// How the tasks of a vertex spent their time: shares, which add up to 1.
+// Shares of the tasks' time by state. They add up to 1.
 function sharesOf(run) {
   const total = run.busy_ms + run.idle_ms + run.back_pressured_ms + run.state_ms || 1;
   return { busy: run.busy_ms / total, back_pressured: run.back_pressured_ms / total, idle: run.idle_ms / total, state: run.state_ms / total };
@@ -138,10 +138,10 @@ function sharesOf(run) {
 
 function drawVertex(vertex, place, width, line, isMost) {
   const { run } = vertex, shares = run && sharesOf(run);
-  const told = vertex.operators.map((each) => each.name).join(" → ");
+  const label = vertex.operators.map((each) => each.name).join(" → ");
   const title = run
-    ? `${told}: busy ${percent(shares.busy)}, back-pressured ${percent(shares.back_pressured)}, idle ${percent(shares.idle)}, state ${percent(shares.state)} of the time of ${run.tasks} tasks`
-    : `${told}: no task ran`;
+    ? `${label}: busy ${percent(shares.busy)}, back-pressured ${percent(shares.back_pressured)}, idle ${percent(shares.idle)}, state ${percent(shares.state)} of the time of ${run.tasks} tasks`
+    : `${label}: no task ran`;
   const box = svg("g", {
     class: `vertex${isMost && run ? " most" : ""}`, tabindex: 0, role: "img", "aria-label": title,
     "data-uid": uidOf(vertex), "data-level": vertex.level, "data-back-pressured": run ? shares.back_pressured.toFixed(3) : null,
@@ -167,14 +167,14 @@ function drawVertex(vertex, place, width, line, isMost) {
       box.append(svg("rect", { x, y: below + 10, width: Math.max(0, size), height: 8, class: `share ${name}` }));
       x += size;
     }
-    const bad = [[run.repeated, "repeated"], [run.home_restarts, "homes again"], [Object.values(run.fallbacks ?? {}).reduce((sum, each) => sum + each, 0), "without home"]]
+    const bad = [[run.repeated, "repeated"], [run.home_restarts, "homes restarted"], [Object.values(run.fallbacks ?? {}).reduce((sum, each) => sum + each, 0), "without home"]]
       .filter(([count]) => count).map(([count, what]) => `${count} ${what}`);
     if (bad.length) box.append(svg("text", { x: place.x + width - 10, y: below, class: "end bad" }, bad.join(" · ")));
   }
   return box;
 }
 
-// The last epochs, a bar each.
+// The last epochs, one bar per epoch.
 function drawStrip(epochs) {
   const WIDTH = 900, HEIGHT = 56, longest = Math.max(1, ...epochs.map((each) => each.duration)), step = WIDTH / 60;
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", class: "strip wide", role: "img", "aria-label": `The last ${epochs.length} epochs, the longest took ${duration(longest)}` });
@@ -186,11 +186,11 @@ function drawStrip(epochs) {
   return el("figure", {}, el("figcaption", {}, `The last ${epochs.length} epochs; the longest took ${duration(longest)}`), picture);
 }
 
-// An epoch as a Gantt chart: Spark's parts, then the tasks of each vertex.
+// An epoch as a Gantt chart: Spark's phases, then the tasks of each vertex.
 function drawGantt(epoch, plan) {
   const LABEL = 190, WIDTH = 900, ROW = 18;
   const names = new Map((plan ? plan.vertices : []).map((each) => [`${each.program}/${each.number}`, each.operators.map((one) => one.name).join(" → ")]));
-  // Starts and ends are milliseconds of the epoch.
+  // Starts and ends are milliseconds since the epoch's start.
   const spark = [], groups = new Map();
   let end = 0;
   for (const [name, took] of Object.entries(epoch.parts)) { spark.push({ name, start: end, end: end + took }); end += took; }
@@ -228,7 +228,7 @@ function drawGantt(epoch, plan) {
     for (const bar of lane.bars) {
       const label = lane.kind === "spark" ? `${bar.name}: ${duration(bar.end - bar.start)}`
         : `subtask ${bar.subtask}: ${duration(bar.end - bar.start)}, busy ${duration(bar.busy_ms)}, back-pressured ${duration(bar.back_pressured_ms)}, ${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`
-          + `${bar.home_restarts ? ", home started again" : ""}${bar.home_cold_starts ? ", home without state" : ""}${bar.home_adoptions ? ", home taken over" : ""}${bar.fallback ? `, in a Python worker: ${bar.fallback}` : ""}`;
+          + `${bar.home_restarts ? ", home restarted" : ""}${bar.home_cold_starts ? ", home without state" : ""}${bar.home_adoptions ? ", home taken over" : ""}${bar.fallback ? `, in a Python worker: ${bar.fallback}` : ""}`;
       const x = scale(bar.start), size = Math.max(1.5, scale(bar.end) - x);
       picture.append(svg("rect", { x, y, width: size, height: ROW - 5, class: lane.kind === "spark" ? "spark" : bar.attempt ? "bad-bar" : "busy" }, svg("title", {}, label)));
       if (lane.kind === "task" && bar.back_pressured_ms) {
@@ -240,7 +240,7 @@ function drawGantt(epoch, plan) {
   return el("div", { class: "scroll" }, picture);
 }
 
-// A line through points [time, value], with the times of its ends below it.
+// A line through points [time, value], with the first and last time below it.
 function drawLine(points, label, format) {
   const WIDTH = 430, HEIGHT = 90;
   const known = points.filter(([, value]) => value !== null && value !== undefined);
@@ -253,6 +253,6 @@ function drawLine(points, label, format) {
     el("figcaption", {}, `${label}: ${format(values[values.length - 1])} now, at most ${format(high)}`),
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "line wide", role: "img", "aria-label": label },
       svg("path", { d: known.map(([at, value], index) => `${index ? "L" : "M"}${x(at).toFixed(1)},${y(value).toFixed(1)}`).join(" "), class: "line" })),
-    // (Text in a drawing shrinks with it.)
+    // Outside of the drawing, because text in it would shrink.
     el("div", { class: "axis" }, [first, last].map((at) => el("time", { datetime: new Date(at).toISOString() }, `${time(at).slice(0, 16)}Z`))));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a page asks the driver for news: by short requests. A browser has six connections to a host for all of its tabs,
-// so a tab must not keep one.
+// A page polls the driver by short requests: a browser has six connections to a host for all of its tabs, so a tab must not
+// keep one open.
 "use strict";
 
 // A proxy may serve the dashboard under a prefix, so all addresses are relative to this one.
@@ -8,11 +8,11 @@ const ROOT = document.documentElement.dataset.root;
 const link = document.getElementById("link");
 const banner = document.getElementById("silence");
 
-// How often a page asks (milliseconds): while it is in view, in a hidden tab, and about a query that has ended.
+// Polling intervals (milliseconds): in view, in a hidden tab, and for an ended query.
 const ASK_EVERY = 1000, HIDDEN_EVERY = 15000, ENDED_EVERY = 10000;
-// After this time without an answer the page is out of date (milliseconds), and a request is given up.
+// Milliseconds without an answer until the page is outdated, and until a request is aborted.
 const PATIENCE = 10000, LONGEST = 30000;
-// The driver of a query that runs elsewhere writes once a minute into the checkpoint. What is older is out of date.
+// The driver of a query that runs elsewhere writes once a minute into the checkpoint. Older data is outdated.
 const WRITTEN_EVERY = 150000;
 
 const escaped = encodeURIComponent;
@@ -28,14 +28,14 @@ async function ask(path) {
   return answer.json();
 }
 
-// Asks for the data of a page again and again.
-//   path: returns the path to ask for.
-//   take: takes an answer; returns when to ask again (milliseconds), and when the data was written if the driver of the
-//     query did not answer by itself.
-//   quiet: is called when the page is out of date, and when it no longer is; with words for the title, or null.
+// Polls the data of a page.
+//   path: returns the path of the request.
+//   take: handles an answer; returns the pause until the next request (milliseconds), and when the data was written if it
+//     is not the driver's live data.
+//   quiet: is called when the page becomes outdated, with a text for the title, and with null when it is current again.
 function follow(path, take, quiet) {
   let timer = null, isAsking = false, title = null;
-  // When the driver was last heard of, when the first request since then began, and why it failed.
+  // Time of the driver's last answer, time of the first request after it, and the error of that request.
   let heard = Date.now(), written = null, asked = null, why = "";
 
   async function turn() {
@@ -68,20 +68,20 @@ function follow(path, take, quiet) {
     const isOld = isLost || (written !== null && now - of > WRITTEN_EVERY);
     banner.hidden = !isOld;
     document.body.classList.toggle("quiet", isOld);
-    const words = isOld ? `Not heard of for ${span(now - of)}` : null;
-    const text = isOld ? `${words}; what follows is of ${clock(of, now)}.${isLost ? ` ${why}` : ""}` : "";
+    const words = isOld ? `Driver silent for ${span(now - of)}` : null;
+    const text = isOld ? `${words}; the data below is from ${clock(of, now)}.${isLost ? ` ${why}` : ""}` : "";
     if (banner.textContent !== text) banner.textContent = text;
     if (words !== title) { title = words; quiet(words); }
   }
 
-  // Nothing is told while a tab is hidden for long, so it asks as soon as it is in view.
+  // A hidden tab rarely polls, so it polls as soon as it is in view.
   document.addEventListener("visibilitychange", () => { if (!document.hidden) turn(); });
   setInterval(look, 1000);
   turn();
 }
 
 function span(ms) {
-  // (A screen reader reads the words each time they change.)
+  // Coarse, because a screen reader reads each change aloud.
   if (ms < 60000) return "less than a minute";
   return ms < 7200000 ? `${Math.floor(ms / 60000)} min` : `${Math.floor(ms / 3600000)} hours`;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pages: the list of queries, and the page of a query, whose parts are drawn again when their data changes.
+// The pages: the list of queries, and the page of a query, whose parts are redrawn when their data changes.
 "use strict";
 
 const main = document.getElementById("main");
 const condition = document.getElementById("condition");
-// What the keyboard stops at.
+// Elements that take keyboard focus.
 const STOPS = "[tabindex], summary, a, input, select, button";
 
 const PARTS = [
@@ -22,7 +22,7 @@ const PARTS = [
   ["settings", "Settings and versions", settings, ["settings", "versions"]],
 ];
 
-// How often the list of queries is drawn (milliseconds).
+// Polling interval of the list of queries (milliseconds).
 const LIST_EVERY = 2000;
 
 async function start() {
@@ -39,7 +39,7 @@ async function start() {
     return;
   }
   if (!queries.some((each) => each.id === shown)) {
-    main.replaceChildren(el("p", { class: "bad" }, "There is no such query here. "), el("a", { href: ROOT }, "All queries"));
+    main.replaceChildren(el("p", { class: "bad" }, "The driver does not show this query. "), el("a", { href: ROOT }, "All queries"));
     noteDrawn();
     return;
   }
@@ -47,7 +47,7 @@ async function start() {
   show(shown);
 }
 
-// How often the page was drawn, for those who wait for it.
+// The number of times the page was drawn, for tests.
 function noteDrawn() {
   document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
 }
@@ -64,11 +64,11 @@ function list(queries) {
     ["Query", (each) => el("a", { href: `${ROOT}query/${escaped(each.id)}` }, each.name || each.id)],
     ["Status", (each) => [status(each.status), ...each.conditions.map((one) => el("span", { class: "bad" }, ` ${one.line}`))]],
     ["Epoch", (each) => number(each.epoch), "number"],
-    ["Took", (each) => duration(each.duration), "number"],
+    ["Duration", (each) => duration(each.duration), "number"],
     ["Rows", (each) => number(each.rows), "number"],
     ["Rows per second", (each) => number(each.rows_per_second), "number"],
-    ["Event time lags by", (each) => duration(each.lag), "number"],
-    ["Why it failed", (each) => (each.failure ? cut(each.failure.split("\n")[0], 120) : "")],
+    ["Event-time lag", (each) => duration(each.lag), "number"],
+    ["Failure", (each) => (each.failure ? cut(each.failure.split("\n")[0], 120) : "")],
   ]) || el("p", { class: "wait" }, "No query has been started yet."));
   noteDrawn();
 }
@@ -79,10 +79,10 @@ function connected(text, kind) {
 }
 
 function show(query) {
-  // `quiet` is not the driver's: it says that the rest is out of date.
+  // `quiet` is set by the page: the other fields are outdated.
   const view = { change: "", quiet: null }, texts = {};
   follow(() => `api/queries/${escaped(query)}?since=${escaped(view.change)}`, (fields) => {
-    // After the first time, only fields that have changed arrive; after a restart of the driver, all of them do.
+    // The first answer, and the first one after a restart of the driver, has all fields; others have only changed fields.
     const changed = new Set();
     for (const [name, value] of Object.entries(fields)) {
       const text = JSON.stringify(value);
@@ -108,7 +108,7 @@ function frame() {
 
 function draw(view, changed) {
   const name = view.name || view.id.slice(0, 8);
-  // (That the driver is gone is said above, as of now.)
+  // The banner already shows that the driver is gone.
   const present = view.conditions.filter((each) => each.name !== "driver gone");
   const line = present.map((each) => `${each.line}.`).join(" ");
   if (condition.textContent !== line) condition.textContent = line;
@@ -128,7 +128,7 @@ function draw(view, changed) {
   noteDrawn();
 }
 
-// Where a reader is in a part of the page: what is scrolled, unfolded and focused. Returns what brings that back.
+// Saves scroll positions, open details and focus in a part of the page. Returns a function that restores them.
 function placeIn(section) {
   const found = (selector) => [...section.querySelectorAll(selector)];
   const scrolled = found(".scroll").map((each) => each.scrollLeft);
@@ -153,25 +153,25 @@ function overview(view) {
   const newest = view.strip[view.strip.length - 1];
   const restarts = sumOf(view.run, "home_restarts"), fallbacks = sumOf(view.run, "fallbacks");
   const notes = [...view.missing];
-  if (!view.is_live) notes.unshift(`This was written ${time(view.at)}; the driver does not tell it live.`);
+  if (!view.is_live) notes.unshift(`Data of ${time(view.at)}, not live: read from the checkpoint or a bundle.`);
   return [
     el("h1", {}, view.name || `Query ${view.id.slice(0, 8)}`),
-    el("p", { class: "muted path" }, view.checkpoint || "no checkpoint location of its own"),
+    el("p", { class: "muted path" }, view.checkpoint || "temporary checkpoint"),
     ...notes.map((each) => el("p", { class: "note" }, each)),
     el("dl", { class: "facts" },
       fact("Status", view.quiet === null ? status(view.status) : el("span", { class: "bad" }, `${view.quiet}; was ${view.status}`)),
       fact("Since", time(view.run.began)),
       fact("Epoch", newest ? number(newest.number) : "none yet"),
-      fact("It took", newest ? duration(newest.duration) : "–"),
+      fact("Duration", newest ? duration(newest.duration) : "–"),
       fact("Rows per second", number(view.rows_per_second)),
-      fact("Event time lags by", duration(view.lag)),
+      fact("Event-time lag", duration(view.lag)),
       view.settings.parallelism ? fact("State partitions", number(Number(view.settings.parallelism))) : null,
       fact("Epochs of this run", number(sumOf(view.run, "epochs"))),
-      fact("Tasks repeated", number(sumOf(view.run, "repeated"))),
-      restarts ? fact("Homes started again", number(restarts)) : null,
-      fallbacks ? fact("Tasks in Python workers, without a home", number(fallbacks)) : null),
+      fact("Repeated tasks", number(sumOf(view.run, "repeated"))),
+      restarts ? fact("Restarted homes", number(restarts)) : null,
+      fallbacks ? fact("Tasks without a home", number(fallbacks)) : null),
     view.stages && view.stages.length ? table(view.stages, [
-      ["Running stage", (each) => `${each.number}`], ["Operators", (each) => operatorsOf(view, each.level)], ["On", (each) => (each.hosts ?? []).join(", ")],
+      ["Running stage", (each) => `${each.number}`], ["Operators", (each) => operatorsOf(view, each.level)], ["Hosts", (each) => (each.hosts ?? []).join(", ")],
       ["Tasks", (each) => number(each.tasks), "number"],
       ["Running", (each) => number(each.active), "number"], ["Done", (each) => number(each.completed), "number"],
       ["Failed", (each) => number(each.failed), "number"],
@@ -184,7 +184,7 @@ function sumOf(run, name) {
   return (run.moments ?? []).reduce((sum, each) => sum + (each[name] ?? 0), 0);
 }
 
-// The operators of a level, which run in one stage.
+// The operators of a level; a level runs as one stage.
 function operatorsOf(view, level) {
   if (level === undefined || !view.plan) return "";
   return view.plan.vertices.filter((each) => each.level === level).map((each) => nameOf(view, each.program, each.number)).join(", ");
@@ -203,7 +203,7 @@ function failures(view) {
       each.host ? fact("Host", each.host) : null),
     each.record != null ? el("p", {}, "Record: ", el("code", {}, each.record)) : null,
     el("pre", {}, each.message),
-    each.uid != null && each.epoch != null && view.checkpoint ? el("p", {}, "To run the task again on your desk: ",
+    each.uid != null && each.epoch != null && view.checkpoint ? el("p", {}, "To run the task again on your machine: ",
       el("code", {}, `pillarbox record ${view.checkpoint} failed --program main.py`), ", then ",
       el("code", {}, "pillarbox replay failed --pdb"), ".") : null));
 }
@@ -213,14 +213,14 @@ function doctor(view) {
 }
 
 function plan(view) {
-  if (!view.plan) return el("p", { class: "note" }, "The plan is not known: the query was not started by pillarbox.start().");
+  if (!view.plan) return el("p", { class: "note" }, "The plan is unknown: the query was not started by pillarbox.start().");
   return [
     drawPlan(view.plan),
     el("p", { class: "legend" }, key("heat", "red: share of the epoch in which the level ran"), key("busy", "busy"), key("back", "back-pressured"), key("state", "state"), key("idle", "idle")),
-    el("details", {}, el("summary", {}, "What back-pressured means here"),
-      el("p", {}, "The task has output that Spark’s JVM does not take yet: the sink is slow, or the shuffle is. In Flink a task is back-pressured "
-        + "while the next task has no buffer for it. Here the levels of an epoch run one after the other, so a slow next operator never shows as "
-        + "back pressure of the one before: it shows as a long level.")),
+    el("details", {}, el("summary", {}, "The meaning of back-pressured"),
+      el("p", {}, "The task waits until Spark’s JVM accepts its output: the sink or the shuffle is slow. In Flink, a task is back-pressured "
+        + "while the next task has no free buffer. Here the levels of an epoch run one after the other, so a slow operator never shows as "
+        + "back pressure of its predecessor, but as a long level.")),
   ];
 }
 
@@ -235,10 +235,10 @@ function epochs(view) {
     drawStrip(view.strip),
     shown ? el("h3", {}, `Epoch ${number(shown.number)}: ${duration(shown.duration)}, ${number(shown.rows)} rows`) : null,
     shown ? drawGantt(shown, view.plan) : null,
-    shown ? el("p", { class: "legend" }, key("spark", "Spark’s parts"), key("busy", "tasks"), key("back", "their back-pressured part"), key("bad-bar", "repeated by Spark")) : null,
+    shown ? el("p", { class: "legend" }, key("spark", "Spark’s phases"), key("busy", "tasks"), key("back", "back-pressured"), key("bad-bar", "repeated by Spark")) : null,
     shown && shown.sources ? table(shown.sources, [
       ["Source", (each) => cut(each.description, 60)], ["Rows", (each) => number(each.rows), "number"],
-      ["Read up to", (each) => offsets(each.end)], ["Newest", (each) => offsets(each.latest)],
+      ["End offset", (each) => offsets(each.end)], ["Newest offset", (each) => offsets(each.latest)],
     ]) : null,
   ];
 }
@@ -259,7 +259,7 @@ function watermarks(view) {
     ["Watermark", (each) => (each.watermark === null ? "none yet" : time(each.watermark))],
     ["Lowest in subtask", (each) => number(each.subtask), "number"],
     ["Newest record of the holding input", (each) => time(each.latest)],
-    ["Why it is there", (each) => each.message],
+    ["Reason", (each) => each.message],
   ]);
 }
 
@@ -269,7 +269,7 @@ function skew(view) {
     ["Operator", (each) => nameOf(view, each.program, each.vertex)],
     ["Tasks", (each) => number(each.tasks), "number"],
     ["Busiest subtask", (each) => number(each.busiest), "number"],
-    ["Busy, compared with the mean", (each) => `${each.factor.toFixed(1)}×`, "number"],
+    ["Busy time / mean", (each) => `${each.factor.toFixed(1)}×`, "number"],
     ["Heavy keys (estimated)", (each) => (each.heavy
       ? each.heavy.map((one) => `${one.key}: ${percent(one.share)} ± ${percent(one.error)} in subtask ${one.subtask}`).join("; ") : "none")],
   ]);
@@ -284,14 +284,14 @@ function calls(view) {
       ["Timed out", (each) => number(each.timed_out), "number"], ["From cache", (each) => number(each.cache_hits), "number"],
       ["p50", (each) => duration((each.latency_p50_us || 0) / 1000), "number"], ["p99", (each) => duration((each.latency_p99_us || 0) / 1000), "number"],
       ["Waited for a rate limit", (each) => duration(each.rate_limited_ms || 0), "number"],
-    ], "Of the newest epoch with calls"),
+    ], "Newest epoch with calls"),
     table(counters, [["Counter", ([name]) => name], ["In the last epochs", ([, count]) => number(count), "number"]]),
   ];
 }
 
 function state(view) {
   const moments = view.run.moments ?? [];
-  const perDay = (each) => (each.per_day === null ? "not known yet" : `${each.per_day < 0 ? "" : "+"}${bytes(each.per_day)} a day`);
+  const perDay = (each) => (each.per_day === null ? "unknown" : `${each.per_day < 0 ? "" : "+"}${bytes(each.per_day)} a day`);
   const memory = view.memory;
   const sizes = Object.entries(view.state_sizes).flatMap(([uid, states]) => Object.entries(states).map(([name, size]) => ({ uid, name, size })));
   const total = (each) => Object.values(each.state_bytes ?? {}).reduce((sum, size) => sum + size, 0);
@@ -300,21 +300,21 @@ function state(view) {
       ["Operator", (each) => each.uid], ["State", (each) => bytes(each.bytes), "number"], ["Keys", (each) => number(each.keys), "number"], ["Growth", perDay, "number"],
     ]),
     table(sizes, [["Operator", (each) => each.uid], ["State", (each) => each.name], ["About", (each) => bytes(each.size), "number"]]),
-    view.growth.length && view.checkpoint && !sizes.length ? el("p", { class: "muted" }, "A task knows the size of a key’s state as a whole. For the size by the name of the state, run ",
+    view.growth.length && view.checkpoint && !sizes.length ? el("p", { class: "muted" }, "Tasks report the size of all their states together. For the size of each state, run ",
       el("code", {}, `pillarbox inspect ${view.checkpoint}`), ".") : null,
-    el("p", {}, `The fullest worker process has ${bytes(memory.bytes)}${memory.limit ? ` of ${bytes(memory.limit)}` : ""}; `,
-      memory.full_at ? `memory runs out on ${time(memory.full_at).slice(0, 16)} if it keeps growing at this rate.` : `${memory.message}.`),
+    el("p", {}, `The largest worker process uses ${bytes(memory.bytes)}${memory.limit ? ` of ${bytes(memory.limit)}` : ""}; `,
+      memory.full_at ? `memory runs out on ${time(memory.full_at).slice(0, 16)} at the current rate of growth.` : `${memory.message}.`),
     table(view.executors, [
       ["Executor", (each) => (each.executor === null ? each.host : `${each.host}, process ${each.executor}`)],
       ["Heap", (each) => bytes(each.heap), "number"],
-      ["Needs besides", (each) => bytes(each.needed), "number"], ["By the formula", (each) => bytes(each.computed), "number"],
+      ["Needs beyond the heap", (each) => bytes(each.needed), "number"], ["Formula", (each) => bytes(each.computed), "number"],
       ["Homes, measured", (each) => bytes(each.home_bytes), "number"], ["Container", (each) => bytes(each.limit), "number"],
     ], "Memory of executors"),
     el("div", { class: "lines" },
       drawLine(moments.map((each) => [each.at, total(each)]), "State", bytes),
-      drawLine(moments.map((each) => [each.at, each.process_bytes]), "Memory of the fullest process", bytes),
-      drawLine(moments.map((each) => [each.at, each.lag]), "Event time lags by", duration),
-      drawLine(moments.map((each) => [each.at, each.longest]), "The longest epoch took", duration)),
+      drawLine(moments.map((each) => [each.at, each.process_bytes]), "Memory of the largest process", bytes),
+      drawLine(moments.map((each) => [each.at, each.lag]), "Event-time lag", duration),
+      drawLine(moments.map((each) => [each.at, each.longest]), "Longest epoch", duration)),
   ];
 }
 
@@ -325,14 +325,14 @@ function keyForm(view) {
   const operator = el("select", { name: "uid", id: "key-uid" }, keyed.map((uid) => el("option", { value: uid }, uid)));
   const input = el("input", { name: "key", id: "key-text", required: true, autocomplete: "off", placeholder: "ann, 42, or [\"ann\", 42]" });
   const form = el("form", {},
-    el("label", { for: "key-uid" }, "Operator"), operator, el("label", { for: "key-text" }, "Key"), input, el("button", { type: "submit" }, "Look"),
-    el("p", { class: "muted" }, "Text, a number, or JSON for several columns. Spark runs one job, which reads the state of the key’s subtask as of the last committed epochs, one such job at a time."));
+    el("label", { for: "key-uid" }, "Operator"), operator, el("label", { for: "key-text" }, "Key"), input, el("button", { type: "submit" }, "Show"),
+    el("p", { class: "muted" }, "Text, a number, or JSON for several columns. A Spark job reads the state of the key’s subtask in the last committed epochs. These jobs run one at a time."));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    answer.replaceChildren(el("p", { class: "wait" }, "Spark reads the state of that subtask."));
+    answer.replaceChildren(el("p", { class: "wait" }, "Reading the state of the subtask …"));
     const asked = new URLSearchParams({ uid: operator.value, key: input.value });
     try {
-      // Spark's job may take long, so this request has no limit.
+      // No time limit, because Spark's job may take long.
       const response = await fetch(`${ROOT}api/queries/${escaped(view.id)}/key?${asked}`);
       const found = await response.json();
       answer.replaceChildren(...(response.ok ? life(found).flat().filter((each) => each) : [el("p", { class: "bad" }, found.error)]));
@@ -348,9 +348,9 @@ function life(found) {
     el("h3", {}, "Key ", el("code", {}, found.key), ` in subtask ${found.subtask}, at epoch ${number(found.epoch)}`),
     ...found.messages.map((each) => el("p", {}, each)),
     table(found.state, [["State", (each) => each.name], ["Value", (each) => el("code", {}, each.value)], ["Changed in epoch", (each) => (each.changed === null ? "earlier" : number(each.changed)), "number"]]),
-    table(found.timers, [["Timer", (each) => each.domain], ["At", (each) => time(each.at)], ["It waits for", (each) => each.waits]]),
-    table(found.calls, [["Pending call of", (each) => each.uid], ["Record", (each) => el("code", {}, each.record)], ["Asked", (each) => (each.asked === null ? "not yet" : time(each.asked))]]),
-    el("p", { class: "muted" }, `It took ${duration(found.took_ms)} and read epochs ${found.epochs.map(number).join(", ")}.`),
+    table(found.timers, [["Timer", (each) => each.domain], ["At", (each) => time(each.at)], ["Waits for", (each) => each.waits]]),
+    table(found.calls, [["Pending call of", (each) => each.uid], ["Record", (each) => el("code", {}, each.record)], ["Requested", (each) => (each.asked === null ? "not yet" : time(each.asked))]]),
+    el("p", { class: "muted" }, `Read epochs ${found.epochs.map(number).join(", ")} in ${duration(found.took_ms)}.`),
   ];
 }
 
@@ -359,7 +359,7 @@ function history(view) {
   return table(runs, [
     ["Began", (each) => time(each.began)], ["Ended", (each) => (each.ended ? time(each.ended) : "")], ["Status", (each) => status(each.status ?? "running")],
     ["Epochs", (each) => number(sumOf(each, "epochs")), "number"], ["Rows", (each) => number(sumOf(each, "rows")), "number"],
-    ["Tasks repeated", (each) => number(sumOf(each, "repeated")), "number"],
+    ["Repeated tasks", (each) => number(sumOf(each, "repeated")), "number"],
     ["Spark, pillarbox", (each) => `${each.versions?.spark ?? "?"}, ${each.versions?.pillarbox ?? "?"}`],
     ["Failure", (each) => each.failures?.[0].message ?? ""],
   ]);
@@ -370,7 +370,7 @@ function settings(view) {
   return el("details", {}, el("summary", {}, `${rows.length} entries`), table(rows, [["Name", ([name]) => name], ["Value", ([, value]) => value]]));
 }
 
-// A driver that restarts answers some time later.
+// Retry: a restarting driver answers after a while.
 function begin() {
   start().catch((error) => {
     main.replaceChildren(el("p", { class: "bad" }, error.message));

@@ -57,7 +57,7 @@ class AsyncCache:
                 Keying(self.key, "AsyncCache")
             except ProgramError:
                 raise ProgramError(
-                    f"AsyncCache: key is a function of the record, or column names, not {shorten(self.key)}"
+                    f"AsyncCache: key must be a function of the record, or column names, not {shorten(self.key)}"
                 ) from None
 
 
@@ -124,8 +124,8 @@ class ResultCache:
         except TypeError as error:
             (plain,) = self._plain_keys_of(Records([value]))
             raise OperatorError(
-                f"operator {self._operator!r}: the record {shorten(value)} has the cache key {shorten(plain)}, which"
-                " cannot be hashed: give AsyncCache a key"
+                f"operator {self._operator!r}: the record {shorten(value)} has the cache key {shorten(plain)},"
+                " which is not hashable: pass a key to AsyncCache"
             ) from error
         return None if results is None else self.copies(results)
 

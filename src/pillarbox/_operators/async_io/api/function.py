@@ -37,7 +37,7 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
         Raises:
             TimeoutError: by default.
         """
-        raise TimeoutError(f"no answer in time for {shorten(value)}")
+        raise TimeoutError(f"no answer within the timeout for {shorten(value)}")
 
 
 class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
@@ -68,7 +68,7 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
         Raises:
             TimeoutError: by default.
         """
-        raise TimeoutError(f"no answer in time for a batch of {len(values)} records")
+        raise TimeoutError(f"no answer within the timeout for a batch of {len(values)} records")
 
 
 class CombiningFunction(Function, ABC):

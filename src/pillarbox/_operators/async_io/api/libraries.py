@@ -18,6 +18,6 @@ def import_library(name: str, option: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigurationError(
-            f"{option} of async I/O needs {name}, which cannot be imported in the worker ({error}): pip install {name}"
-            " where Spark's Python workers run"
+            f"{option} of async I/O needs {name}, which the worker cannot import ({error}): run pip install"
+            f" {name} for Spark's Python workers"
         ) from error

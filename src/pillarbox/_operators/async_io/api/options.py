@@ -108,7 +108,7 @@ class AsyncOptions:
         if self.batch_size is not None and not is_count(self.batch_size):
             self._refuse("batch_size", "a whole number of at least 1")
         if self.batch_timeout is not None and self.batch_size is None:
-            self._refuse("batch_timeout", "for the batch form, which needs a batch_size")
+            self._refuse("batch_timeout", "None without a batch_size")
         for name in ("rate_limit", "job_rate_limit"):
             rate = getattr(self, name)
             if rate is None:
@@ -126,7 +126,7 @@ class AsyncOptions:
         if self.cache is not None and not isinstance(self.cache, AsyncCache):
             self._refuse("cache", "an AsyncCache")
         if self.cache is not None and self.batch_size is not None:
-            self._refuse("cache", "for single requests: the batch form asks about all of a batch")
+            self._refuse("cache", "None with a batch_size, because a cache needs single requests")
         if self.on_failure not in ("fail", "drop") and not isinstance(self.on_failure, (OutputTag, AsyncFallback)):
             self._refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
         if self.on_barrier not in ("drain", "carry"):
@@ -174,4 +174,4 @@ class AsyncOptions:
         return None if duration is None else positive_millis(duration, f"{self.method}(): {name}")
 
     def _refuse(self, name: str, expected: str) -> None:
-        raise ProgramError(f"{self.method}(): {name} is {expected}, not {shorten(getattr(self, name))}")
+        raise ProgramError(f"{self.method}(): {name} must be {expected}, not {shorten(getattr(self, name))}")

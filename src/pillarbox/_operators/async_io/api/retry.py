@@ -98,7 +98,7 @@ class AsyncRetryStrategy(ABC, Generic[In]):
             exception_predicate: returns whether to retry after an exception; or exception types; None: never.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
-            raise ProgramError(f"a retry strategy's multiplier is a number above 0, not {shorten(multiplier)}")
+            raise ProgramError(f"a retry strategy's multiplier must be a number above 0, not {shorten(multiplier)}")
         check_count(max_attempts, "a retry strategy's max_attempts", "a whole number of at least 1")
         return _Backoff(
             max_attempts,
@@ -154,7 +154,7 @@ class _OfTypes:
         for kind in types if isinstance(types, tuple) else (types,):
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise ProgramError(
-                    f"a retry strategy's exception_predicate names {shorten(kind)}, which is no exception"
+                    f"a retry strategy's exception_predicate contains {shorten(kind)}, which is not an exception class"
                 )
         self._types = types
 
@@ -172,8 +172,8 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
         return retry
     if not is_count(retry, 0):
         raise ProgramError(
-            f"retry is an AsyncRetryStrategy, or the number of further attempts, not {shorten(retry)}: for example"
-            " AsyncRetryStrategy.fixed_delay(3, '100 ms')"
+            "retry must be an AsyncRetryStrategy, such as AsyncRetryStrategy.fixed_delay(3, '100 ms'), or the"
+            f" number of further attempts, not {shorten(retry)}"
         )
     return AsyncRetryStrategy.exponential_backoff(retry, 100, Duration.of_seconds(10)) if retry else None
 
@@ -209,5 +209,5 @@ def _waits(delay: Any) -> int:
 
 def _checked(predicate: Callable[[Any], bool] | None, what: str) -> Callable[[Any], bool] | None:
     if predicate is not None and not callable(predicate):
-        raise ProgramError(f"a retry strategy's {what} is a function, not {shorten(predicate)}")
+        raise ProgramError(f"a retry strategy's {what} must be a function, not {shorten(predicate)}")
     return predicate

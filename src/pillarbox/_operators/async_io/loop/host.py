@@ -204,7 +204,8 @@ class _Loop:
 
     def _warn(self, seconds: float) -> None:
         _log.warning(
-            "the event loop was blocked for %.1f s, in which no request could proceed; if a coroutine did it: %s %s",
+            "the event loop was blocked for %.1f s, during which no request could proceed. If a coroutine"
+            " blocked it: %s %s",
             seconds,
             _BLOCKING,
             place_of_task(self._operator),
@@ -270,6 +271,6 @@ class _AsyncRuntimeContext(RuntimeContext):
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(
-            f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but it runs outside the"
-            " mailbox thread, to which state belongs: use process(...) before or after it"
+            f"operator {self._context.name!r} uses the keyed state {descriptor.name!r} outside of the mailbox"
+            " thread, which owns state: use process(...) before or after it"
         )

@@ -136,8 +136,7 @@ def check_assigner(assigner: WindowAssigner) -> None:
     kind: Any = assigner.window_type
     if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "max_timestamp")):
         raise ProgramError(
-            f"{assigner!r}: window_type is the class of its windows, a NamedTuple with a method max_timestamp(), not"
-            f" {shorten(kind)}"
+            f"{assigner!r}: window_type must be a NamedTuple class with a method max_timestamp(), not {shorten(kind)}"
         )
 
 
@@ -157,13 +156,13 @@ def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
     def checked(element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> list[Any]:
         windows = assign(element, timestamp, context)
         if isinstance(windows, kind) or not isinstance(windows, Iterable):
-            raise TypeError(f"{assigner!r}.assign_windows() returned {shorten(windows)}: it returns a list of windows")
+            raise TypeError(f"{assigner!r}.assign_windows() returned {shorten(windows)}: return a list of windows")
         assigned = list(windows)
         for window in assigned:
             if not isinstance(window, kind):
                 raise TypeError(
-                    f"{assigner!r}.assign_windows() returned {shorten(window)} as a window: by its window_type, its"
-                    f" windows are of the class {kind.__name__}"
+                    f"{assigner!r}.assign_windows() returned {shorten(window)} as a window: its window_type is"
+                    f" {kind.__name__}"
                 )
         return assigned
 
@@ -183,12 +182,12 @@ class EventTimeAssigner(TimedAssigner):
         if timestamp is None:
             raise ProgramError(
                 f"{type(self).__name__} got an element without a timestamp: put"
-                " assign_timestamps_and_watermarks(...) before the window, or use windows of processing time"
+                " assign_timestamps_and_watermarks(...) before the window, or use processing-time windows"
             )
         if timestamp >= MAX_WATERMARK:
             raise ProgramError(
-                f"{type(self).__name__} got an element with the timestamp 2**63 - 1, which is that of results of count"
-                " windows and global windows: put assign_timestamps_and_watermarks(...) between these windows"
+                f"{type(self).__name__} got an element with the timestamp 2**63 - 1, as count windows and global"
+                " windows emit: put assign_timestamps_and_watermarks(...) between these windows"
             )
         return timestamp
 

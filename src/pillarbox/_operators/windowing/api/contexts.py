@@ -42,7 +42,7 @@ class _States(KeyedStateStore):
 
     def get_state(self, descriptor: Any, /) -> Any:
         if not isinstance(descriptor, StateDescriptor):
-            raise ProgramError(f"a state is asked for by its descriptor, not by {shorten(descriptor)}")
+            raise ProgramError(f"get state by its descriptor, not by {shorten(descriptor)}")
         state = self._states.get((descriptor.name, descriptor.kind))
         if state is None:
             scoped = _scoped(descriptor, self._scope)
@@ -150,11 +150,11 @@ class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction
     def window_state(self) -> KeyedStateStore:
         if self._window_state is None:
             raise ProgramError(
-                "window_state() is asked for, but the windows may merge, so nothing belongs to one of them: use"
-                " global_state(), or keep it in the elements"
+                "window_state() is not available for merging windows: use global_state(), or store the value in"
+                " the elements"
             )
         if self._window is None:
-            raise ProgramError("window_state() is asked for where there is no window: use it while a window fires")
+            raise ProgramError("window_state() is only available while a window fires")
         self._backend.set_current_namespace(tuple(self._window))
         return self._window_state
 

@@ -153,7 +153,7 @@ class DeltaEvictor(_OneSided):
         if not callable(delta_function):
             raise ProgramError(f"DeltaEvictor.of() takes a function of two elements, not {shorten(delta_function)}")
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or threshold != threshold:
-            raise ProgramError(f"DeltaEvictor.of(): the threshold is a number, not {shorten(threshold)}")
+            raise ProgramError(f"DeltaEvictor.of(): the threshold must be a number, not {shorten(threshold)}")
         self.threshold = threshold
         self.delta_function = delta_function
 

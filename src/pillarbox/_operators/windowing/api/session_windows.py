@@ -54,7 +54,7 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
         if end > MAX_WATERMARK:
             raise ValueError(
                 f"its session would end at {end}, beyond 2**63 - 1: its timestamp is {time}, and timestamps are"
-                " milliseconds since 1970: leave such records out"
+                " milliseconds since 1970: filter such records"
             )
         return [TimeWindow(time, end)]
 

@@ -53,7 +53,7 @@ class Days:
             self._zone = ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
             raise ProgramError(
-                f"{asked_by}: time_zone is the name of a time zone, such as 'Europe/Berlin', not {shorten(zone)}"
+                f"{asked_by}: time_zone must be the name of a time zone, such as 'Europe/Berlin', not {shorten(zone)}"
             ) from None
         self.zone = zone
         self.offset = offset
@@ -78,8 +78,8 @@ class Days:
                 day += 1
         except (ValueError, OverflowError, OSError):
             raise ProgramError(
-                f"{time} (epoch ms) is in no year from 1 to 9999, so it has no day in {self.zone}: are these"
-                " milliseconds?"
+                f"{time} (epoch ms) is outside of the years 1 to 9999, so it has no day in {self.zone}: is the"
+                " timestamp in milliseconds?"
             ) from None
         return day - (day - _EPOCH_DAY) % (step // _DAY)
 
@@ -128,8 +128,8 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
     for name, length in lengths.items():
         if length % _DAY:
             raise ProgramError(
-                f"{asked_by}: with a time_zone the {name} is a number of whole days, not {length} ms: hours are as long"
-                " everywhere, so windows of less than a day need an offset at most"
+                f"{asked_by}: with a time_zone, the {name} must be a number of whole days, not {length} ms. Hours"
+                " have the same length everywhere, so windows below a day need only an offset"
             )
     return Days(time_zone, offset, asked_by)
 
@@ -142,5 +142,5 @@ def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:
     """
     millis = to_millis(offset, f"{asked_by}: the offset", allow_negative=True)
     if abs(millis) >= step:
-        raise ProgramError(f"{asked_by}: the offset has to be smaller than {step} ms, not {shorten(offset)}")
+        raise ProgramError(f"{asked_by}: the offset must be smaller than {step} ms, not {shorten(offset)}")
     return millis

@@ -68,7 +68,7 @@ class TimeWindow(NamedTuple):
         for argument in (timestamp, offset, window_size):
             check_kind(argument, int, "get_window_start_with_offset(): each argument", "a number of milliseconds")
         if window_size < 1:
-            raise ProgramError(f"get_window_start_with_offset(): the size is from 1 ms, not {window_size}")
+            raise ProgramError(f"get_window_start_with_offset(): the size must be at least 1 ms, not {window_size}")
         return timestamp - (timestamp - offset) % window_size
 
     def __reduce__(self) -> Any:

@@ -91,7 +91,7 @@ class _SharedAccount:
                 self._write(booking.estimates[0])
             if isinstance(outcome, Later):
                 if outcome.why and not self._is_held:
-                    _log.warning("budget %r: %s, and requests wait", self.account.limits.name, outcome.why)
+                    _log.warning("budget %r: %s; requests wait", self.account.limits.name, outcome.why)
                 self._is_held = bool(outcome.why)
                 self._timer = asyncio.get_running_loop().call_later(max(0.001, outcome.at - now), self.serve)
                 return
@@ -133,7 +133,7 @@ class _SharedAccount:
             error = done.exception()
             if error is not None:
                 _log.error(
-                    "budget %r: its charge cannot be written into a checkpoint, and requests wait: %s",
+                    "budget %r: its charge cannot be written to a checkpoint, so requests wait: %s",
                     *(name, describe(error)),
                 )
                 asyncio.get_running_loop().call_later(1.0, self.serve)
@@ -264,7 +264,7 @@ class BudgetServer:
         except (OSError, EOFError, ForgedError, asyncio.TimeoutError):
             pass  # the process has ended, or is not an executor
         except Exception:
-            _log.exception("the ledger of budgets drops a connection")
+            _log.exception("the budgets' ledger drops a connection")
         finally:
             writer.close()
             for shared, connection in used.items():
@@ -287,8 +287,8 @@ def server_of(spark: SparkSession) -> BudgetServer:
                 _servers[host] = BudgetServer(host, address, int(port))
             except (OSError, ValueError) as error:
                 raise ConfigurationError(
-                    f"the driver cannot listen for its budgets at {address}, port {port}: {describe(error)}: set"
-                    f" {PORT} to a free port, and spark.driver.bindAddress to an address of this machine"
+                    f"the driver cannot listen for its budgets at {address}, port {port}: {describe(error)}: set {PORT}"
+                    " to a free port, and spark.driver.bindAddress to an address of this machine"
                 ) from None
         return _servers[host]
 
@@ -314,7 +314,7 @@ def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
     for limits in budgets:
         if limits.ceiling is not None:
             raise ConfigurationError(
-                f"budget {limits.name!r} has a ceiling, which the driver keeps, and tasks do not reach the client of a"
-                " Spark Connect session: start the query in a classic session, or leave the ceiling out"
+                f"budget {limits.name!r} has a ceiling, which only the driver can enforce, and tasks cannot reach"
+                " the client of a Spark Connect session: start the query in a classic session, or drop the ceiling"
             )
     return None

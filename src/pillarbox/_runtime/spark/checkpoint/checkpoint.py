@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
+# A field of the commit log.
+_NEXT_WATERMARK = "nextBatchWatermarkMs"
+
 
 class Checkpoint:
     """A checkpoint location: its epochs, its programs, and the layouts of their subtasks.
@@ -279,7 +282,7 @@ class Checkpoint:
         if interrupted not in (None, target):
             raise CheckpointMismatchError(
                 f"checkpoint {self}: a change of its parallelism from {self.parallelism} to {interrupted} was"
-                f" interrupted: complete it first, with 'pillarbox rescale {self} --parallelism {interrupted}'"
+                f" interrupted: complete it with 'pillarbox rescale {self} --parallelism {interrupted}'"
             )
 
     def check_state_format(self) -> None:
@@ -290,9 +293,10 @@ class Checkpoint:
         """
         if self.state_format != "1":
             raise CheckpointMismatchError(
-                f"checkpoint {self} has state files of format {self.state_format}, in which Spark may commit the state"
-                " of one attempt of a task and the output of another one: write a savepoint of it, with 'pillarbox"
-                f" savepoint {self} DIRECTORY', and start a new checkpoint from that, with env.from_savepoint()"
+                f"checkpoint {self} has state files of format {self.state_format}, in which Spark may commit the"
+                " state of one attempt of a task with the output of another attempt: write a savepoint with"
+                f" 'pillarbox savepoint {self} DIRECTORY', and start a new checkpoint from it with"
+                " env.from_savepoint()"
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
@@ -312,14 +316,15 @@ class Checkpoint:
         assert requested is not None
         if most is not None and requested > most:
             _log.warning(
-                "checkpoint %s: its first start fixed the max parallelism at %d, so the query cannot have parallelism"
-                " %d, and runs with %d: more than %d takes a savepoint, and a start from it on a new checkpoint",
+                "checkpoint %s: its first start fixed the max parallelism at %d, so the query cannot have"
+                " parallelism %d, and runs with %d. For more than %d, write a savepoint and start from it on a new"
+                " checkpoint",
                 *(self, most, requested, present, most),
             )
         else:
             _log.warning(
-                "checkpoint %s: the query runs with parallelism %d, as the checkpoint does, and not with %d: to change"
-                " that, stop it, and run 'pillarbox rescale %s --parallelism %d', or call env.set_auto_rescale(True)",
+                "checkpoint %s: the query runs with the checkpoint's parallelism %d, not with %d. To change it,"
+                " stop the query and run 'pillarbox rescale %s --parallelism %d', or call env.set_auto_rescale(True)",
                 *(self, present, requested, self, requested),
             )
 
@@ -342,7 +347,7 @@ class Checkpoint:
         """
         if self.query_id is None:
             raise CheckpointMismatchError(
-                f"{self} is no checkpoint of a query: give the checkpointLocation of {expected}"
+                f"{self} is not a checkpoint of a query: pass the checkpointLocation of {expected}"
             )
         return self.query_id
 
@@ -387,6 +392,11 @@ class Checkpoint:
     def epochs_begun(self) -> list[int]:
         """The numbers of the micro-batches in the offset log."""
         return self._numbers("offsets")
+
+    def watermark(self, epoch: int) -> int:
+        """Spark's watermark after a committed epoch (epoch milliseconds), or 0."""
+        lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
+        return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 
     @cached_property
     def state_format(self) -> str:

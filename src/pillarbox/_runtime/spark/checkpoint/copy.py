@@ -85,7 +85,7 @@ class CheckpointCopy:
             if limit is not None and size > limit:
                 raise ConfigurationError(
                     f"checkpoint {self._checkpoint}: its state files have {size:,} bytes, and a recording copies at"
-                    f" most {limit:,}: raise the limit, as in record(..., limit={size}) or 'pillarbox record --limit"
+                    f" most {limit:,}: raise the limit with record(..., limit={size}) or 'pillarbox record --limit"
                     f" {size}'"
                 )
             self._copy(state)
@@ -99,7 +99,7 @@ class CheckpointCopy:
             if _GONE.search(text):
                 raise removed(self._checkpoint, self._epoch) from None
             raise ConfigurationError(
-                f"checkpoint {self._checkpoint}: it cannot be copied to {self.path}: {text.splitlines()[0]}"
+                f"checkpoint {self._checkpoint} cannot be copied to {self.path}: {text.splitlines()[0]}"
             ) from None
 
     def _copy_logs(self) -> None:

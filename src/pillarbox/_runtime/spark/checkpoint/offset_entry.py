@@ -42,6 +42,12 @@ class OffsetEntry:
         timestamp = self.facts.get(_TIME)
         return timestamp if isinstance(timestamp, int) else None
 
+    @property
+    def watermark(self) -> int:
+        """Spark's watermark in the epoch (epoch milliseconds), or 0."""
+        watermark = self.facts.get("batchWatermarkMs")
+        return watermark if isinstance(watermark, int) else 0
+
     def at(self, time: int) -> OffsetEntry:
         """Return an entry with the same input and another time (epoch milliseconds)."""
         facts = json.dumps({**self.facts, _TIME: time}, separators=(",", ":"))
@@ -59,7 +65,7 @@ class OffsetEntry:
         """
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
-                f"Spark's offset log is of version {shorten(self.version)}; this version of pillarbox knows"
+                f"Spark's offset log has version {shorten(self.version)}, and this version of pillarbox reads"
                 f" {' and '.join(_VERSIONS)}: update pillarbox"
             )
         texts = self.lines[_FIRST:]

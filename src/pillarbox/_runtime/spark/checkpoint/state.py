@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.session.directories import is_readable_by_spark
 from pillarbox._runtime.spark.session.folders import is_savepoint
-from pillarbox._runtime.spark.session.places import state_is_found
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._runtime.spark.session.session_settings import state_settings
 from pillarbox._state.chunks.head import META, LogHead
@@ -68,7 +68,7 @@ class CheckpointState:
         self.is_copy: bool = copy is not None
         self._location = copy or str(self.checkpoint)
         if epoch is not None and not is_count(epoch, 0):
-            raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
+            raise ProgramError(f"an epoch must be the number of a micro-batch, from 0, not {shorten(epoch)}")
         last = self.checkpoint.last_committed
         if last < 0:
             if is_savepoint(spark, checkpoint):
@@ -77,18 +77,19 @@ class CheckpointState:
                     " env.from_savepoint(...), at any parallelism"
                 )
             raise CheckpointMismatchError(
-                f"{checkpoint} is no checkpoint of a query, or none of its epochs was committed: give the"
+                f"{checkpoint} is not a checkpoint of a query, or has no committed epoch: pass the"
                 " checkpointLocation of a query that has run"
             )
-        if not state_is_found(checkpoint):
+        if not is_readable_by_spark(checkpoint):
             raise CheckpointMismatchError(
-                f'checkpoint {checkpoint}: its path has a space, or one of "#%<>?[\\]^`{{|}}, and Spark, whose queries'
-                " take any path, looks for the state of this one elsewhere when it reads or moves that: stop the query,"
-                " copy all of the checkpoint to another path, and continue there; on a local disk, a symbolic link to"
-                " it is enough"
+                f"checkpoint {checkpoint}: its path contains a space or one of \"#%<>?[\\]^`{{|}}. Spark's queries"
+                " accept such a path, but its readers of state look elsewhere: stop the query, copy the whole"
+                " checkpoint to another path, and continue there. On a local disk, a symbolic link to it is enough"
             )
         if epoch is not None and epoch > last:
-            raise CheckpointMismatchError(f"checkpoint {checkpoint}: its last epoch is {last}; there is no {epoch} yet")
+            raise CheckpointMismatchError(
+                f"checkpoint {checkpoint}: its last epoch is {last}, and {epoch} does not exist yet"
+            )
         self.epoch: int = last if epoch is None else epoch
 
     def __str__(self) -> str:
@@ -101,7 +102,7 @@ class CheckpointState:
         Raises:
             CheckpointMismatchError: Spark has removed the epoch's state, or folders of it are missing.
         """
-        read = self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
+        read = self.state_operators()
         operators = []
         for row in read.collect():
             variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
@@ -115,8 +116,8 @@ class CheckpointState:
         for operator in operators:
             if self.epoch < operator.first:
                 raise CheckpointMismatchError(
-                    f"checkpoint {self}: the state of epoch {self.epoch} no longer exists: the oldest one that does"
-                    f" is {operator.first} (spark.sql.streaming.minBatchesToRetain says how many Spark keeps)"
+                    f"checkpoint {self}: the state of epoch {self.epoch} has been removed. The oldest epoch with state"
+                    f" is {operator.first}. spark.sql.streaming.minBatchesToRetain sets how many epochs Spark retains"
                 )
         return operators
 
@@ -130,9 +131,9 @@ class CheckpointState:
         if len(operators) < levels:
             uids = [operator["uid"] for program in programs for operator in program["operators"]]
             raise CheckpointMismatchError(
-                f"checkpoint {self}: state of the operators {', '.join(map(repr, uids))} is noted in {self}/pillarbox,"
-                f" and {self}/state has {'only some of it' if operators else 'none'}: folders of it are gone, so put"
-                " them back, or take an older copy of all of the checkpoint"
+                f"checkpoint {self}: {self}/pillarbox lists state of the operators {', '.join(map(repr, uids))},"
+                f" and {self}/state contains {'only some of it' if operators else 'none'}: folders are missing, so"
+                " restore them, or an older copy of the whole checkpoint"
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
@@ -148,15 +149,18 @@ class CheckpointState:
         )
 
     def _read(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
+        batch = self.epoch if epoch is None else epoch
+        return self.state_rows(operatorId=operator.id, batchId=batch, stateVarName=_LOG)
+
+    def state_rows(self, **options: Any) -> DataFrame:
+        """Return the rows of the ``statestore`` source, of this epoch unless the options name another."""
         with state_settings(self.spark, self.checkpoint.state_format):
-            rows = (
-                self.spark.read.format("statestore")
-                .option("operatorId", operator.id)
-                .option("batchId", self.epoch if epoch is None else epoch)
-                .option("stateVarName", _LOG)
-                .load(self._location)
-            )
-            return session_of(self.spark).analyzed_now(rows)
+            read = self.spark.read.format("statestore").options(**{"batchId": self.epoch, **options})
+            return session_of(self.spark).analyzed_now(read.load(self._location))
+
+    def state_operators(self) -> DataFrame:
+        """Return the rows of the ``state-metadata`` source of this epoch."""
+        return self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
 
     def heads(self, operator: Stateful) -> dict[int, LogHead]:
         """Return the log heads of a stateful operator, by subtask code.
@@ -213,7 +217,7 @@ def map_logs(
                     yield from read(current, store)
                 ended.add(current)
                 if code in ended:
-                    raise AssertionError(f"Spark's reader of state has the values of {code} in several places")
+                    raise AssertionError(f"Spark's reader of state returned the values of {code} several times")
                 store, current = MemoryChunkStore(), code
             store.put(number, payloads[index].as_py())
     if current is not None:

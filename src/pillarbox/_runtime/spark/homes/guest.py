@@ -261,7 +261,7 @@ class Guest:
             except LostError:
                 self._close(channel)  # its worker has ended, or a newer attempt has cut it off
             except BaseException:
-                _log.exception("an error in a home: its relay is disconnected")
+                _log.exception("an error in a home disconnects its relay")
                 self._close(channel)
             self._leave_visit(channel)
             self._residency.spare_the_collector()  # no relay is waiting

@@ -97,7 +97,7 @@ class _Home:
             while True:
                 self._poll_once(poll, end_signal, ends)
         except BaseException:
-            _log.exception("an error in the door of a home: the home ends")
+            _log.exception("an error in a home's listener ends the home")
             self._leave(1)
 
     def _poll_once(self, poll: select.poll, end_signal: EndSignal, ends: set[int]) -> None:
@@ -139,7 +139,7 @@ class _Home:
         for guest in self._guests.values():
             guest.welcome()
             if guest.seconds_overdue() > _CUT_OFF_SECONDS:
-                _log.warning("a function does not return after its attempt was cancelled: its home ends")
+                _log.warning("a function did not return after its attempt was cancelled, so its home ends")
                 self._leave(1)
         if self._unused() > self._facts.idle:
             self._end()

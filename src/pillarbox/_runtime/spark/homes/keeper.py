@@ -92,7 +92,7 @@ class Keeper:
                     self._kill_starter()
                 self.disconnect()
                 if not starts or time.monotonic() > deadline:
-                    raise NoHomesError(f"the process that makes homes does not answer: {error}") from None
+                    raise NoHomesError(f"the process that starts homes does not answer: {error}") from None
                 time.sleep(_PAUSE_SECONDS)
                 continue
             if "error" in answer:
@@ -163,7 +163,7 @@ class Keeper:
     def _start(self) -> bool:
         """Start the starter unless another process does; return whether this process did."""
         if any(process.has_ended() for process in self._watched):
-            raise FileNotFoundError("the executor of this worker has ended, or its daemon")
+            raise FileNotFoundError("the executor of this worker, or its daemon, has ended")
         lock = sockets.lock(self._name)
         if lock is None:
             return False

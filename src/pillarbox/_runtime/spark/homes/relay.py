@@ -198,14 +198,12 @@ class Relay:
             return (yield from self._relay_epoch(subtask, facts, buffers, chunks))
         except LostError as error:
             raise OperatorError(
-                f"{prefix} process {self._pid}) has ended in the middle of an epoch, or has a newer attempt of it:"
+                f"{prefix} process {self._pid}) has ended in the middle of an epoch, or runs a newer attempt of it:"
                 f" {self._fate() or error}"
             ) from None
         except NoHomesError as error:
             # The task fails, since its input has already been taken from Spark.
-            raise OperatorError(
-                f"{prefix} process {self._pid}) has been lost, and there is no other: {error}"
-            ) from None
+            raise OperatorError(f"{prefix} process {self._pid}) was lost, and no other home answers: {error}") from None
         except BaseException:
             # The home's result is no longer needed. The next epoch checks which version its state has.
             self._channel.close()

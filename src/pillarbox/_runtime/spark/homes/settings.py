@@ -57,12 +57,12 @@ def settings_of(setting: Callable[[str], str | None]) -> HomeSettings | None:
 def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSettings | None:
     mode = (mode or _default_mode()).strip().lower()
     if mode not in _MODES:
-        raise ConfigurationError(f"{MODE} is 'fork', 'spawn' or 'off', not {shorten(mode)}")
+        raise ConfigurationError(f"{MODE} must be 'fork', 'spawn' or 'off', not {shorten(mode)}")
     if mode == "off":
         return None
     most = (most or str(_default_most())).strip()
     if not most.isdigit() or int(most) < 1:
-        raise ConfigurationError(f"{MOST} is a whole number from 1, not {shorten(most)}")
+        raise ConfigurationError(f"{MOST} must be a whole number from 1, not {shorten(most)}")
     return HomeSettings(mode, int(most), positive_millis(idle or _IDLE, IDLE) / 1000)
 
 

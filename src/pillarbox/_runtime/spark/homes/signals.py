@@ -74,8 +74,8 @@ def _explain() -> None:
             if threading.current_thread() is threading.main_thread() or not hasattr(_thread, "runs_functions"):
                 raise
             raise ValueError(
-                f"{error}; several state partitions share this process, each in a thread of its own: raise {MOST}, so"
-                " that each has a process of its own"
+                f"{error}. Several state partitions share this process, each in a thread of its own: raise {MOST},"
+                " so that each has its own process"
             ) from None
 
     signal.signal = set_or_explain  # type: ignore[assignment]

@@ -296,5 +296,5 @@ def _folder() -> str:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{folder} belongs to another user, or other users may enter it: remove it")
+        raise PermissionError(f"{folder} belongs to another user or is accessible to other users: remove it")
     return folder

@@ -277,14 +277,14 @@ class _Starter:
             kind = text_of(fields, "request")
             answers = self._requests.get(kind)
             if answers is None:
-                raise BadRequestError("there is no such request")
+                raise BadRequestError("unknown request")
             if kind != "end" and not client.knows_secret:
                 raise BadRequestError("wrong secret of this executor's workers")
             return answers(fields, client)
         except RefusedError as error:
             return {"home": "", "pid": 0, "refused": str(error)}
         except (BadRequestError, ValueError) as error:
-            return {"error": f"the process that makes homes does not understand a request: {error}"}
+            return {"error": f"the process that starts homes does not understand a request: {error}"}
         except OSError as error:
             return {"error": f"no home can be made: {error}"}
 

@@ -137,8 +137,8 @@ def enter(worker: Surroundings, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return the accumulator updates of the calling thread's epoch, or None. See `accumulators.taken`."""
-    return accumulators.taken()
+    """Return the accumulator updates of the calling thread's epoch, or None. See `accumulators.take_sums`."""
+    return accumulators.take_sums()
 
 
 def drop() -> None:
@@ -172,7 +172,7 @@ def _set_process(new: _ProcessState) -> None:
         try:
             os.chdir(new.directory)
         except OSError as error:
-            _log.warning("a home cannot enter the working directory of its worker: %s", error)
+            _log.warning("a home cannot enter its worker's working directory: %s", error)
     SparkFiles._root_directory = new.files
     SparkFiles._is_running_on_worker = True
 

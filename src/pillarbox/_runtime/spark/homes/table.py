@@ -72,7 +72,7 @@ class HomeRequest(NamedTuple):
         """
         mode, attempt = text_of(fields, "mode"), fields.get("attempt")
         if mode not in ("fork", "spawn"):
-            raise BadRequestError("'mode' is neither 'fork' nor 'spawn'")
+            raise BadRequestError("'mode' must be 'fork' or 'spawn'")
         return HomeRequest(
             text_of(fields, "place"),
             text_of(fields, "run"),
@@ -90,7 +90,7 @@ class HomeRequest(NamedTuple):
 def _typed(fields: Any, name: str, kind: Any) -> Any:
     value = fields.get(name) if isinstance(fields, dict) else None
     if not isinstance(value, kind):
-        raise BadRequestError(f"{name!r} is missing, or has another type")
+        raise BadRequestError(f"{name!r} is missing or has the wrong type")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Python functions in a query's plan that are not pillarbox's."""
+"""Detects Python functions in a query's plan that are not pillarbox's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pillarbox._runtime.spark.session.session import session_of
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
 
-# Steps of Spark that hand rows to Python, and which of them a program's plan has; "~" marks the steps of a stream.
+# Spark's plan nodes that pass rows to Python, and the nodes of a program's plan ("~" marks a streaming node).
 _PYTHON = re.compile(r"Arrow|Pandas|PySpark|Python")
 _OURS = re.compile(
     r"~?(\w*MapInArrow (SourceHost|_unchanged)\(|TransformWithState\w+ transformWithStateUDF\(target#\d+L, channel#)"
@@ -19,13 +19,13 @@ _OURS = re.compile(
 
 
 def runs_other_python(start: Start) -> bool:
-    """Return whether a query may hand rows to Python functions that are not pillarbox's; True: that is not known."""
-    # The function of for_each_batch() calls the user's within `without_setting`.
+    """Return whether a query may pass rows to Python functions that are not pillarbox's. True if unknown."""
+    # for_each_batch() calls its function within `without_setting`.
     if start.calls_function and not start.function_reads_all:
         return True
     try:
         return _has_other(start)
-    except Exception:  # another Spark than those that are known
+    except Exception:  # an unknown version of Spark
         return True
 
 
@@ -38,7 +38,7 @@ def _has_other(start: Start) -> bool:
         if _PYTHON.search(step.nodeName()):
             if _OURS.match(step.simpleString(2)) is None:
                 return True
-        elif step.containsPattern(pattern):  # in it, or in what it reads from
+        elif step.containsPattern(pattern):  # in the node or below it
             expressions = step.expressions()
             if any(expressions.apply(index).containsPattern(pattern) for index in range(expressions.size())):
                 return True

@@ -1,4 +1,4 @@
-"""From a program to one DataFrame plan: sources, levels, outputs."""
+"""Plans a program as one DataFrame: sources, levels, outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pillarbox._state.savepoint.manifest import OperatorTable
 
 
-# A part of a nested type that must not be null.
+# A required part of a nested type.
 _REQUIRED = re.compile(r'"(nullable|containsNull|valueContainsNull)": ?false')
 
 
@@ -57,26 +57,36 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
+def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return a row with a time for Spark's watermark."""
+    for _ in batches:
+        pass
+    time = pa.array([millis * 1000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    yield pa.RecordBatch.from_arrays([time], ["at"])
+
+
 @dataclass(frozen=True)
 class FirstEpoch:
-    """The epoch of a query that starts from a savepoint in which it takes the state: it has no input.
+    """The first epoch of a query that starts from a savepoint: it restores state and has no input.
 
     Attributes:
-        sources: what is read instead of the program's sources; its rows are dropped.
-        state: rows of state for some vertices, in the columns of ``STATE_SCHEMA``.
-        tables: the tables that they are of, by the number of the vertex, with the slots that they have in the program.
+        sources: a DataFrame in place of the program's sources. Its rows are dropped.
+        state: returns the state rows of some vertices, in the columns of ``STATE_SCHEMA``.
+        tables: maps a vertex's number to its table, with the program's slots.
+        watermark: Spark's watermark after the epoch (epoch milliseconds).
     """
 
     sources: DataFrame
     state: Callable[[Sequence[int]], DataFrame]
     tables: dict[int, OperatorTable]
+    watermark: int = 0
 
 
 class _Plan:
-    """A program's plan, in the session of the DataFrames that it reads.
+    """A program's plan, in the session of its input DataFrames.
 
     Args:
-        first: it is the plan of this epoch.
+        first: plan this restoring epoch, or None for the query's other epochs.
     """
 
     def __init__(self, program: Program, spark: SparkSession, first: FirstEpoch | None = None) -> None:
@@ -88,25 +98,25 @@ class _Plan:
         check_requirements(spark, streaming=self.is_streaming)
         if self.is_streaming and not all(df.isStreaming for df in dataframes):
             raise ProgramError(
-                "the program reads streaming and batch DataFrames: a batch one has no share in later epochs;"
-                " join it to the streaming one with Spark before from_dataframe()"
+                "the program reads streaming and batch DataFrames, and a batch DataFrame has no rows for later"
+                " epochs: join it to the streaming DataFrame with Spark, before from_dataframe()"
             )
         for vertex in program.vertices:
             vertex.fires_processing_time = program.uses_processing_time or not self.is_streaming
         ledger = ledger_for(spark, program)
         self.shipped: list[ShippedVertex] = [replace(ship(vertex), ledger=ledger) for vertex in program.vertices]
         self._layout = ProgramLayout.of(program)
-        # Homes let in only who knows it, and it is in nothing but the plan.
+        # Homes admit only callers with this secret. Only the plan contains it.
         self.secret = secrets.token_hex(16)
         factories = (node.factory for vertex in program.vertices for node in vertex.nodes)
-        self._time: SparkTime | None = next((each.spark_time for each in factories if each.spark_time), None)
+        self._time: SparkTime | None = next((factory.spark_time for factory in factories if factory.spark_time), None)
 
     def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
-        """Return what ``output`` makes of the program's end.
+        """Return the DataFrame for the program's output.
 
         Args:
-            schema: its columns; with metrics, one for them as well.
-            metrics: how the tasks' are observed; they go no further.
+            schema: the output's columns, including the metrics' column if there is one.
+            metrics: observes the tasks' metrics and drops their rows.
         """
         report = None if metrics is None else metrics.column
         last = len(self.program.levels) - 1
@@ -123,12 +133,11 @@ class _Plan:
         return rows
 
     def _level(self, level: int, rows: DataFrame | None, output: Output, schema: str | StructType) -> DataFrame:
-        """Return what the tasks of a level send; the first level has its rows from the sources."""
         if rows is None:
-            return self._sources(output, schema) if self._first is None else self._nothing(self._first, schema)
+            return self._sources(output, schema) if self._first is None else self._no_rows(self._first, schema)
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
         if not self.is_streaming:
-            places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
+            places = {code: address for code, address in self.program.subtasks.items() if address[0] in vertices}
             return self._shuffled(rows).mapInArrow(BatchTaskHost(vertices, places, output), schema)
         from pillarbox._runtime.spark.homes.relay import Homes
         from pillarbox._runtime.spark.worker.processor import Processor
@@ -137,19 +146,18 @@ class _Plan:
         time = self._time or SparkTime("append", "ProcessingTime" if self.program.uses_processing_time else "None")
         timers = time.time_mode != "None"
         if not timers:
-            # Spark puts the time of the offset log for it, so a batch that is run again has the same. It puts it as a
-            # number into the code that it generates, which it would then compile again in each epoch; but for
-            # `zip_with`, like some others, it generates none.
+            # Spark takes this time from the offset log, so a repeated batch sees the same time. As a number in
+            # generated code it would make Spark compile again in each epoch; `zip_with` has no generated code.
             now = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
             rows = rows.selectExpr("*", f"{now} AS {BATCH_TIMESTAMP}")
         homes = Homes.of(vertices, self.secret, self.program.parallelism)
         host, state = TaskHost(vertices, self._layout, output, timers, homes, self._time), None
         if self._first is not None:
-            from pillarbox._runtime.spark.worker.restore_host import RestoringHost
+            from pillarbox._runtime.spark.savepoint.restore_host import RestoringHost
 
             host = RestoringHost(vertices, self._layout, output, timers, homes, self._first.tables, self._time)
-            given = self._first.state(list(vertices)).repartition(self.program.parallelism, "target")
-            state = given.sortWithinPartitions("target", "number").groupBy("target")
+            rows_of_state = self._first.state(list(vertices)).repartition(self.program.parallelism, "target")
+            state = rows_of_state.sortWithinPartitions("target", "number").groupBy("target")
         sent = rows.groupBy("target").transformWithStateInPandas(
             Processor(host, [vertex.broadcasts for vertex in vertices.values()]),
             outputStructType=schema,
@@ -160,7 +168,7 @@ class _Plan:
         )
         if isinstance(schema, str) or not _REQUIRED.search(schema.json()):
             return sent
-        # Spark takes all parts of nested types to be nullable there, and takes our word for it in `mapInArrow`.
+        # Here, Spark takes all parts of nested types as nullable; in `mapInArrow` it accepts the declared type.
         return sent.mapInArrow(_unchanged, schema)
 
     def _sources(self, output: Output, schema: str | StructType) -> DataFrame:
@@ -173,10 +181,15 @@ class _Plan:
             tasks.append(with_plain_names(df).mapInArrow(host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
-    def _nothing(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Return no rows; but the sources are read."""
+    def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
+        """Return no rows, but read the sources, and advance Spark's watermark for operators that follow it."""
         assert isinstance(schema, str)
-        return first.sources.where("false").selectExpr(
+        rows = first.sources.where("false")
+        if self._time is not None and first.watermark > 0:
+            rows = rows.mapInArrow(partial(_one_time, first.watermark), "at TIMESTAMP").withWatermark("at", "0 seconds")
+            # Spark evaluates a condition without the column below the watermark's operator.
+            rows = rows.where("at IS NULL")
+        return rows.selectExpr(
             *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in map(str.split, schema.split(", ")))
         )
 
@@ -186,40 +199,40 @@ class _Plan:
         assert isinstance(source, CollectionSource)
         if self.is_streaming:
             raise ProgramError(
-                f"the program reads a streaming DataFrame and the collection {source.name!r}: a collection has no share"
-                " in later epochs; keep it in a function instead"
+                f"the program reads a streaming DataFrame and the collection {source.name!r}, which has no records"
+                " for later epochs: store it in a function instead"
             )
         rows = [(dumps(value),) for value in source.collection]
         return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
 
     def _shuffled(self, buffers: DataFrame) -> DataFrame:
-        # A number that is given is kept, whatever the session's settings. Each target's buffers come together, and in
-        # an order that does not depend on the shuffle: a task that is tried again does what it did.
+        # An explicit number of partitions overrides the session's settings. Each target's buffers arrive together, in
+        # an order that does not depend on the shuffle, so a retried task repeats its work exactly.
         shuffled = buffers.repartition(self.program.parallelism, "target")
         return shuffled.sortWithinPartitions("target", "channel", "seq")
 
 
 @dataclass(frozen=True)
 class _Metrics:
-    """The way of a streaming program's task metrics out of its plan.
+    """Takes task metrics out of a streaming program's plan.
 
-    They are rows of their own after each level, which are observed and dropped there. So they are in no shuffle, whose
-    data are the same if a task is retried.
+    After each level, metrics are rows of their own, which are observed and dropped. So no shuffle contains them, and a
+    retried task shuffles the same data.
 
     Attributes:
-        column: where they are.
-        program: the alias of the program's rows, and the name of the last level's metrics; the names of the other
-            levels begin with it.
+        column: the column with the metrics.
+        program: the alias of the program's rows, and the name of the last level's metrics. The names of other levels
+            begin with it.
     """
 
     column: str
     program: str
 
     def observed(self, rows: DataFrame, level: int | None) -> DataFrame:
-        """Return the rows without the metrics of their level; None is the last one."""
+        """Observe and drop a level's metrics; ``level`` is None for the last level."""
         from pyspark.sql import functions as F
 
-        # Spark plans this again in each epoch, so it is no more than a list of texts.
+        # Spark plans this again in each epoch, so it is only a list of strings.
         tasks = F.expr(f"collect_list({self.column}) AS tasks")
         name = self.program if level is None else f"{self.program} level {level}"
         marked = rows.alias(self.program) if level is None else rows
@@ -227,36 +240,36 @@ class _Metrics:
 
 
 def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
-    """Return the plan of the epoch in which a streaming program takes the state of a savepoint."""
+    """Plan the epoch in which a streaming program restores a savepoint."""
     return _Plan(program, spark, first).rows(BufferOutput(None), BUFFER_SCHEMA)
 
 
 def write_for_each_batch(
     rows: DataFrame, schemas: dict[str, StructType], function: Callable[[dict[str, DataFrame], int], None]
 ) -> DataStreamWriter:
-    """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name.
+    """Return a writer whose query calls ``function`` with the outputs of each micro-batch, by name.
 
     Args:
-        rows: the rows of the outputs, as :func:`plan_outputs` makes them.
+        rows: the rows of :func:`plan_outputs`.
 
     Raises:
         ProgramError: the program reads no streaming DataFrame.
-        OperatorError: (while it runs) the function raised; the cause has the frames of the function alone.
+        OperatorError: (at run time) the function raised. The cause has only the function's frames.
     """
     named = getattr(function, "__name__", type(function).__name__)
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
         raise ProgramError(
-            "for_each_batch() runs streaming programs; use to_dataframe() for each output of a batch one"
+            "for_each_batch() runs streaming programs: for a batch program, use to_dataframe() for each output"
         )
 
     def call(batch: DataFrame, batch_id: int) -> None:
-        # Each output is read by itself: without this, the program would run once for each of them. Spark commits only
-        # what was read to the end, whatever the function reads.
+        # Without this, each output would run the program again. It also reads the batch to its end, whatever the
+        # function reads: Spark commits only what was read.
         batch.persist().count()
         try:
             frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
-            with without_setting(batch.sparkSession, BATCH_BYTES):  # which is for the program's own rows
+            with without_setting(batch.sparkSession, BATCH_BYTES):  # the limit is for the program's own rows
                 function(frames, batch_id)
         except Exception as error:
             keep_user_frames(error)
@@ -270,7 +283,7 @@ def write_for_each_batch(
 
 
 def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Return the rows of a program's outputs: several have a struct column each, of which one is set."""
+    """Plan a program's outputs. Several outputs are struct columns, of which one is set in each row."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}
@@ -282,29 +295,28 @@ def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, Struc
     plan = _Plan(program, spark)
     if not plan.is_streaming:
         return plan.rows(ColumnOutput(outputs, None), StructType(fields))
-    taken = {field.name.lower() for field in fields}
-    report = next(name for name in _report_names() if name not in taken)
+    names = {field.name.lower() for field in fields}
+    report = next(name for name in _report_names() if name not in names)
     schema = StructType([*fields, StructField(report, StringType(), True)])
-    # (A recording keeps these, without the token of the budgets.)
+    # Recordings store these, without the budgets' token.
     vertices = [replace(vertex, ledger=None) for vertex in plan.shipped]
     alias = register(spark, program, plan.secret, vertices)
     return plan.rows(ColumnOutput(outputs, report), schema, _Metrics(report, alias))
 
 
 def _rows_of(batch: DataFrame, name: str) -> DataFrame:
-    """Return the rows of one output of several."""
     from pyspark.sql import functions as F
 
     return batch.where(F.col(quoted(name)).isNotNull()).select(f"{quoted(name)}.*")
 
 
 def _report_names() -> Iterator[str]:
-    """Return names for the column with the metrics: any except the names of the user's columns."""
+    """Generate names for the metrics' column; the first that no user column has is used."""
     return (f"__pillarbox_report{number or ''}" for number in count())
 
 
 def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any], None, None]:
-    """Run a bounded program; return the records of its one output in portions, one partition after the other.
+    """Run a bounded program. Yield lists of its output's records, partition by partition.
 
     Raises:
         ProgramError: a source is a streaming DataFrame.
@@ -312,7 +324,7 @@ def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any
     plan = _Plan(program, spark)
     if plan.is_streaming:
         raise ProgramError(
-            "the program reads a streaming DataFrame, which has no end: use to_dataframe(...).writeStream to run it"
+            "the program reads a streaming DataFrame, which never ends: run it with to_dataframe(...).writeStream"
         )
     with unwrapped_failures():
         rows = BufferRows()

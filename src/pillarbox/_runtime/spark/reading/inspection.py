@@ -206,8 +206,7 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
     for description, where in ((then, checkpoint), (now, other)):
         if description is None:
             raise CheckpointMismatchError(
-                f"checkpoint {where} has no description of a program that ran: it is written where a query is started"
-                " with pillarbox.start(...)"
+                f"checkpoint {where} has no description of a program, which pillarbox.start(...) writes"
             )
     assert then is not None and now is not None
     changes = compare(then, now)

@@ -25,7 +25,7 @@ from pillarbox._runtime.spark.reading.key_text import is_same_key, possible_keys
 from pillarbox._runtime.spark.reading.state_columns import as_json
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
-from pillarbox._runtime.spark.session.places import check_session, place_of
+from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
@@ -80,7 +80,7 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
         [{'name': 'seen', 'value': '17', 'changed': 41, 'values': ['15', '15', '16', '17', '17']}]
     """
     check_session(spark, "key_history()")
-    return key_life(spark, place_of(checkpoint, "key_history(): the checkpoint"), uid, key)
+    return key_life(spark, checked_directory(checkpoint, "key_history(): the checkpoint"), uid, key)
 
 
 def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
@@ -89,9 +89,7 @@ def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[
     if isinstance(text, str):
         check_text(text, "the key")
     if not _reading.acquire(blocking=False):
-        raise ProgramError(
-            "the state of another key is being read: one is read at a time, so ask again when it is done"
-        )
+        raise ProgramError("the state of another key is being read: try again when that has finished")
     try:
         began = time.monotonic()
         with unwrapped_failures(), session_of(spark).job_group(f"pillarbox: the life of a key of {uid}"):

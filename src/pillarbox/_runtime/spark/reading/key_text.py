@@ -82,7 +82,9 @@ def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
     except (ValueError, KeyError, InvalidOperation):
         pass
     example = ' as JSON, such as ["a", 1]' if len(types) > 1 else ""
-    raise ProgramError(f"{shorten(text)} is no key of the operator, whose keys are {named.upper()}: give one{example}")
+    raise ProgramError(
+        f"{shorten(text)} is not a key of the operator, whose keys are {named.upper()}: pass one{example}"
+    )
 
 
 def _read(part: Any, kind: Any) -> Any:

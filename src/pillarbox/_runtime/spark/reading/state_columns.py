@@ -180,8 +180,8 @@ class StateEncoder:
                     column.convert([value])
                 except MISFITS as error:
                     raise TypeMismatchError(
-                        f"operator {self._operator!r}: of key {shorten(key)}, the column {column.name!r} is"
-                        f" {shorten(value)}, which does not fit {column.declared}, as Spark has it: {error}"
+                        f"operator {self._operator!r}, key {shorten(key)}: column {column.name!r} is {shorten(value)},"
+                        f" which does not fit {column.declared} as in Spark: {error}"
                     ) from error
             raise
 

@@ -15,8 +15,8 @@ from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful,
 from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint, table_of_logs
+from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._runtime.spark.session.folders import is_savepoint
-from pillarbox._runtime.spark.session.places import check_session, place_of
 from pillarbox._runtime.spark.session.session_settings import time_zone
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
@@ -70,7 +70,7 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
         >>> state.where("seen::long > 1000").select("key", "seen").show()  # doctest: +SKIP
     """
     check_session(spark, "read_state()")
-    checkpoint = place_of(checkpoint, "read_state(): the checkpoint")
+    checkpoint = checked_directory(checkpoint, "read_state(): the checkpoint")
     check_text(uid, "read_state(): the uid")
     if is_savepoint(spark, checkpoint):
         return _of_savepoint(spark, checkpoint, uid, epoch)
@@ -144,7 +144,7 @@ def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int,
         others |= {head.operator for head in heads.values()}
     has = f"it has state of {', '.join(map(repr, sorted(others)))}" if others else "it has no state of pillarbox"
     raise CheckpointMismatchError(
-        f"checkpoint {files}, epoch {files.epoch}: there is no state of an operator with the uid {shorten(uid)}; {has}"
+        f"checkpoint {files}, epoch {files.epoch}: no operator with state has the uid {shorten(uid)}; {has}"
     )
 
 

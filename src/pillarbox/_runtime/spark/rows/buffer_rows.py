@@ -93,7 +93,7 @@ class BufferRows:
             where = target, channel, seq, parts
             pieces = begun.setdefault(where, {})
             if part in pieces:
-                raise ExchangeError(f"row {part} of buffer {seq} of channel {channel} came twice")
+                raise ExchangeError(f"row {part} of buffer {seq} of channel {channel} arrived twice")
             pieces[part] = payload
             if len(pieces) == parts:
                 del begun[where]
@@ -110,7 +110,9 @@ class BufferRows:
             ExchangeError: rows are missing.
         """
         for (_, channel, seq, parts), pieces in self._begun.items():
-            raise ExchangeError(f"of buffer {seq} of channel {channel} only {len(pieces)} of {parts} rows have come")
+            raise ExchangeError(
+                f"of buffer {seq} of channel {channel}, only {len(pieces)} of {parts} rows have arrived"
+            )
 
 
 def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narrow: bool) -> dict[str, str]:

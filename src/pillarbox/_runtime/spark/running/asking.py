@@ -54,10 +54,10 @@ def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: 
     command = Command(spark, checkpoint, timeout, notify)
     lines = command.lines("the query to stop")
     if lines.newest.state == STOPPED:
-        notify("an earlier call has asked for it, and it is done")
+        notify("an earlier command has requested it, and it is done")
         return
     if lines.desired.state == STOPPED and command.is_pending(lines, lines.desired):
-        notify("an earlier call has asked for it: waiting for that")
+        notify("an earlier command has requested it: waiting for that")
         command.wait_for(lines.desired)
     else:
         command.ask(Desired(0, STOPPED))
@@ -90,16 +90,16 @@ def request_savepoint(
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
     # (Also if the driver died after the savepoint and before its answer.)
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
-        notify("an earlier call has asked for it, and it is done")
+        notify("an earlier command has requested it, and it is done")
         return
     if lines.newest.state == STOPPED:
         raise command.failed(
-            "an earlier call has stopped the query, and no pillarbox.start(...) has started it since; nothing was"
-            f" asked. 'pillarbox savepoint {checkpoint} DIR' writes a savepoint"
+            "an earlier command has stopped the query, and no pillarbox.start(...) has started it since, so"
+            f" nothing was requested. To write a savepoint, run 'pillarbox savepoint {checkpoint} DIR'"
         )
     for earlier in lines.requests:
         if earlier.what == SAVEPOINT and not _is_same(earlier, request) and command.is_pending(lines, earlier):
-            raise command.failed(f"an earlier call has asked {earlier}, which is under way: nothing was asked")
+            raise command.failed(f"an earlier request, {earlier}, is under way, so nothing was requested")
     try:
         command.ask(request)
     except SavepointError:
@@ -200,7 +200,7 @@ class Command:
         Raises:
             PillarboxError: it failed.
         """
-        self._notify("waiting for the query's driver to take the request")
+        self._notify("waiting for the query's driver to accept the request")
         self.wait_for(self._write(wish))
 
     def wait_for(self, wish: Desired | Request) -> None:
@@ -231,27 +231,27 @@ class Command:
         if status == LOST and not self._is_withdrawn:
             self._is_taken = True
             raise self.failed(
-                "the query was started again before the driver that had taken the request has answered: that one has"
-                f" died, or is still at it. {self._outcome(wish)}"
+                "the query was started again before the driver answered the request. That driver has died, or is"
+                f" still working on it. {self._outcome(wish)}"
             )
         if status == TAKEN:
             if not self._is_taken:
-                self._notify("the driver has taken the request")
+                self._notify("the driver accepted the request")
             self._is_taken = True
             # The driver has the same deadline, but the writing of a savepoint is not limited.
             if now > wish.until / 1000 + max(self._timeout, _FINISHING):
                 raise self.failed(
-                    "the driver has taken the request, and does not answer: it has died, or is still at it; look at its"
-                    f" log. {self._outcome(wish)}"
+                    "the driver accepted the request and does not answer: it has died, or is still working on it. See"
+                    f" its log. {self._outcome(wish)}"
                 )
         elif status == OPEN:
             if now > wish.until / 1000:
                 self._withdraw(wish)
         elif now > self._deadline:
             raise self.failed(
-                f"no driver has accepted the request within {self._timeout:g} seconds, and it is withdrawn. The query"
-                " does not run, was not started with pillarbox.start(...), or the clocks of both machines differ"
-                f"{self._hint}"
+                f"no driver accepted the request within {self._timeout:g} seconds, so it is withdrawn. The query"
+                " does not run, was not started with pillarbox.start(...), or the two machines' clocks"
+                f" differ{self._hint}"
             )
         else:
             # The query was started since, or the earlier call had a shorter timeout or was interrupted.

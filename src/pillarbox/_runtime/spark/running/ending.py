@@ -139,7 +139,7 @@ class Gate:
             self._logs = execution.offsetLog(), execution.commitLog()
             self.exists = True
         except Exception as error:  # an unknown version of Spark
-            _log.warning("query %s cannot be held between two epochs: %s", query.id, describe(error))
+            _log.warning("query %s cannot be paused between two epochs: %s", query.id, describe(error))
 
     @property
     def is_running(self) -> bool:

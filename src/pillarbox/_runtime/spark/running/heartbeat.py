@@ -235,9 +235,9 @@ def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_o
     age = max(0, time.time_ns() // 1_000_000 - other.at) // 1000
     if not take_over:
         raise ConfigurationError(
-            f"checkpoint {checkpoint}: {other.driver} runs this query, as of {age} seconds ago. Two drivers on one"
-            " checkpoint make each other fail: stop the other one ('pillarbox stop CHECKPOINT'), or have it stopped by"
-            " pillarbox.start(..., take_over=True)"
+            f"checkpoint {checkpoint}: {other.driver} runs this query, as of {age} seconds ago. Two drivers on"
+            " one checkpoint make each other fail: stop the other driver with 'pillarbox stop CHECKPOINT', or"
+            " pass pillarbox.start(..., take_over=True)"
         )
     notify(f"checkpoint {checkpoint}: {other.driver} runs this query, and is asked to stop")
     stop_query(spark, checkpoint, timeout=_STOPPING)

@@ -97,8 +97,8 @@ def start(
     planned = programs_of(writer)
     if not planned:
         raise ProgramError(
-            "start() takes the writer of a program, such as to_dataframe(...).writeStream or for_each_batch(...); start"
-            " a query without a program of pillarbox by its writer's own start()"
+            "start() takes the writer of a program, such as to_dataframe(...).writeStream or"
+            " for_each_batch(...). Start a query without a pillarbox program by its writer's own start()"
         )
     how = Start(writer, "start", path, **options) if table is None else Start(writer, "toTable", table, **options)
     instead = _instead.get()
@@ -147,7 +147,7 @@ def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
     check_spark(start.spark)
     finish_epoch(start, lambda: True)
     if rescale(start.spark, start.checkpoint, target):
-        _log.info("checkpoint %s: its parallelism went from %d to %d", checkpoint, present, target)
+        _log.info("checkpoint %s: its parallelism changed from %d to %d", checkpoint, present, target)
 
 
 # -- the end --
@@ -305,4 +305,4 @@ def _close_before_leaving() -> None:
         try:
             watch.leave(max(0.0, deadline - time.monotonic()))
         except Exception as error:  # Spark is gone
-            _log.debug("a query is left: %s", describe(error))
+            _log.debug("a query is not stopped: %s", describe(error))

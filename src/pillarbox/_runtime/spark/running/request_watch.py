@@ -119,8 +119,7 @@ class RequestWatch:
                 ignored.append(request)
         for wish in ignored:
             _log.warning(
-                "query %s: a request that is older than this start, %s, is ignored: a command that still waits for it"
-                " asks again",
+                "query %s: a request older than this start, %s, is ignored. A waiting command repeats it",
                 *(self._name, wish),
             )
 
@@ -137,7 +136,7 @@ class RequestWatch:
             try:
                 self._stop(wish) if isinstance(wish, Desired) else self._answer(wish)
             except Exception as failure:
-                _log.exception("query %s: a request, %s, got no answer: %s", self._name, wish, describe(failure))
+                _log.exception("query %s: the request %s was not answered: %s", self._name, wish, describe(failure))
 
     def _stop(self, desired: Desired) -> None:
         self._requests.write(Observed(desired.desired, STOPPING))
@@ -145,7 +144,7 @@ class RequestWatch:
         if newest.state != STOPPED:
             self._requests.write(Observed(newest.desired, RUNNING))
             return
-        _log.info("query %s: a command asks to stop it", self._name)
+        _log.info("query %s: a command requests a stop", self._name)
         error = ""
         try:
             if not end_query(self._started, lambda: self._clock() * 1000 < desired.until):
@@ -153,11 +152,9 @@ class RequestWatch:
                 if failure is not None:
                     error = f"the query failed before it could be stopped: {describe(failure)}"
                 else:
-                    _log.warning(
-                        "query %s: its epoch was interrupted, and the next start runs that one again", self._name
-                    )
+                    _log.warning("query %s: its epoch was interrupted, and the next start repeats it", self._name)
         except Exception as raised:
-            _log.warning("query %s: it could not be stopped: %s", self._name, raised)
+            _log.warning("query %s could not be stopped: %s", self._name, raised)
             error = message_for_user(raised)
         self._requests.write(Observed(desired.desired, RUNNING if error else STOPPED, error))
 
@@ -166,11 +163,11 @@ class RequestWatch:
         if self._requests.lines().is_withdrawn(request):
             self._requests.write(Status(request.request, FAILED, "the request was withdrawn"))
             return
-        _log.info("query %s: a command asks %s", self._name, request)
+        _log.info("query %s: a command requests %s", self._name, request)
         try:
             self._record(request) if request.what == RECORD else self._write_savepoint(request)
         except Exception as error:
-            _log.warning("query %s: a request, %s, failed: %s", self._name, request, error)
+            _log.warning("query %s: the request %s failed: %s", self._name, request, error)
             self._requests.write(Status(request.request, FAILED, message_for_user(error)))
             return
         self._requests.write(Status(request.request, DONE))

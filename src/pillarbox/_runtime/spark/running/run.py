@@ -69,12 +69,12 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
         check_text(recordings, "run(): recordings")
         needed_tools("run(recordings=...)")
     if not hasattr(query, "awaitTermination"):
-        raise ProgramError(f"run() takes a query, as start() returned it, not {shorten(query)}")
+        raise ProgramError(f"run() takes a query that start() returned, not {shorten(query)}")
     started = find(query)
     if started is None:
         raise ProgramError(
-            f"run() takes a query with a program of pillarbox, as start() returned it, and query {query.id} is none, or"
-            " another process has started it"
+            f"run() takes a query with a pillarbox program, as start() returns, and query {query.id} has none,"
+            " or another process started it"
         )
     waiting: Any = query
     tools = installed_tools()
@@ -100,7 +100,7 @@ def _record_failure(started: StartedQuery, recordings: str) -> None:
     try:
         record(started.start.writer, directory, checkpointLocation=started.checkpoint)
     except Exception as error:
-        _log.warning("query %s: the task that failed could not be recorded: %s", query.id, message_for_user(error))
+        _log.warning("query %s: the failed task could not be recorded: %s", query.id, message_for_user(error))
         return
     notify(f"query {query.id}: run the task again with 'pillarbox replay {directory}'")
 
@@ -114,9 +114,7 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
     is_whole = end_query(started, lambda: signals.count < 2 and time.monotonic() < deadline)
     if not is_whole and started.query.exception() is None:
         why = f"{signals.name} came again" if signals.count > 1 else f"it took longer than {seconds:g} seconds"
-        _log.warning(
-            "query %s: its epoch was interrupted, as %s; the next start runs that one again", started.query.id, why
-        )
+        _log.warning("query %s: its epoch was interrupted, as %s; the next start repeats it", started.query.id, why)
 
 
 class _Signals:

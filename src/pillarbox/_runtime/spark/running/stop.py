@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import message_for_user
 from pillarbox._runtime.spark.running.ending import end_between_epochs, finish_epoch, run_one_epoch
 from pillarbox._runtime.spark.savepoint.savepoint import check_new, savepoint
-from pillarbox._runtime.spark.session.places import place_of
+from pillarbox._runtime.spark.session.directories import checked_directory
 from pillarbox._runtime.spark.starting.query_settings import last_epoch
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._time.timestamps import MAX_WATERMARK
@@ -65,34 +65,33 @@ def stop_with_savepoint(
         >>> stop_with_savepoint(query, "/savepoints/flights-1")  # doctest: +SKIP
     """
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ProgramError(f"timeout is a number of seconds above 0, not {shorten(timeout)}")
+        raise ProgramError(f"timeout must be a number of seconds above 0, not {shorten(timeout)}")
     if not isinstance(drain, bool):
-        raise ProgramError(f"drain is True or False, not {shorten(drain)}")
+        raise ProgramError(f"drain must be True or False, not {shorten(drain)}")
     if not hasattr(query, "awaitTermination"):
-        raise ProgramError(f"stop_with_savepoint() takes a query, as start() returned it, not {shorten(query)}")
-    directory = place_of(directory, "stop_with_savepoint(): the place of the savepoint")
+        raise ProgramError(f"stop_with_savepoint() takes a query that start() returned, not {shorten(query)}")
+    directory = checked_directory(directory, "stop_with_savepoint(): the place of the savepoint")
     started = find(query)
     if started is None:
         raise SavepointError(
-            f"query {query.id} holds no program of pillarbox, or another process has started it: nothing was done. Call"
-            " this where it was started; or stop it there, and write the savepoint of its checkpoint, with"
-            " pillarbox.savepoint(...) or 'pillarbox savepoint'"
+            f"query {query.id} contains no pillarbox program, or another process started it: nothing was done."
+            " Call this in the process that started it; or stop it there, and write a savepoint of its"
+            " checkpoint with pillarbox.savepoint(...) or 'pillarbox savepoint'"
         )
     if started.checkpoint is None:
-        raise SavepointError(
-            f"query {query.id} has no checkpointLocation that it could be started with again: nothing was done"
-        )
+        raise SavepointError(f"query {query.id} has no checkpointLocation to start from again: nothing was done")
     if drain and not started.start.passes_settings:
         raise SavepointError(
-            f"query {query.id} cannot be drained: under Spark Connect, the tasks of foreachBatch and for_each_batch are"
-            " not told which epoch is the last one. Nothing was done: stop it without drain, or drain it in a classic"
-            " session"
+            f"query {query.id} cannot be drained: under Spark Connect, the tasks of foreachBatch and"
+            " for_each_batch cannot detect the last epoch. Nothing was done: stop it without drain, or drain it"
+            " in a classic session"
         )
     twice = sorted(uid for uid, count in Counter(_uids(started)).items() if count > 1)
     if twice:
         raise SavepointError(
-            f"query {query.id} holds several programs that have an operator {twice[0]!r}, and a savepoint has one state"
-            " for each uid: nothing was done. Give operators of all programs in a query uids of their own"
+            f"query {query.id} contains several programs with an operator {twice[0]!r}, and a savepoint has one"
+            " state for each uid: nothing was done. Set a different uid() on each operator of the query's"
+            " programs"
         )
     check_new(started.start.spark, directory)
     with started.held():
@@ -129,16 +128,16 @@ class _Stop:
         except Exception as error:
             raise SavepointError(
                 f"checkpoint {self._checkpoint}: the query is stopped, but its savepoint could not be written:"
-                f" {message_for_user(error)}. Write it with 'pillarbox savepoint {self._checkpoint} DIR', or start the"
-                " query again, which resumes where it stopped"
+                f" {message_for_user(error)}. Write it with 'pillarbox savepoint {self._checkpoint} DIR', or start"
+                " the query again, which resumes where it stopped"
             ) from error
 
     def _stop(self) -> None:
         query: Any = self._started.query
         if not end_between_epochs(query, self._has_time):
             raise SavepointError(
-                f"checkpoint {self._checkpoint}: the epoch under way did not end within the timeout; the query still"
-                " runs, and nothing was done. Try again with a longer timeout"
+                f"checkpoint {self._checkpoint}: the running epoch did not end within the timeout. The query still"
+                " runs, and nothing was done: try again with a longer timeout"
             )
         failure = query.exception()
         if failure is not None:
@@ -181,8 +180,8 @@ class _Stop:
             if time.monotonic() + _TRY_EVERY > self._deadline:
                 which = f" of {', '.join(map(repr, left))}, which other operators had," if left else ""
                 raise self._aborted(
-                    f"there was no input for the last epoch{which} within the timeout, and Spark runs none without:"
-                    " have a source get a record, which may be one that the program drops"
+                    f"no input arrived for the last epoch{which} within the timeout, and Spark runs no epoch without"
+                    " input: add a record to a source, which the program may drop"
                 )
             time.sleep(_TRY_EVERY)
 

@@ -1,5 +1,6 @@
-"""Savepoints on Spark: writing from a checkpoint or from a DataFrame, and reading.
+"""Savepoints on Spark: written from a checkpoint, a DataFrame or a query of Spark's; read; and restored.
 
-Imports `checkpoint`, `settings` and `rows`; `_state/savepoint` has the tables. Start with `savepoint.py`. Weak spot: a
-savepoint is complete only if its manifest exists, so a reader must check that first.
+Imports `checkpoint`, `worker` and the layers below; `_state/savepoint` has the tables. Start with `savepoint.py`, then
+`restore_host.py`, which builds logs from tables; `starting/first_epoch.py` runs it. Weak spot: a savepoint is complete
+only if its manifest exists, so a reader must check that first.
 """

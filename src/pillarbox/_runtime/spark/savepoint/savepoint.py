@@ -23,8 +23,8 @@ from pillarbox._runtime.spark.checkpoint.look import read_epoch
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, map_logs
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._runtime.spark.session.folders import is_savepoint, reader, text_of, unless_missing
-from pillarbox._runtime.spark.session.places import check_session, place_of
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
@@ -81,8 +81,8 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
         >>> savepoint(spark, "/checkpoints/flights", "/savepoints/flights-1")  # doctest: +SKIP
     """
     check_session(spark, "savepoint()")
-    checkpoint = place_of(checkpoint, "savepoint(): the checkpoint")
-    directory = place_of(directory, "savepoint(): the place of the savepoint")
+    checkpoint = checked_directory(checkpoint, "savepoint(): the checkpoint")
+    directory = checked_directory(directory, "savepoint(): the place of the savepoint")
     read_epoch(spark, checkpoint, epoch, partial(_write, directory))
 
 
@@ -90,11 +90,11 @@ def _write(directory: str, files: CheckpointState) -> None:
     spark, stateful = files.spark, files.stateful
     if not stateful and files.checkpoint.binding() is None:
         raise CheckpointMismatchError(
-            f"checkpoint {files} has no state of pillarbox: does it belong to another query of Spark's?"
+            f"checkpoint {files} contains no pillarbox state: does it belong to a query without pillarbox?"
         )
     check_new(spark, directory)
     # Before the tables, since Spark removes the offsets of old epochs, too.
-    programs, sources = files.checkpoint.programs_at(files.epoch), _sources(files)
+    programs, sources = files.checkpoint.programs_at(files.epoch), sources_at(spark, files.checkpoint, files.epoch)
     with unwrapped_failures():
         begin(spark, directory)
         operators, tasks = _write_tables(files, stateful, directory)
@@ -128,7 +128,7 @@ def check_new(spark: SparkSession, directory: str) -> None:
     if is_incomplete or _is_empty(spark, directory):
         return
     what = "is a savepoint already" if is_savepoint(spark, directory) else "contains something else"
-    raise CheckpointMismatchError(f"{directory} exists, and {what}: give a new directory for the savepoint")
+    raise CheckpointMismatchError(f"{directory} exists, and {what}: pass a new directory for the savepoint")
 
 
 # -- writing --
@@ -184,7 +184,7 @@ def _write_tables(
             if any(uid == other.uid for other in operators):
                 raise CheckpointMismatchError(
                     f"checkpoint {files}: several programs of the query have an operator {uid!r}, and a savepoint has"
-                    " one state for each uid: give operators of all programs in a query uids of their own"
+                    " one state for each uid: set a different uid() on each operator of the query's programs"
                 )
             logs = files.logs(operator).where(f"code IN ({', '.join(map(str, sorted(views)))})")
             table, rows = table_of_logs(logs, [view.head for view in views.values()])
@@ -251,18 +251,23 @@ def _write_text(spark: SparkSession, text: str, folder: str) -> None:
 # -- sources --
 
 
-def _sources(files: CheckpointState) -> Sources:
-    """Return the sources' offsets as of the epoch."""
-    entry = files.checkpoint.offsets([files.epoch])[files.epoch]
+def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sources:
+    """Return the sources' offsets, and Spark's watermark, as of a committed epoch.
+
+    Raises:
+        CheckpointMismatchError: Spark has removed the epoch.
+    """
+    entry = checkpoint.offsets([epoch])[epoch]
     if not entry.lines:
-        raise removed(str(files), files.epoch)
+        raise removed(str(checkpoint), epoch)
+    watermark = checkpoint.watermark(epoch)
     last = max(entry.files.values(), default=None)
     if last is None:
-        return Sources(entry.lines)
+        return Sources(entry.lines, watermark=watermark)
     # A source that is read twice has two lines and one folder, and only the program knows which. So each folder's log
     # is saved up to the highest number of all sources, which may be more than it needs.
-    seen = {name: _files_seen(files.spark, f"{files}/sources/{name}", last) for name in entry.sources}
-    return Sources(entry.lines, {name: log for name, log in seen.items() if log})
+    seen = {name: _files_seen(spark, f"{checkpoint}/sources/{name}", last) for name in entry.sources}
+    return Sources(entry.lines, {name: log for name, log in seen.items() if log}, watermark)
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatc
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint import savepoint as files
+from pillarbox._runtime.spark.session.directories import checked_directory
 from pillarbox._runtime.spark.session.folders import is_savepoint
-from pillarbox._runtime.spark.session.places import place_of
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.savepoint.manifest import Manifest, Sources
@@ -72,14 +72,14 @@ def write_state(
     """
     if not hasattr(df, "isStreaming"):
         raise ProgramError(f"write_state() takes a Spark DataFrame, not {shorten(df)}")
-    directory = place_of(directory, "write_state(): the place of the savepoint")
-    like = None if like is None else place_of(like, "write_state(): like")
+    directory = checked_directory(directory, "write_state(): the place of the savepoint")
+    like = None if like is None else checked_directory(like, "write_state(): like")
     if df.isStreaming:
         raise ProgramError("write_state() takes a batch DataFrame, and this one is streaming")
     spark = df.sparkSession
     if like is not None:
         if key is not None or states is not None or timers is not None:
-            raise ProgramError("write_state(): like says key, states and timers; leave these out")
+            raise ProgramError("write_state(): like already defines key, states and timers: drop these arguments")
         other = files.open_savepoint(spark, like)
         rows, edited = _edited(df, other.manifest, uid)
         tasks = [row.asDict() for row in other.tasks.collect() if row["uid"] == uid]
@@ -99,10 +99,10 @@ def _new(
 ) -> tuple[NewTable, list[str]]:
     """Return the table, and its columns in the DataFrame."""
     if not isinstance(uid, str) or not uid:
-        raise ProgramError(f"write_state(): uid is the operator's, as in .uid('count'), not {shorten(uid)}")
+        raise ProgramError(f"write_state(): uid must be the operator's, as in .uid('count'), not {shorten(uid)}")
     names = [key] if isinstance(key, str) else list(key or ())
     if not names or not all(isinstance(name, str) for name in names):
-        raise ProgramError(f"write_state(): key is the name of a column, or several, not {shorten(key)}")
+        raise ProgramError(f"write_state(): key must be the name of a column, or several, not {shorten(key)}")
     types = {field.name: field.dataType for field in df.schema.fields}
     if states is None:
         states = [
@@ -112,7 +112,7 @@ def _new(
         ]
     elif not all(isinstance(state, StateDescriptor) for state in states):
         raise ProgramError(
-            "write_state(): states are descriptors, as in ValueStateDescriptor('seen', Types.LONG()), not"
+            "write_state(): states must be descriptors, as in ValueStateDescriptor('seen', Types.LONG()), not"
             f" {shorten(states)}"
         )
     columns = [*names, *(state.name for state in states), *([] if timers is None else [timers])]
@@ -126,7 +126,7 @@ def _new(
         raise ProgramError(f"write_state(): the column {repeated[0]!r} of operator {uid!r} has two meanings")
     if timers is not None and not _are_timers(types[timers]):
         raise ProgramError(
-            f"write_state(): the column {timers!r} is {types[timers].simpleString()}; timers are an"
+            f"write_state(): the column {timers!r} is {types[timers].simpleString()}, and timers must be an"
             " array<struct<domain:string,timestamp:bigint>>"
         )
     keys = {name: types[name].simpleString() for name in names}
@@ -148,7 +148,9 @@ def _check_unique(df: DataFrame, columns: list[str], uid: str) -> None:
     if duplicates:
         values = duplicates[0].asDict()
         key = next(iter(values.values())) if len(values) == 1 else tuple(values.values())
-        raise TypeMismatchError(f"operator {uid!r}: the key {shorten(key)} occurs more than once: a key has one row")
+        raise TypeMismatchError(
+            f"operator {uid!r}: the key {shorten(key)} occurs more than once, and a key has one row"
+        )
 
 
 def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, EditedTable]:
@@ -170,8 +172,9 @@ def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, Edi
         if isinstance(kind, VariantType):
             if name != "namespace":
                 raise ProgramError(
-                    f"write_state(): the column {name!r} of operator {uid!r} is a VARIANT, which does not tell values"
-                    " as they were: take the rows from the savepoint's folder itself, spark.read.parquet(.../state/UID)"
+                    f"write_state(): the column {name!r} of operator {uid!r} is a VARIANT, which does not preserve the"
+                    " original values: read the rows from the savepoint's own folder, with"
+                    " spark.read.parquet(.../state/UID)"
                 )
             columns.append(f"to_json({quoted(name)}) AS {quoted(name)}")
         else:
@@ -227,7 +230,7 @@ def _existing_savepoint(spark: SparkSession, directory: str, uid: str) -> files.
         existing = files.open_savepoint(spark, directory)
         if any(operator.uid == uid for operator in existing.manifest.operators):
             raise CheckpointMismatchError(
-                f"the savepoint {directory} has state of operator {uid!r} already: write it into a new directory"
+                f"the savepoint {directory} already has state of operator {uid!r}: write it to a new directory"
             ) from None
         return existing
     return None

@@ -17,8 +17,8 @@ from pillarbox._runtime.spark.session.spark_names import JOB_GROUP
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Settings that a session may have of its own.
-_OF_SESSION = (
+# Settings in which a session may differ from its application.
+_SESSION_SETTINGS = (
     "spark.pillarbox.homes",
     "spark.sql.shuffle.partitions",
     "spark.sql.session.timeZone",
@@ -36,10 +36,10 @@ class ClassicSession(Session):
     has_jvm = True
 
     def settings(self) -> dict[str, str]:
-        # As one text: a call to Java for each setting would take as long as an epoch.
+        # As one string: a call to Java for each setting would take as long as an epoch.
         lines = self.spark.sparkContext.getConf().toDebugString().splitlines()
         settings = {name: value for name, _, value in (line.partition("=") for line in lines)}
-        own = {name: self.spark.conf.get(name, None) for name in _OF_SESSION}
+        own = {name: self.spark.conf.get(name, None) for name in _SESSION_SETTINGS}
         return {**settings, **{name: value for name, value in own.items() if value is not None}}
 
     def java_version(self) -> str | None:
@@ -78,8 +78,8 @@ class ClassicSession(Session):
         running = set(tracker.getActiveJobsIds())
         if not running:
             return []
-        # Spark keeps a thousand jobs of a group that have ended. As one text: each number of an array would be a call
-        # to Java.
+        # Spark retains a thousand ended jobs of a group. As one string, because each number of a Java array would be a
+        # call.
         numbers = java_class(self.spark, "java.util.Arrays").toString(tracker._jtracker.getJobIdsForGroup(group))
         return sorted(running.intersection(json.loads(numbers)))
 
@@ -93,7 +93,7 @@ class ClassicSession(Session):
         return plan_steps(df)
 
     def aliases(self, df: DataFrame) -> str:
-        # Not the plan's own text, which a setting truncates.
+        # The plan's own string is truncated by a setting.
         return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")
 
     def analyzed_now(self, df: DataFrame) -> DataFrame:
@@ -109,7 +109,7 @@ class ClassicSession(Session):
 
 
 class ClassicWriter(Writer):
-    """The options of a classic ``DataStreamWriter``, which are private fields in Java."""
+    """The options of a classic ``DataStreamWriter``, which are private Java fields."""
 
     passes_settings = True
 
@@ -141,7 +141,7 @@ class ClassicWriter(Writer):
 
     @contextmanager
     def without_sink(self) -> Iterator[None]:
-        """Let it write nowhere in this block."""
+        """Discard the output of queries started in the block."""
         with self._changed("source", "format", "noop"):
             yield
 

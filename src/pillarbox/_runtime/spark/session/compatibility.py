@@ -1,8 +1,8 @@
-"""The check that Spark has every private name without which a query would start wrongly, or not at all.
+"""Checks that Spark has every private name that a query needs.
 
 PySpark's names in a worker (broadcast variables, accumulators, the task's context, shipped files) are in
-``homes/surroundings.py``, and the conversion of a batch to Arrow in ``rows/arrow_frame.py``. Without those, tasks fail
-in homes, or values are converted twice.
+``homes/surroundings.py``, and the conversion of a batch to Arrow is in ``rows/arrow_frame.py``. Without these, tasks
+fail in homes, or values are converted twice.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class _Requirement(NamedTuple):
 
     Attributes:
         name: for the message.
-        of_java: only classic sessions need it.
-        is_met: may raise any exception if it is not.
+        of_java: whether only classic sessions need it.
+        is_met: returns False or raises any exception if it is missing.
     """
 
     name: str
@@ -68,15 +68,15 @@ REQUIREMENTS = (
 
 
 def check_compatibility(spark: Any) -> None:
-    """Check the private names of a session's Spark. No job is run.
+    """Check the private names of a session's Spark. Runs no job.
 
     Raises:
-        ConfigurationError: one is missing.
+        ConfigurationError: a name is missing.
     """
     missing = [requirement.name for requirement in REQUIREMENTS if not _is_met(requirement, spark)]
     if missing:
         raise ConfigurationError(
-            f"Spark {spark.version} is not one that this version of pillarbox knows: it does not have"
+            f"this version of pillarbox does not support Spark {spark.version}, which lacks"
             f" {'; '.join(missing)}. Use another version of Spark, or a newer pillarbox"
         )
 

@@ -1,4 +1,4 @@
-"""Sessions of Spark Connect: the driver is a server, which is reached by plans alone."""
+"""Spark Connect: the driver is a server that accepts only plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PLAN_LENGTH = "spark.sql.maxPlanStringLength"
-# Spark's default: as long as an array of Java can be.
+# Spark's default: the longest Java array.
 _WHOLE = str(2**31 - 1 - 15)
 
 
@@ -60,7 +60,7 @@ class ConnectSession(Session):
         return None
 
     def aliases(self, df: DataFrame) -> str:
-        # Only the server resolves views: the text of the plan, at full length, whatever the session's setting.
+        # The plan's full text, because only the server resolves views.
         is_whole = self.spark.conf.get(_PLAN_LENGTH, _WHOLE) == _WHOLE
         with session_settings(self.spark, {} if is_whole else {_PLAN_LENGTH: _WHOLE}):
             plans = str(df._explain_string(mode="extended"))  # type: ignore[operator]
@@ -79,12 +79,12 @@ class ConnectSession(Session):
 
 
 class ConnectWriter(Writer):
-    """The options of a ``DataStreamWriter`` of Spark Connect, which are a message."""
+    """The options of a Spark Connect ``DataStreamWriter``, which are a protobuf message."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
         self._proto = writer._write_proto
-        # A function of foreachBatch runs each batch in the client's own session, as a query without streaming.
+        # A foreachBatch function runs each batch in the client's own session, as a batch query.
         self.passes_settings = not self._proto.HasField("foreach_batch")
 
     @property

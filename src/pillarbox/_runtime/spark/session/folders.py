@@ -1,7 +1,6 @@
-"""The small files of a checkpoint, and of a savepoint: how they are listed, read and written.
+"""Lists, reads and writes the small files of checkpoints and savepoints.
 
-In a classic session the driver reads and writes them through Hadoop's ``FileSystem``, without a job. Under Spark
-Connect there are only DataFrames.
+In a classic session, the driver uses Hadoop's ``FileSystem`` without a job. Spark Connect has only DataFrames.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ T = TypeVar("T")
 
 
 def reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader of files that takes a path for what it is.
+    """Return a reader that takes paths literally.
 
-    Without it, Spark takes ``[1]``, ``{a,b}``, ``*`` and ``?`` for wildcards when it reads, and not when it writes: so
-    it would not find what was written there, and the checkpoint would seem to be a new one.
+    By default, Spark reads ``[1]``, ``{a,b}``, ``*`` and ``?`` as wildcards, but writes them literally. A checkpoint
+    with such a path would seem to be a new one.
     """
     return spark.read.option(WILDCARDS, "false")
 
 
 def unless_missing(read: Callable[[], T], otherwise: T) -> T:
-    """Return what ``read()`` does, or something else where Spark says that a path does not exist."""
+    """Call ``read()``, and return ``otherwise`` if Spark reports a missing path."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -50,44 +49,40 @@ def unless_missing(read: Callable[[], T], otherwise: T) -> T:
 
 
 def text_of(spark: SparkSession, path: str) -> str | None:
-    """Return the text of a file, or of the only file in a folder; None: there is none."""
+    """Return the text of a file, or of a folder's only file, or None if it is missing."""
     rows: list[Any] = unless_missing(lambda: reader(spark).text(path, wholetext=True).collect(), [])
     return next((row[0] for row in rows if row[0]), None)
 
 
 def is_savepoint(spark: SparkSession, directory: str) -> bool:
-    """Return whether there is a savepoint in a directory, complete or not."""
+    """Return whether a directory contains a savepoint, complete or not."""
     return any(text_of(spark, f"{directory.rstrip('/')}/{name}") is not None for name in (MANIFEST, STARTED))
 
 
 class Folder(ABC):
-    """A folder of small files, such as a log of a checkpoint. Hidden files (``.``, ``_``) are left out.
-
-    Attributes:
-        path: where it is.
-    """
+    """A folder of small files, such as a checkpoint's log. Hidden files (``.``, ``_``) are left out."""
 
     path: str
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of its files, none if it does not exist. No file is opened."""
+        """Return the names of the files without opening them, or an empty list if the folder is missing."""
 
     @abstractmethod
     def lines(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
-        """Return the lines of its files, each with the file's name. A missing file has no lines.
+        """Return ``(file name, line)`` pairs. A missing file has no lines.
 
         Args:
-            names: the files to read; None: all.
+            names: the files to read, or None for all.
         """
 
     @abstractmethod
     def add_line(self, text: str) -> None:
-        """Write a line of text into a new file: all of it, or nothing. Several applications may do so at once."""
+        """Write a line of text into a new file, atomically. Applications may write concurrently."""
 
 
 class DataFrameFolder(Folder):
-    """A folder that is read and written by jobs."""
+    """A folder accessed by Spark jobs."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -104,20 +99,19 @@ class DataFrameFolder(Folder):
         return [(name, line) for name, line in rows]
 
     def add_line(self, text: str) -> None:
-        # As base64 it needs no quoting, and no parameter: parsers of session extensions, such as Delta's, may lose
-        # those.
+        # Base64 needs neither quoting nor parameters, which the parsers of session extensions such as Delta's may lose.
         encoded = base64.b64encode(text.encode()).decode()
         line = self._spark.sql(f"SELECT CAST(unbase64('{encoded}') AS STRING) AS value")
         line.coalesce(1).write.mode("append").option("compression", "none").text(self.path)
 
     def _texts(self, **options: str) -> Any:
-        # A running query removes old files of its logs while they are read.
+        # A running query removes old files while they are read.
         read = reader(self._spark).options(ignoreMissingFiles="true", **options)
         return read.schema("value STRING").text(self.path)
 
 
 class HadoopFolder(Folder):
-    """A folder that the driver of a classic session reads and writes through Hadoop's ``FileSystem``, without a job."""
+    """A folder accessed by a classic session's driver through Hadoop's ``FileSystem``, without jobs."""
 
     def __init__(self, spark: Any, path: str) -> None:
         self.path = path
@@ -138,21 +132,21 @@ class HadoopFolder(Folder):
         self._write(f"{uuid.uuid4().hex}.txt", f"{text}\n")
 
     def add(self, name: str, text: str) -> None:
-        """Write a new file: all of it, or nothing.
+        """Write a new file atomically.
 
         Raises:
-            PillarboxError: it exists, or the file system did not rename the temporary file to it.
+            PillarboxError: the file exists, or the file system did not rename the temporary file.
         """
         if self._files.exists(self._path(name)):
             raise PillarboxError(f"{self._folder}/{name} exists")
         self._write(name, text)
 
     def remove(self, name: str) -> None:
-        """Remove a file; a missing one is no error."""
+        """Remove a file. A missing file is no error."""
         self._files.delete(self._path(name), False)
 
     def _write(self, name: str, text: str) -> None:
-        # Under a hidden name first: nobody reads half of it.
+        # Under a hidden name first, so that readers never see half a file.
         hidden, path = self._path(f".{name}.tmp"), self._path(name)
         stream = self._files.create(hidden, False)
         try:
@@ -160,7 +154,7 @@ class HadoopFolder(Folder):
         finally:
             stream.close()
         if not self._files.rename(hidden, path):
-            raise PillarboxError(f"{path}: the file system did not rename {hidden} to it: look at its permissions")
+            raise PillarboxError(f"{path}: the file system did not rename {hidden} to it: check its permissions")
 
     def _text(self, name: str) -> str | None:
         def read() -> bytes:

@@ -1,6 +1,6 @@
-"""Java objects of a classic session, of its DataFrames and of its file systems.
+"""Java objects of a classic session, its DataFrames and its file systems.
 
-Spark promises none of these names. Each function says what fails without its name; no job is run.
+Spark guarantees none of these names. Each docstring says what fails without its name. No function runs a job.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ def jvm(spark: Any) -> Any:
 
 
 def java_class(spark: Any, name: str) -> Any:
-    """Return a Java class by its full name, which takes one call. Without it, no program runs."""
+    """Return a Java class by its full name, in one call. Without it, no program runs."""
     return getattr(jvm(spark), name)
 
 
 def java_session(spark: Any) -> Any:
-    """Return the Java session. Without it, every session is taken for one of Spark Connect."""
+    """Return the Java session. Without it, every session counts as Spark Connect."""
     return spark._jsparkSession
 
 
 def path_class(spark: Any) -> Any:
-    """Return the class of Hadoop's paths. Without it, no checkpoint can be read."""
+    """Return Hadoop's class of paths. Without it, no checkpoint can be read."""
     return java_class(spark, "org.apache.hadoop.fs.Path")
 
 
 def path_array(spark: Any, paths: list[str]) -> Any:
-    """Return an array of Hadoop's paths. Without it, no epoch of a store can be copied."""
+    """Return a Java array of Hadoop paths. Without it, no epoch of a store can be copied."""
     kind = path_class(spark)
     array = spark.sparkContext._gateway.new_array(kind, len(paths))
     for index, path in enumerate(paths):
@@ -43,14 +43,14 @@ def file_system(spark: Any, path: Any) -> Any:
 
 
 def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
-    """Spread the state of a checkpoint over partitions. Since 4.2; without it, ``pillarbox.rescale`` fails."""
+    """Repartition a checkpoint's state. Needs Spark 4.2; without it, ``pillarbox.rescale`` fails."""
     spark._streamingCheckpointManager.repartition(checkpoint, partitions)
 
 
 def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
-    """Return the log of a file sink, which creates its folder, and an empty array of entries.
+    """Return a file sink's log, creating its folder, and an empty array of entries.
 
-    Spark has these classes since 4.1. Checked: no query with such a sink would start.
+    Spark has these classes since 4.1. Checked: no query with a file sink would start.
     """
     sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
     log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
@@ -63,7 +63,7 @@ def analyzed_plan(df: Any) -> Any:
 
 
 def plan_steps(df: Any) -> list[Any]:
-    """Return the steps of a DataFrame's analyzed plan; each precedes those that it reads from."""
+    """Return the nodes of a DataFrame's analyzed plan, each before its children."""
     steps: list[Any] = []
     pending: list[Any] = [analyzed_plan(df)]
     while pending:
@@ -75,7 +75,7 @@ def plan_steps(df: Any) -> list[Any]:
 
 
 def python_pattern(spark: Any) -> Any:
-    """Return the mark of Python functions in a plan. Without it, every query seems to have some of the user's."""
+    """Return the plan pattern of Python functions. Without it, every query looks as if it had user functions."""
     return java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
 
 
@@ -90,12 +90,12 @@ def writer_field(writer: Any, name: str) -> Any:
     return field.get(writer._jwrite)
 
 
-# So many running tasks are asked for their hosts.
+# Running tasks whose hosts are read.
 _TASKS_WITH_HOSTS = 8
 
 
 def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
-    """Return some hosts on which tasks of a stage run. Without it, the line for a hung epoch names no hosts."""
+    """Return hosts of some running tasks of a stage. Without it, the line about a hung epoch names no hosts."""
     from py4j.protocol import Py4JError
 
     try:

@@ -1,4 +1,4 @@
-"""Sessions that pillarbox makes: for examples, tests, trying out and the command line."""
+"""Local sessions for examples, tests and the command line."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
-    """Return a local Spark session with everything set as programs like it: for examples, tests and trying out.
+    """Return a local Spark session with settings for pillarbox: for examples, tests and experiments.
 
     Args:
-        cores: number of tasks at once.
+        cores: number of concurrent tasks.
         settings: more Spark settings, with ``__`` for each dot, such as ``spark__driver__memory="4g"``.
 
     Raises:
-        ConfigurationError: Java or a Python package is missing or of a wrong version.
+        ConfigurationError: Java or a Python package is missing or has a wrong version.
     """
     check_count(cores, "local_session(): cores")
     check_text(app_name, "local_session(): app_name")
-    # Workers find the program's own modules where the driver does: next to the script.
+    # Workers find the program's modules next to the script, as the driver does.
     script_folders = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*script_folders, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     merged = {
-        # Modules that workers import are imported once, and shared.
+        # Workers share modules that the daemon has imported.
         **({"spark.python.daemon.module": "pillarbox.daemon"} if _daemon_finds_pillarbox() else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -41,7 +41,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         SHUFFLE_PARTITIONS: str(cores),
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
-    # Four attempts a task: plain local[n] never tries again.
+    # Four attempts for each task: plain local[n] never retries.
     return new_session(app_name, {"spark.master": f"local[{cores}, 4]", **merged})
 
 
@@ -49,10 +49,10 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
     """Return a classic session.
 
     Args:
-        settings: settings of Spark; a local master gets what it needs besides.
+        settings: Spark settings. For a local master, the settings that it needs are added.
 
     Raises:
-        ConfigurationError: Java or a Python package is missing or of a wrong version.
+        ConfigurationError: Java or a Python package is missing or has a wrong version.
     """
     check_packages()
     check_java()
@@ -70,12 +70,12 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
 
 
 def _daemon_finds_pillarbox() -> bool:
-    """Return whether the daemon of Python workers will find pillarbox when it starts.
+    """Return whether the daemon of Python workers will be able to import pillarbox.
 
-    It has what is installed and what is on ``PYTHONPATH``. What ``--py-files`` ships reaches only workers, and after
-    ``spark-submit`` the JVM has an environment of its own.
+    The daemon has installed packages and ``PYTHONPATH``. Only workers have the files of ``--py-files``, and after
+    ``spark-submit`` the JVM has its own environment.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return False
-    look = "import sys, importlib.util; sys.exit(importlib.util.find_spec('pillarbox') is None)"
-    return subprocess.run([sys.executable, "-c", look], cwd=os.sep, check=False).returncode == 0
+    check = "import sys, importlib.util; sys.exit(importlib.util.find_spec('pillarbox') is None)"
+    return subprocess.run([sys.executable, "-c", check], cwd=os.sep, check=False).returncode == 0

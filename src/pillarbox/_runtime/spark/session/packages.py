@@ -1,4 +1,4 @@
-"""The versions of Python and of packages in this process, in the driver as in executors."""
+"""Versions of Python and packages in this process, driver or executor."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PACKAGES = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy", "protobuf")
 
 @cache
 def packages_here() -> Mapping[str, str]:
-    """Return the versions of Python and of packages in this process."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and packages in this process."""
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            # A platform brings its own, and --py-files ships pillarbox without its metadata.
+            # The package may have no metadata, for example after --py-files: read its `__version__`.
             module = sys.modules.get(package)
             if module is not None and hasattr(module, "__version__"):
-                found[package] = str(module.__version__)
-    return MappingProxyType(found)
+                versions[package] = str(module.__version__)
+    return MappingProxyType(versions)

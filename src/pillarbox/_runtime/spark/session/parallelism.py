@@ -1,4 +1,4 @@
-"""How many tasks Spark runs at a time, by its settings and its executors. No job is run to find it out."""
+"""The number of concurrent Spark tasks, from settings and executors, without a job."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from pillarbox._runtime.spark.session.spark_names import SHUFFLE_PARTITIONS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Returns the value of a setting of the session; None: it is not set.
+#: Returns the value of a session's setting, or None if it is not set.
 Get = Callable[[str], "str | None"]
 
-# A program sets a higher parallelism by itself: each partition has a state store and may have a home of its own.
+# Only explicit settings go higher: each partition has a state store and may have a home.
 _MOST_BY_DEFAULT = 16
-# `spark.sql.shuffle.partitions` may be meant for the batch jobs of a whole cluster; each of ours has a state store.
+# `spark.sql.shuffle.partitions` may be set for the batch jobs of a whole cluster, but each partition has a state store.
 _MOST_PARTITIONS = 128
 
 
 def cores_of(spark: SparkSession, get: Get | None = None) -> int | None:
-    """Return how many tasks run at a time with all executors; None: nobody knows.
+    """Return the number of concurrent tasks with all executors, or None if unknown.
 
     Args:
-        get: of the settings, if the caller has them at hand.
+        get: reads settings; by default, from the session.
     """
     get = get or (lambda name: spark.conf.get(name, None))
     executors = get("spark.executor.instances")
     if (get("spark.dynamicAllocation.enabled") or "").lower() == "true":
-        # Executors come when there is work: the present ones tell nothing.
+        # Executors are added with work, so the present number does not count.
         return _in_executors(get("spark.dynamicAllocation.maxExecutors"), get)
-    # Executors may not have come yet.
-    known = [session_of(spark).default_parallelism(), _in_executors(executors, get)]
-    return max((each for each in known if each is not None), default=None) or local_cores(get)
+    # Executors may still be starting.
+    counts = [session_of(spark).default_parallelism(), _in_executors(executors, get)]
+    return max((count for count in counts if count is not None), default=None) or local_cores(get)
 
 
 def _in_executors(number: str | None, get: Get) -> int | None:
@@ -46,7 +46,7 @@ def _in_executors(number: str | None, get: Get) -> int | None:
 
 
 def local_cores(get: Get) -> int | None:
-    """Return the cores of a local master; None: the master is another one."""
+    """Return the cores of a local master, or None for another master."""
     local = re.match(r"local\[(\d+|\*)", get("spark.master") or "")
     if local is None:
         return None
@@ -54,17 +54,16 @@ def local_cores(get: Get) -> int | None:
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:
-    """Return the parallelism of a program that sets none, and what it is taken from, as the end of a message.
+    """Return the default parallelism, and its reason as the end of a message.
 
-    It is ``spark.sql.shuffle.partitions`` where somebody has set it, at most 128; else the cores, at most 16. Each
-    subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where the
-    user says so. No job is run to find them out.
+    It is ``spark.sql.shuffle.partitions`` if set, at most 128; otherwise the number of cores, at most 16. Each subtask
+    adds time to each epoch, and the amount of work is unknown, so more subtasks need an explicit setting. Runs no job.
     """
-    said = spark.conf.get(SHUFFLE_PARTITIONS, None)
-    partitions = int(said) if said is not None and said.isdigit() else 0
+    setting = spark.conf.get(SHUFFLE_PARTITIONS, None)
+    partitions = int(setting) if setting is not None and setting.isdigit() else 0
     if partitions > _MOST_PARTITIONS and partitions != 200:
         return _MOST_PARTITIONS, f"the most by default, as {SHUFFLE_PARTITIONS} is {partitions}"
-    if partitions not in (0, 200):  # Spark's own, or ``auto``: nobody has chosen it
+    if partitions not in (0, 200):  # Spark's default or ``auto``, not a choice of the user's
         return partitions, f"as {SHUFFLE_PARTITIONS} says"
     cores = cores_of(spark)
     if not cores:
@@ -73,22 +72,22 @@ def default_parallelism(spark: SparkSession) -> tuple[int, str]:
 
 
 def task_slots(spark: SparkSession) -> int:
-    """Return how many tasks a source has at a time: the number of partitions that Spark deals rows out to by itself.
+    """Return the number of concurrent tasks of a source: Spark's default number of partitions.
 
-    No job is run to find it out.
+    Runs no job.
 
     Raises:
-        ConfigurationError: (Spark Connect) no setting tells.
+        ConfigurationError: (Spark Connect) no setting contains it.
     """
 
     def get(name: str) -> str | None:
         return spark.conf.get(name, None)
 
-    said = get("spark.sql.leafNodeDefaultParallelism")
-    slots = int(said) if said else session_of(spark).default_parallelism() or local_cores(get)
+    setting = get("spark.sql.leafNodeDefaultParallelism")
+    slots = int(setting) if setting else session_of(spark).default_parallelism() or local_cores(get)
     if slots is None:
         raise ConfigurationError(
-            "job_rate_limit, or a budget, is shared by the tasks of the source, and their number is not known: set"
+            "job_rate_limit, or a budget, is shared by the tasks of the source, whose number is unknown: set"
             " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit, which applies to each task"
         )
     return slots

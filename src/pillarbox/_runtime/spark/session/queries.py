@@ -1,4 +1,4 @@
-"""A running query, beyond Spark's API: its progress reports after one, and the Java object of a classic one."""
+"""Private access to a running query: its latest progress reports and the Java object of a classic query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def execution_of(query: Any) -> Any:
 
 
 def pinned_jvm() -> Any:
-    """Return the JVM in which each thread of this process has one of its own, which can hold locks there.
+    """Return the JVM, in which each thread of this process has a thread of its own, which can hold locks.
 
     Without it, queries end by ``stop()``, in the middle of an epoch.
 
@@ -35,11 +35,10 @@ _NOT_COMMITTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 
 
 class StateCommits:
-    """Whether the partitions of a classic query with ``foreachBatch`` have committed their state.
+    """Checks whether the partitions of a classic query with ``foreachBatch`` have committed their state.
 
-    Spark checks that after a batch, and not a second time: this check replaces Spark's. Without it, a query ends if its
-    function reads only a part of a batch. The Java objects live as long as the run: each batch makes three calls to
-    Java.
+    It replaces Spark's own check after a batch, which works only once. Without it, a query ends if its function reads
+    only a part of a batch. The Java objects live as long as the run: each batch makes three calls to Java.
     """
 
     def __init__(self, query: Any) -> None:
@@ -56,34 +55,34 @@ class StateCommits:
 
     def are_complete(self, batch: int) -> bool:
         """Return whether each partition of a batch has committed."""
-        if self._unchecked is None or not self._unchecked.get():  # it has no state
+        if self._unchecked is None or not self._unchecked.get():  # without state
             return True
         self._unchecked.set(False)
         try:
             self._validate(self._run, batch)
         except Exception as error:
             if _NOT_COMMITTED not in str(error):
-                raise  # the query is being stopped, for instance
+                raise  # for example, the query is being stopped
             return False
         return True
 
 
 class ProgressMark(NamedTuple):
-    """Identifies a progress report: reports without input repeat the batch id of an earlier one."""
+    """Identifies a progress report. Reports without input repeat an earlier batch id."""
 
     batch: int
     timestamp: str
 
     @staticmethod
     def of(progress: Any) -> ProgressMark:
-        """Return the mark of a report, as a dictionary of its JSON."""
+        """Return the mark of a report, which is a dictionary of its JSON."""
         return ProgressMark(progress["batchId"], progress["timestamp"])
 
 
 def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
-    """Return the progress reports of a query after ``seen``, the oldest first; None: all that Spark has.
+    """Return a query's progress reports after ``seen``, oldest first, or all that Spark retains if it is None.
 
-    In a classic session only these are fetched: ``recentProgress`` would turn all hundred of them into JSON.
+    A classic session fetches only these: ``recentProgress`` would convert all hundred to JSON.
     """
     if hasattr(query, "_jsq"):
         recent = query._jsq.recentProgress()
@@ -91,7 +90,7 @@ def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
         for index in range(len(recent) - 1, -1, -1):
             if seen is not None and ProgressMark(recent[index].batchId(), recent[index].timestamp()) <= seen:
                 break
-            # (JSON leaves out what is empty.)
+            # JSON omits empty metrics.
             reports.append({"observedMetrics": {}, **json.loads(recent[index].json())})
         return reports[::-1]
     last = query.lastProgress

@@ -1,6 +1,6 @@
-"""What a program needs to run: Java, packages, workers with the driver's Python, and three settings of Spark.
+"""Checks of what a program needs: Java, packages, the workers' Python, and three Spark settings.
 
-Functions named ``...problem`` return one message, or None; the doctor asks them, too.
+Functions named ``...problem`` return a message or None. The doctor uses them, too.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ NEEDED = {"spark.speculation": "false", "spark.shuffle.push.enabled": "false", "
 
 
 def numbers_of(version: str | None) -> tuple[int, ...] | None:
-    """Return the numbers that a version begins with, such as (3, 11, 7); None: there are none."""
-    found = re.match(r"\d+(\.\d+)*", version or "")
-    return None if found is None else tuple(map(int, found[0].split(".")))
+    """Return the leading numbers of a version, such as (3, 11, 7), or None without numbers."""
+    match = re.match(r"\d+(\.\d+)*", version or "")
+    return None if match is None else tuple(map(int, match[0].split(".")))
 
 
 def java_problem(version: str) -> str | None:
-    """Return what is wrong with a version of Java."""
+    """Describe the problem with a Java version."""
     if (numbers_of(version) or (17,))[0] >= 17:
         return None
     return f"Java {version} is too old: Spark 4 needs Java 17 or newer, so install it and set JAVA_HOME"
 
 
 def pandas_problem(version: str) -> str | None:
-    """Return what is wrong with a version of pandas, which Spark's stateful Python API uses."""
+    """Describe the problem with a pandas version: Spark's stateful Python API needs an older one."""
     if (numbers_of(version) or (2,))[0] < 3:
         return None
     return (
@@ -48,14 +48,14 @@ def pandas_problem(version: str) -> str | None:
 
 
 def speculation_problem(settings: Mapping[str, str]) -> str | None:
-    """Return what is wrong if Spark starts second attempts of slow tasks."""
+    """Describe the problem if Spark starts second attempts of slow tasks."""
     if not _is_true(settings, "spark.speculation"):
         return None
     return "spark.speculation is true: 2 attempts of one task would work on the same state, so set it to false"
 
 
 def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
-    """Return what is wrong if shuffles are pushed: Spark then does not compare the output of a task's two attempts."""
+    """Describe the problem if shuffles are pushed: Spark then does not compare the output of two attempts."""
     if not _is_true(settings, "spark.shuffle.push.enabled"):
         return None
     return (
@@ -65,7 +65,7 @@ def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
 
 
 def daemon_problem(settings: Mapping[str, str]) -> str | None:
-    """Return what is wrong if Spark starts each Python worker by itself."""
+    """Describe the problem if Spark starts Python workers without a daemon."""
     if _is_true({"spark.python.use.daemon": "true", **settings}, "spark.python.use.daemon"):
         return None
     return (
@@ -79,19 +79,19 @@ def _is_true(settings: Mapping[str, str], name: str) -> bool:
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Check that no setting of the application stands in the way of a streaming program.
+    """Check that the application's settings allow streaming programs.
 
     Raises:
-        ConfigurationError: one does.
+        ConfigurationError: a setting does not.
     """
     _refuse(speculation_problem(settings) or push_based_shuffle_problem(settings) or daemon_problem(settings))
 
 
 def check_packages() -> None:
-    """Check that the Python packages that Spark's stateful Python API needs are installed.
+    """Check the Python packages that Spark's stateful Python API needs.
 
     Raises:
-        ConfigurationError: one is missing, or pandas is too new.
+        ConfigurationError: a package is missing, or pandas is too new.
     """
     for module, package in (
         ("pandas", "pandas<3"),
@@ -109,36 +109,36 @@ def check_packages() -> None:
 
 
 def check_java() -> None:
-    """Check that there is a Java for Spark 4: version 17 or newer.
+    """Check that Java 17 or newer is installed.
 
     Raises:
-        ConfigurationError: there is none, or it is older.
+        ConfigurationError: Java is missing or older.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
-        raise ConfigurationError("Spark needs Java 17 or newer: install it, or set JAVA_HOME to where it is")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d[^"]*)', said)
-    if found is not None:
-        _refuse(java_problem(found[1]), f"{java}: ")
+        raise ConfigurationError("Spark needs Java 17 or newer: install it, or set JAVA_HOME to its directory")
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(\d[^"]*)', output)
+    if match is not None:
+        _refuse(java_problem(match[1]), f"{java}: ")
 
 
 def check_python(worker: str) -> None:
-    """Check that the workers' Python has the packages of this one.
+    """Check that workers have the packages of this Python.
 
     Args:
-        worker: a path, or a name to be found on the path for programs.
+        worker: a path, or a command on ``PATH``.
 
     Raises:
-        ConfigurationError: it is another one, or belongs to another environment.
+        ConfigurationError: the workers' Python is another one, or belongs to another environment.
     """
-    found = shutil.which(worker)
-    # The paths alone do not tell: two environments may share one base Python, one environment has several names for it.
-    if found is None or (found != sys.executable and _prefix(found) != sys.prefix):
+    path = shutil.which(worker)
+    # Paths are not enough: two environments may share a base Python, and one environment may have several paths.
+    if path is None or (path != sys.executable and _prefix(path) != sys.prefix):
         raise ConfigurationError(
-            f"Spark's Python workers run {found or worker}, this program runs {sys.executable}: put"
-            ' os.environ["PYSPARK_PYTHON"] = sys.executable before the session is made'
+            f"Spark's Python workers run {path or worker}, and this program runs {sys.executable}: set"
+            ' os.environ["PYSPARK_PYTHON"] = sys.executable before creating the session'
         )
 
 
@@ -146,12 +146,12 @@ def check_requirements(spark: SparkSession, *, streaming: bool) -> None:
     """Check that the application can run a program.
 
     Raises:
-        ConfigurationError: a package is missing, or a setting of the application stands in the way.
+        ConfigurationError: a package is missing, or a setting is wrong.
     """
     check_packages()
     if streaming:
         check_settings({name: str(spark.conf.get(name, default)) for name, default in NEEDED.items()})
-    # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
+    # Workers on this machine can be compared with the driver. Elsewhere the interpreter's path may differ.
     worker = session_of(spark).worker_python()
     if worker is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
         check_python(worker)
@@ -159,9 +159,11 @@ def check_requirements(spark: SparkSession, *, streaming: bool) -> None:
 
 @cache
 def _prefix(python: str) -> str:
-    """Return where a Python has its packages."""
-    said = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=False)
-    return said.stdout.strip()
+    """Return an interpreter's `sys.prefix`."""
+    process = subprocess.run(
+        [python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=False
+    )
+    return process.stdout.strip()
 
 
 def _refuse(problem: str | None, where: str = "") -> None:

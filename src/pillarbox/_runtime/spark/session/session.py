@@ -1,6 +1,6 @@
-"""A session of Spark: what a classic one and one of Spark Connect do differently.
+"""The interface of a Spark session, where classic sessions and Spark Connect differ.
 
-Two classes implement it, in ``classic.py`` and ``connect.py``. Nothing else asks of which kind a session is.
+``classic.py`` and ``connect.py`` implement it. No other code asks for the kind of a session.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Session(ABC):
-    """A session of Spark.
+    """A Spark session.
 
     Attributes:
         spark: PySpark's object.
-        has_jvm: whether the driver's JVM belongs to this process, and is reachable.
+        has_jvm: whether the driver's JVM belongs to this process.
     """
 
     has_jvm: bool
@@ -33,38 +33,38 @@ class Session(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """Return the application's settings, and the session's that may differ from them."""
+        """Return the application's settings and the settings in which the session may differ."""
 
     @abstractmethod
     def java_version(self) -> str | None:
-        """Return the version of the driver's Java, or None if it is out of reach."""
+        """Return the driver's Java version, or None if unreachable."""
 
     @abstractmethod
     def default_parallelism(self) -> int | None:
-        """Return the number of tasks that Spark runs at a time by its own count, or None if no setting has it."""
+        """Return Spark's own count of concurrent tasks, or None if no setting has it."""
 
     @abstractmethod
     def worker_python(self) -> str | None:
-        """Return the Python that the driver's workers run, or None if it is out of reach."""
+        """Return the workers' Python, or None if unreachable."""
 
     @abstractmethod
     def local_executor(self) -> int | None:
-        """Return the process id of the JVM if it is driver and only executor at once, else None."""
+        """Return the JVM's process id if it is the driver and the only executor, else None."""
 
     @property
     @abstractmethod
     def shows_progress_bar(self) -> bool:
-        """Whether Spark writes its own progress bar to standard error."""
+        """Whether Spark draws its progress bar on standard error."""
 
     # -- jobs --
 
     @abstractmethod
     def job_group(self, description: str) -> AbstractContextManager[None]:
-        """Run this thread's jobs as a group that is cancelled if the block raises. Spark Connect has no groups."""
+        """Run this thread's jobs as a group that is cancelled if the block raises. No effect under Spark Connect."""
 
     @abstractmethod
     def running_jobs(self, group: str) -> list[int] | None:
-        """Return the running jobs of a group, or None if they are out of reach."""
+        """Return a group's running jobs, or None if unreachable."""
 
     # -- files --
 
@@ -74,30 +74,30 @@ class Session(ABC):
 
     @abstractmethod
     def hadoop_folder(self, path: str) -> HadoopFolder | None:
-        """Return a folder whose files are read, written by name and removed without a job; None: impossible here."""
+        """Return a folder whose files are accessed by name without jobs, or None under Spark Connect."""
 
     # -- DataFrames --
 
     @abstractmethod
     def plan_steps(self, df: DataFrame) -> list[Any] | None:
-        """Return the steps of a DataFrame's analyzed plan as Java objects, or None if they are out of reach.
+        """Return the nodes of a DataFrame's analyzed plan as Java objects, or None if unreachable.
 
-        A step precedes those that it reads from: Spark numbers sources in this order.
+        A node precedes its children: Spark numbers sources in this order.
         """
 
     @abstractmethod
     def aliases(self, df: DataFrame) -> str:
-        """Return a text that contains the aliases in a DataFrame's plan, with views resolved."""
+        """Return a text with all aliases in a DataFrame's plan, with views resolved."""
 
     @abstractmethod
     def analyzed_now(self, df: DataFrame) -> DataFrame:
-        """Return a DataFrame whose plan is analyzed with the settings of this moment; rows are read later."""
+        """Return a DataFrame whose plan is analyzed with the current settings. Rows are read later."""
 
     # -- queries --
 
     @abstractmethod
     def writer_class(self) -> type[Any]:
-        """Return the class of the session's ``DataStreamWriter``."""
+        """Return the session's class of ``DataStreamWriter``."""
 
     @abstractmethod
     def writer(self, writer: Any) -> Writer:
@@ -105,10 +105,10 @@ class Session(ABC):
 
 
 class Writer(ABC):
-    """The options of a ``DataStreamWriter``, which has no methods that return them.
+    """The options of a ``DataStreamWriter``, which has no getters.
 
     Attributes:
-        passes_settings: whether the session's settings at a start reach the tasks of the query.
+        passes_settings: whether the session's settings at the start reach the query's tasks.
     """
 
     passes_settings: bool
@@ -116,25 +116,25 @@ class Writer(ABC):
     @property
     @abstractmethod
     def dataframe(self) -> DataFrame:
-        """What it writes. Without the private name, no query starts."""
+        """The written DataFrame. Without the private name, no query starts."""
 
     @property
     @abstractmethod
     def trigger(self) -> str:
-        """Its trigger by the name of Spark's class, such as ``ProcessingTimeTrigger(1000)``."""
+        """The trigger by the name of Spark's class, such as ``ProcessingTimeTrigger(1000)``."""
 
     @property
     @abstractmethod
     def format(self) -> str:
-        """The format of its sink; ``foreachbatch`` for a function."""
+        """The sink's format; ``foreachbatch`` for a function."""
 
     @abstractmethod
     def option(self, name: str) -> str | None:
-        """Return an option, whatever the case of its name."""
+        """Return an option. Its name is case-insensitive."""
 
     @abstractmethod
     def one_batch(self) -> AbstractContextManager[None]:
-        """Give it a trigger for one micro-batch: an interrupted one first."""
+        """Set a trigger for one micro-batch: an uncommitted one first."""
 
 
 def session_of(spark: Any) -> Session:
@@ -149,7 +149,7 @@ def session_of(spark: Any) -> Session:
 
 
 def spark_of(writer: Any) -> Any:
-    """Return PySpark's session of a ``DataStreamWriter``. Without the private name, no query starts."""
+    """Return the session of a ``DataStreamWriter``. Without the private name, no query starts."""
     return writer._spark if hasattr(writer, "_spark") else writer._session
 
 
@@ -164,7 +164,7 @@ def check_classic(spark: Any, refusal: str) -> None:
     """Check that a session is a classic one.
 
     Raises:
-        ConfigurationError: it belongs to Spark Connect; the message is ``refusal``.
+        ConfigurationError: it is Spark Connect; the message is ``refusal``.
     """
     if not session_of(spark).has_jvm:
         raise ConfigurationError(refusal)

@@ -1,4 +1,4 @@
-"""Settings that are on a session for some time, such as a query's settings while it starts."""
+"""Changes a session's settings within a block, such as a query's settings while it starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pillarbox._runtime.spark.session.spark_names import PROVIDER, PROVIDER_KEY,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A query's settings are on the session while it starts: meanwhile no other query may start.
+# A query's settings are on the session while it starts, so no other query may start.
 _starting = threading.RLock()
 _STARTING_SECONDS = 600.0
 
@@ -23,10 +23,10 @@ _STARTING_SECONDS = 600.0
 def session_settings(
     spark: SparkSession, settings: dict[str, str], before: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Have settings on a session meanwhile.
+    """Change a session's settings within the block.
 
     Args:
-        before: all settings that the session has; None: nobody has asked for them yet. PySpark asks Java for each.
+        before: all settings of the session, or None to read them. PySpark asks Java for each.
     """
     if before is None:
         before = spark.conf.getAll if settings else {}
@@ -43,7 +43,7 @@ def session_settings(
 
 
 def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
-    """Return another session with the settings of a classic one, and with more, which nobody else sees."""
+    """Return a new session with the settings of a classic session and more. The caller owns it."""
     from pyspark.errors import AnalysisException
 
     own = spark.newSession()
@@ -52,7 +52,7 @@ def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
         if fresh.get(name) != value:
             try:
                 own.conf.set(name, value)
-            except AnalysisException:  # one of the whole application, which a session may have all the same
+            except AnalysisException:  # a setting of the whole application, which a session may still have
                 continue
     for name, value in settings.items():
         own.conf.set(name, value)
@@ -61,7 +61,7 @@ def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
 
 @contextmanager
 def without_setting(spark: SparkSession, name: str) -> Iterator[None]:
-    """Take a setting from a session meanwhile."""
+    """Unset a setting within the block."""
     conf = spark.conf
     value = conf.getAll.get(name)
     if value is None:
@@ -75,22 +75,22 @@ def without_setting(spark: SparkSession, name: str) -> Iterator[None]:
 
 
 def spark_version(spark: SparkSession) -> tuple[int, ...]:
-    """Return major and minor version of a session's Spark."""
+    """Return Spark's (major, minor) version."""
     return tuple(map(int, re.findall(r"\d+", spark.version)[:2]))
 
 
 def time_zone(spark: SparkSession) -> str:
-    """Return the time zone of a session, in which naive datetimes are meant."""
+    """Return a session's time zone, which applies to naive datetimes."""
     return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Let no query start meanwhile, but those that this thread starts."""
+    """Block starts of queries in other threads."""
     if not _starting.acquire(timeout=_STARTING_SECONDS):
         raise ConfigurationError(
-            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
-            " pillarbox programs start one after the other: is a query started in onQueryStarted() of a listener?"
+            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and a process with pillarbox"
+            " programs starts one query at a time: does a listener start a query in onQueryStarted()?"
         )
     try:
         yield
@@ -100,9 +100,9 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
-    """Set the settings that Spark expects of a checkpoint when a plan that reads its state is made.
+    """Apply the settings that Spark needs when it plans to read a checkpoint's state.
 
-    No query starts in this time, so no job may run in it.
+    Blocks starts of queries, so run no job within it.
 
     Args:
         state_format: the format of the checkpoint's state files.
@@ -115,5 +115,5 @@ def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
 
 
 def settings_of_state(state_format: str) -> dict[str, str]:
-    """Return the settings that Spark expects of a checkpoint when it reads or rewrites state by itself."""
+    """Return the settings that Spark needs to read or rewrite a checkpoint's state."""
     return {PROVIDER_KEY: PROVIDER, STATE_FORMAT: state_format}

@@ -1,4 +1,4 @@
-"""The start of a query: by a writer's ``start`` or ``toTable``, and with which options."""
+"""A query's start by a writer's ``start`` or ``toTable``, and its options."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
-# The attribute of a writer with the function of ``foreachBatch``.
+# The writer's attribute with the function of ``foreachBatch``.
 _FUNCTION = "_pillarbox_batch_function"
 
 
 def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
-    """Keep the function that a writer was given by ``foreachBatch``."""
+    """Remember the function passed to a writer's ``foreachBatch``."""
     setattr(writer, _FUNCTION, function)
 
 
 class Start:
-    """A start of a query, which can be repeated.
+    """A repeatable start of a query.
 
     Args:
         method: ``start`` or ``toTable``.
@@ -49,7 +49,6 @@ class Start:
         self._options = options
 
     def run(self) -> StreamingQuery:
-        """Start the query."""
         query: StreamingQuery = getattr(self.writer, self._method)(*self._arguments, **self._options)
         return query
 
@@ -57,101 +56,99 @@ class Start:
 
     @cached_property
     def checkpoint(self) -> str | None:
-        """The checkpoint location; None: it is a new one.
+        """The checkpoint location, or None for a new one.
 
         Raises:
-            TypeError: the method cannot be called like that.
+            TypeError: the method's arguments do not fit.
         """
         checkpoint = self._option("checkpointLocation")
         if checkpoint:
             return checkpoint
-        name = self._given.get("queryName") or self._option("queryName")
+        name = self._bound.get("queryName") or self._option("queryName")
         root = self.spark.conf.get("spark.sql.streaming.checkpointLocation", None)
         return f"{root.rstrip('/')}/{name}" if root and name else None
 
     @property
     def dataframe(self) -> DataFrame:
-        """What it writes."""
+        """The written DataFrame."""
         return self._writer.dataframe
 
     @property
     def trigger(self) -> str:
-        """Its trigger by the name of Spark's class, such as ``ProcessingTimeTrigger(1000)``."""
+        """The trigger by the name of Spark's class, such as ``ProcessingTimeTrigger(1000)``."""
         return self._writer.trigger
 
     @property
     def is_available_now(self) -> bool:
-        """Whether its trigger is ``availableNow``."""
         return self.trigger == "AvailableNowTrigger"
 
     @property
     def is_once(self) -> bool:
-        """Whether its trigger is ``once``."""
         return self.trigger == "OneTimeTrigger"
 
     def one_batch(self) -> AbstractContextManager[None]:
-        """Let it run one micro-batch in this block: an interrupted one first."""
+        """Run one micro-batch at a start within the block: an uncommitted one first."""
         return self._writer.one_batch()
 
     # -- its sink --
 
     @property
     def calls_function(self) -> bool:
-        """Whether it hands its micro-batches to a function of the user's: ``foreachBatch``."""
+        """Whether the sink is ``foreachBatch``."""
         return self._format == "foreachbatch"
 
     @property
     def batch_function(self) -> Callable[..., Any] | None:
-        """The function of ``foreachBatch``; None: it has another sink."""
-        found: Callable[..., Any] | None = getattr(self.writer, _FUNCTION, None) if self.calls_function else None
-        return found
+        """The function of ``foreachBatch``, or None for another sink."""
+        function: Callable[..., Any] | None = getattr(self.writer, _FUNCTION, None) if self.calls_function else None
+        return function
 
     @property
     def function_reads_all(self) -> bool:
-        """Whether it has a function that reads all rows of each batch: pillarbox's own of ``for_each_batch()``."""
+        """Whether the function reads all rows of each batch, as ``for_each_batch()``'s does."""
         return bool(getattr(self.batch_function, "reads_every_batch", False))
 
     @property
     def passes_settings(self) -> bool:
-        """Whether the session's settings at its start reach the tasks of the query."""
+        """Whether the session's settings at the start reach the query's tasks."""
         return self._writer.passes_settings
 
     @property
     def files(self) -> str | None:
-        """The directory that it writes files to; None: it does not."""
-        if "tableName" in self._given:
-            return self._files_of_table(self._given["tableName"])
+        """The directory of a file sink, or None for another sink."""
+        if "tableName" in self._bound:
+            return self._files_of_table(self._bound["tableName"])
         if self._format not in _FILE_FORMATS:
             return None
-        path = self._given.get("path") or self._option("path")
+        path = self._bound.get("path") or self._option("path")
         return str(path) if path else None
 
     def without_sink(self) -> AbstractContextManager[None]:
-        """Let it write nowhere in this block. The session is a classic one."""
+        """Discard the output of starts within the block. Needs a classic session."""
         return ClassicWriter(self.spark, self.writer).without_sink()
 
     def _files_of_table(self, table: str) -> str | None:
         if not self.spark.catalog.tableExists(table):
             return None
         rows = self.spark.sql(f"DESCRIBE EXTENDED {table}").collect()
-        said = {row.col_name: row.data_type for row in rows}
-        return said.get("Location") if str(said.get("Provider")).lower() in _FILE_FORMATS else None
+        properties = {row.col_name: row.data_type for row in rows}
+        return properties.get("Location") if str(properties.get("Provider")).lower() in _FILE_FORMATS else None
 
     # -- options --
 
     @cached_property
-    def _given(self) -> dict[str, Any]:
-        """The arguments by their names."""
+    def _bound(self) -> dict[str, Any]:
+        """The arguments by name."""
         method = inspect.signature(getattr(self.writer, self._method))
         return method.bind(*self._arguments, **self._options).arguments
 
     @property
     def _format(self) -> str:
-        return str(self._given.get("format") or self._writer.format).lower()
+        return str(self._bound.get("format") or self._writer.format).lower()
 
     def _option(self, name: str) -> str | None:
-        """Return an option of the call, or else of the writer."""
-        given = {key.lower(): value for key, value in self._given.get("options", {}).items()}.get(name.lower())
-        if given:
-            return str(given)
+        """Return an option of the call, or of the writer."""
+        option = {key.lower(): value for key, value in self._bound.get("options", {}).items()}.get(name.lower())
+        if option:
+            return str(option)
         return self._writer.option(name)

@@ -28,14 +28,9 @@ from pillarbox._runtime.spark.notices import notify
 from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.savepoint.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint, open_savepoint
-from pillarbox._runtime.spark.session.session import check_classic
-from pillarbox._runtime.spark.session.session_settings import session_settings
-from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
-from pillarbox._runtime.spark.session.writer import Start
-from pillarbox._runtime.spark.starting.query_settings import program_settings
-from pillarbox._runtime.spark.starting.sink_log import SinkLog
-from pillarbox._runtime.spark.starting.source_positions import (
+from pillarbox._runtime.spark.savepoint.source_positions import (
     FoundPositions,
     PlannedSource,
     SeenFiles,
@@ -44,7 +39,12 @@ from pillarbox._runtime.spark.starting.source_positions import (
     planned_sources,
     stateful_steps,
 )
-from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST, STATE_SCHEMA, Router
+from pillarbox._runtime.spark.session.session import check_classic
+from pillarbox._runtime.spark.session.session_settings import session_settings
+from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
+from pillarbox._runtime.spark.session.writer import Start
+from pillarbox._runtime.spark.starting.query_settings import program_settings
+from pillarbox._runtime.spark.starting.sink_log import SinkLog
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.slots import LIST
 
@@ -75,7 +75,7 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
     if checkpoint is None:
         if asked is not None:
             raise ProgramError(
-                "env.from_savepoint() takes a query with a checkpoint: set option('checkpointLocation', ...)"
+                "env.from_savepoint() needs a query with a checkpoint: set option('checkpointLocation', ...)"
             )
         return False
     if asked is None and not any(program.parallelism for program in planned):
@@ -85,28 +85,26 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
     if asked is None:
         if noted is not None and not begun:
             raise CheckpointMismatchError(
-                f"checkpoint {checkpoint}: a start from the savepoint {noted} was interrupted: start the same program"
-                f" with env.from_savepoint({noted!r}) to complete it, or take a new checkpoint"
+                f"checkpoint {checkpoint}: a start from the savepoint {noted} was interrupted: start the same"
+                f" program with env.from_savepoint({noted!r}) to complete it, or use a new checkpoint"
             )
         return False
     savepoint = asked.savepoint
     assert savepoint is not None
     if noted is None and (begun or checkpoint.is_begun):
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint} was begun without a savepoint, and cannot take the state of"
-            f" {savepoint.directory}: start on a new checkpoint, or leave out env.from_savepoint()"
+            f"checkpoint {checkpoint} was created without a savepoint, and cannot take the state of"
+            f" {savepoint.directory}: start on a new checkpoint, or drop env.from_savepoint()"
         )
     if noted is not None and noted != savepoint.directory:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint} was begun from the savepoint {noted}, not from {savepoint.directory}: start on a"
-            f" new checkpoint, or with env.from_savepoint({noted!r})"
+            f"checkpoint {checkpoint} was created from the savepoint {noted}, not from {savepoint.directory}:"
+            f" start on a new checkpoint, or with env.from_savepoint({noted!r})"
         )
     if begun:
         return False
     if len(planned) > 1:
-        raise ProgramError(
-            "the query holds several programs: env.from_savepoint() takes one of which it is the only one"
-        )
+        raise ProgramError("the query contains several programs, and env.from_savepoint() needs a query with one")
     check_classic(
         start.spark,
         "Spark Connect cannot start a query from a savepoint: start it once in a classic session, for example"
@@ -154,9 +152,9 @@ class _SavepointStarter:
         for uid in plan.left_behind:
             _log.warning(asked.left_behind(uid, opened.frame(uid).count() if uid in own else 0))
         for name in positions.gone:
-            _log.warning("savepoint %s: the position of source %r is left behind", asked.directory, name)
+            _log.warning("savepoint %s: the position of source %r is dropped", asked.directory, name)
         for name in positions.added:
-            _log.info("savepoint %s: source %r is new, and begins as its own options say", asked.directory, name)
+            _log.info("savepoint %s: source %r is new, and starts where its own options set", asked.directory, name)
         first = FirstEpoch(
             placeholder_sources(spark, positions.positions, sources, str(checkpoint)),
             lambda vertices: self._state(opened, plan, own, vertices),
@@ -164,6 +162,7 @@ class _SavepointStarter:
                 vertex.number: asked.table(opened.table(uid).operator, self._program)
                 for uid, vertex in plan.vertices.items()
             },
+            opened.manifest.sources.watermark,
         )
         if checkpoint.savepoint is None:
             checkpoint.note_savepoint(asked.directory)
@@ -182,8 +181,9 @@ class _SavepointStarter:
             return
         if newest["programs"] != describe_programs([self._program])["programs"]:
             raise CheckpointMismatchError(
-                f"checkpoint {self._checkpoint}: a start of another program from the savepoint {self._asked.directory}"
-                " was interrupted: start that one again to complete it, or take a new checkpoint"
+                f"checkpoint {self._checkpoint}: a start of another program from the savepoint"
+                f" {self._asked.directory} was interrupted: start that program again to complete it, or use a new"
+                " checkpoint"
             )
 
     def _conflicts(self) -> list[str]:
@@ -283,8 +283,8 @@ class _SavepointStarter:
             query.awaitTermination()
         if Checkpoint(spark, str(self._checkpoint)).last_committed < 0:
             raise SavepointError(
-                f"checkpoint {self._checkpoint}: the query was stopped before it had the state of the savepoint"
-                f" {self._asked.directory}: start the same program again to complete that, or take a new checkpoint"
+                f"checkpoint {self._checkpoint}: the query was stopped before it had restored the savepoint"
+                f" {self._asked.directory}: start the same program again to complete that, or use a new checkpoint"
             )
 
 

@@ -109,12 +109,12 @@ def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
             checkpoint.forget_last_epoch()
             if checkpoint.is_drained():
                 _log.warning(
-                    "checkpoint %s was drained: event time has ended in it, so all further records are late;"
-                    " start from a new checkpoint",
+                    "checkpoint %s was drained, which ended its event time, so all further records are late: start"
+                    " from a new checkpoint",
                     checkpoint,
                 )
             return {}
         number = checkpoint.last_epoch_begun if number is None else number
     except Exception as error:
-        _log.warning("checkpoint %s: whether it was drained is not known: %s", checkpoint, describe(error))
+        _log.warning("checkpoint %s: whether it was drained cannot be determined: %s", checkpoint, describe(error))
     return {} if number is None else {DRAIN: str(number)}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, check_count
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
+from pillarbox._runtime.spark.session.directories import check_session, checked_directory
 from pillarbox._runtime.spark.session.java import repartition
-from pillarbox._runtime.spark.session.places import check_session, place_of
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._runtime.spark.session.session_settings import session_with, settings_of_state, spark_version
 from pillarbox._runtime.spark.starting.started import running
@@ -52,28 +52,28 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """
     check_count(parallelism, "parallelism")
     check_session(spark, "rescale()")
-    location = place_of(checkpoint, "rescale(): the checkpoint")
+    location = checked_directory(checkpoint, "rescale(): the checkpoint")
     check_spark(spark)
     state = CheckpointState(spark, location)
     stopped = state.checkpoint
     if stopped.query_id in {*(str(query.id) for query in spark.streams.active), *running()}:
-        raise CheckpointMismatchError(f"checkpoint {location}: its query is running: stop it, and call this again")
+        raise CheckpointMismatchError(f"checkpoint {location}: its query is running: stop it, and try again")
     if stopped.uncommitted_epoch is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {location}: epoch {stopped.uncommitted_epoch} was begun, and is not committed: start the query"
-            " once more by pillarbox.start(...) with trigger(availableNow=True), let it end, and call this again"
+            f"checkpoint {location}: epoch {stopped.uncommitted_epoch} was begun and not committed: start the"
+            " query with pillarbox.start(...) and trigger(availableNow=True), let it end, and try again"
         )
     stopped.check_interrupted(parallelism)
     if stopped.interrupted is None and stopped.parallelism == parallelism:
         return False
     subtasks = _subtasks(state)
     if subtasks is None or not state.stateful:
-        raise CheckpointMismatchError(f"checkpoint {location} has no state of pillarbox: there is nothing to spread")
+        raise CheckpointMismatchError(f"checkpoint {location} contains no pillarbox state to repartition")
     if parallelism > subtasks:
         raise CheckpointMismatchError(
-            f"checkpoint {location}: parallelism {parallelism} is above its max parallelism {subtasks}, which the"
-            f" first start fixed: choose one up to {subtasks}; or write a savepoint, and start from it on a new"
-            " checkpoint, with env.from_savepoint(...) and any set_max_parallelism(...)"
+            f"checkpoint {location}: parallelism {parallelism} is above its max parallelism {subtasks}, which"
+            f" the first start fixed: choose at most {subtasks}; or write a savepoint, and start from it on a"
+            " new checkpoint, with env.from_savepoint(...) and a new set_max_parallelism(...)"
         )
     stopped.renew_description()
     # This may take long. In a session of its own, other queries can start.
@@ -92,10 +92,10 @@ def check_spark(spark: SparkSession) -> None:
     if not has_jvm or spark_version(spark) < _SINCE:
         named = f"Spark {spark.version}" if has_jvm else "Spark Connect"
         raise ConfigurationError(
-            f"{named} cannot spread the state of a checkpoint over"
-            " another number of partitions: call pillarbox.rescale in a classic session of Spark 4.2 or newer, or"
-            " 'pillarbox rescale'; afterwards the query may run with this Spark again. Or write a savepoint, and"
-            " start from it, with env.from_savepoint(...), on a new checkpoint with any parallelism"
+            f"{named} cannot repartition the state of a checkpoint: call pillarbox.rescale in a classic session"
+            " of Spark 4.2 or newer, or run 'pillarbox rescale'. Afterwards, the query may run with this Spark"
+            " again. Or write a savepoint, and start from it on a new checkpoint, with env.from_savepoint(...)"
+            " and any parallelism"
         )
 
 

@@ -40,9 +40,9 @@ def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
         SinkLog(start.spark, folder).fill(checkpoint.last_committed)
     elif missing := _batches_without_sink(checkpoint):
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: epoch {missing[0]} is none of the query's own, and the log of its file sink"
-            f" {folder} may not know of it yet: run the next epoch in a classic session, which writes that, and"
-            " continue under Spark Connect then"
+            f"checkpoint {checkpoint}: epoch {missing[0]} wrote no output, and the log of the file sink"
+            f" {folder} may lack its entry: run the next epoch in a classic session, which adds it, and then"
+            " continue under Spark Connect"
         )
 
 
@@ -84,7 +84,7 @@ class SinkLog:
                 file.close()
         for batch in range(last + 1, until + 1):
             self.add_empty(batch)
-            _log.info("file sink %s: its log has an entry now for epoch %d, which it got none of", self._folder, batch)
+            _log.info("file sink %s: its log now has an entry for epoch %d, which wrote no files", self._folder, batch)
 
     def add_empty(self, batch: int) -> None:
         """Add a batch without files."""

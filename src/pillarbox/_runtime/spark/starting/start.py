@@ -94,7 +94,7 @@ def _programs_to_start(start: Start) -> list[PlannedProgram]:
         if is_one_unstarted(start.spark):
             raise  # an unstarted program may be in this query, and would run without its settings
         _log.warning(
-            "whether a query has programs of pillarbox is not known, so it starts as it is: %s", describe(error)
+            "the query's programs cannot be determined, so it starts without pillarbox's settings: %s", describe(error)
         )
         return []
 
@@ -194,7 +194,7 @@ class _Starter:
         except Exception as error:  # if they differ, the tasks will notice
             if _refusing.get() and isinstance(error, CheckpointMismatchError):
                 raise
-            _log.warning("checkpoint %s: the subtasks in it are not known: %s", checkpoint, describe(error))
+            _log.warning("checkpoint %s: its subtasks cannot be determined: %s", checkpoint, describe(error))
             return [layout._replace(codes=CODES) for layout in compiled]
         # The user's max parallelism applies. If it differs from the checkpoint's, it is refused.
         return [
@@ -216,7 +216,9 @@ class _Starter:
         try:
             checkpoint.follow(described, self._layouts)
         except Exception as error:  # the query does not need the note
-            _log.warning("checkpoint %s: its program could not be noted: %s", checkpoint, describe(error))
+            _log.warning(
+                "checkpoint %s: the program's description could not be written: %s", checkpoint, describe(error)
+            )
 
 
 def _layouts_in_state(
@@ -248,8 +250,8 @@ def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], la
                 what = f"has max parallelism {layout.subtasks}, and the program {program.layout.subtasks}"
                 how = f"call env.set_max_parallelism({layout.subtasks}), or "
             raise CheckpointMismatchError(
-                f"checkpoint {checkpoint} {what}; under Spark Connect, tasks of foreachBatch and for_each_batch are"
-                f" not told of that: {how}start the query in a classic session"
+                f"checkpoint {checkpoint} {what}, and under Spark Connect, tasks of foreachBatch and for_each_batch"
+                f" cannot detect that: {how}start the query in a classic session"
             )
 
 

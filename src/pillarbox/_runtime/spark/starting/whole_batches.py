@@ -61,8 +61,8 @@ class WholeBatches:
         self._persists = True
         name = getattr(self._function, "__name__", type(self._function).__name__)
         _log.warning(
-            "the foreachBatch function %s() has read only a part of batch %d, which is computed once more, and the"
-            " query persists its batches from now on: env.for_each_batch() computes each batch once, whatever the"
+            "the foreachBatch function %s() read only a part of batch %d, which is computed again. From now"
+            " on, the query persists its batches. env.for_each_batch() computes each batch once, whatever the"
             " function reads",
             *(name, batch_id),
         )

@@ -1,8 +1,8 @@
-"""Spark's accumulators, for functions that stay open from epoch to epoch.
+"""Spark accumulators for functions that stay open across epochs.
 
-Spark forgets a worker's accumulators when a task begins, and sends the values of those that the task has unpickled.
-Functions that an earlier task has unpickled hold accumulators that Spark no longer knows. So terms are summed up apart
-from the accumulators, by number, and the sums become accumulators of the worker at the end of each epoch.
+When a task begins, Spark forgets the worker's accumulators; it sends only those that the task has unpickled. Functions
+unpickled by an earlier task hold accumulators that Spark has forgotten. So terms are summed by accumulator number, and
+at the end of an epoch the sums become accumulators of the worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pillarbox._tracebacks import user_traceback
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-# Parameter and sum of each accumulator, by its number.
+# Maps an accumulator's number to its parameter and sum.
 _Sums = dict[int, tuple[Any, Any]]
 
 
@@ -31,21 +31,21 @@ class _Collector:
     """The sums of this process.
 
     Attributes:
-        is_on: whether terms are summed up here, or in the accumulators, as Spark does.
+        is_on: whether terms are summed here, instead of in the accumulators as in Spark.
     """
 
     def __init__(self) -> None:
         self.is_on = False
         self._is_installed = False
-        # Homes that several state partitions share have a thread, and sums, for each of them.
+        # A home shared by several state partitions has a thread, with its own sums, for each.
         self._thread = threading.local()
-        self._of_other_threads: _Sums = {}
-        # An accumulator's own value is the zero value with which it was unpickled.
+        self._user_thread_sums: _Sums = {}
+        # An accumulator's own value is the zero value that was unpickled.
         self._zeros: WeakKeyDictionary[Accumulator[Any], bytes] = WeakKeyDictionary()
         self._lock = threading.RLock()
 
     def install(self) -> None:
-        """Sum up the terms of all accumulators while `is_on` is set."""
+        """Sum the terms of all accumulators here while `is_on` is set."""
         if self._is_installed:
             return
         from pyspark.accumulators import Accumulator
@@ -67,7 +67,7 @@ class _Collector:
             self._thread.sums = {}
 
     def _sums(self) -> _Sums:
-        sums: _Sums = getattr(self._thread, "sums", self._of_other_threads)
+        sums: _Sums = getattr(self._thread, "sums", self._user_thread_sums)
         return sums
 
     def _add(self, accumulator: Accumulator[Any], term: Any) -> None:
@@ -82,24 +82,24 @@ class _Collector:
                 value = cloudpickle.loads(zero)
             sums[number] = parameter, parameter.addInPlace(value, term)
 
-    def taken(self) -> list[tuple[int, Any, Any]]:
-        """Return number, parameter and value of the calling thread's sums, and of user threads' sums. They begin again.
+    def take_sums(self) -> list[tuple[int, Any, Any]]:
+        """Reset and return the sums of the calling thread and of user threads: (number, parameter, value).
 
         Raises:
             OperatorError: the user's parameter raised an error.
         """
         with self._lock:
-            own, others = self._sums(), self._of_other_threads
-            found = dict(others)
+            own, others = self._sums(), self._user_thread_sums
+            sums = dict(others)
             others.clear()
             for number, (parameter, value) in own.items():
-                both = _added(number, parameter, found[number][1], value) if number in found else value
-                found[number] = parameter, both
+                both = _added(number, parameter, sums[number][1], value) if number in sums else value
+                sums[number] = parameter, both
             own.clear()
-        return [(number, *each) for number, each in found.items()]
+        return [(number, *parameter_and_sum) for number, parameter_and_sum in sums.items()]
 
     def drop(self) -> None:
-        """Forget the calling thread's sums: its epoch has failed."""
+        """Discard the calling thread's sums after a failed epoch."""
         with self._lock:
             self._sums().clear()
 
@@ -108,7 +108,7 @@ _collector = _Collector()
 
 
 def collect_for_this_thread() -> None:
-    """Collect, from now on, what functions of this process add; the calling thread has sums of its own."""
+    """Start summing this process's accumulators. The calling thread gets its own sums."""
     _collector.install()
     _collector.use_own_sums()
     _collector.is_on = True
@@ -116,38 +116,38 @@ def collect_for_this_thread() -> None:
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Collect what functions of this worker add, and leave it to Spark at the end, unless the task fails."""
+    """Sum the worker's accumulators within the block, and pass the sums to Spark unless the block raises."""
     _collector.install()
     _collector.is_on = True
     try:
         yield
-        for number, parameter, value in _collector.taken():
+        for number, parameter, value in _collector.take_sums():
             _leave_to_spark(number, parameter, value)
     finally:
         _collector.is_on = False
         _collector.drop()
 
 
-def taken() -> bytes | None:
-    """Return the additions of the calling thread's epoch, pickled, or None if there are none.
+def take_sums() -> bytes | None:
+    """Reset the sums of the calling thread's epoch and return them pickled, or None without sums.
 
     Raises:
         OperatorError: a value cannot be pickled, or the user's parameter raised an error.
     """
-    found = _collector.taken()
-    if not found:
+    sums = _collector.take_sums()
+    if not sums:
         return None
-    with _as_users_error(found[0][0], "pickling the value"):
-        return _pickled(found)
+    with _as_users_error(sums[0][0], "pickling the value"):
+        return _pickled(sums)
 
 
 def drop() -> None:
-    """Forget the additions of the calling thread's epoch, which has failed."""
+    """Discard the sums of the calling thread's epoch after a failure."""
     _collector.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Add to this worker's accumulators what functions have added in a home. Spark sends them to the driver.
+    """Add a home's sums to this worker's accumulators, which Spark sends to the driver.
 
     Raises:
         OperatorError: a class cannot be imported here, or the user's parameter raised an error.
@@ -155,25 +155,25 @@ def add(added: bytes | None) -> None:
     if added is None:
         return
     with _as_users_error(None, "unpickling values"):
-        found = cloudpickle.loads(added)
-    for number, parameter, value in found:
+        sums = cloudpickle.loads(added)
+    for number, parameter, value in sums:
         _leave_to_spark(number, parameter, value)
 
 
 def _leave_to_spark(number: int, parameter: Any, value: Any) -> None:
     from pyspark.accumulators import _accumulatorRegistry, _deserialize_accumulator
 
-    known = _accumulatorRegistry.get(number)
-    if known is None:
-        known = _deserialize_accumulator(number, value, parameter)
+    accumulator = _accumulatorRegistry.get(number)
+    if accumulator is None:
+        accumulator = _deserialize_accumulator(number, value, parameter)
     else:
-        known._value = _added(number, parameter, _unwrapped(known._value), value)
-    known._value = _sendable(known._value)
+        accumulator._value = _added(number, parameter, _unwrapped(accumulator._value), value)
+    accumulator._value = _sendable(accumulator._value)
 
 
-def _added(number: int, parameter: Any, one: Any, other: Any) -> Any:
+def _added(number: int, parameter: Any, first: Any, other: Any) -> Any:
     with _as_users_error(number, "adding up two values"):
-        return parameter.addInPlace(one, other)
+        return parameter.addInPlace(first, other)
 
 
 def _pickled(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The end of a process in which functions have run, if it ends in good order."""
+"""Orderly exit of a process that has run user functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _log = logging.getLogger("pillarbox")
 
 
 def forget_inherited_exit_handlers() -> None:
-    """Forget the exit handlers of the process that this one was forked from, which runs them itself."""
+    """Drop exit handlers inherited by the fork; the parent process runs them."""
     atexit._clear()
-    atexit.register(logging.shutdown)  # for the handlers that functions add
+    atexit.register(logging.shutdown)  # for handlers that functions add
 
 
 def run_exit_handlers() -> None:
-    """Do what Python does at the end: homes and PySpark's workers end by ``os._exit``, which does nothing."""
+    """Run Python's exit steps: homes and PySpark's workers end by ``os._exit``, which skips them."""
     try:
         _end_children()
         atexit._run_exitfuncs()
@@ -26,7 +26,7 @@ def run_exit_handlers() -> None:
 
 
 def _end_children() -> None:
-    """End child processes for which ``multiprocessing`` would wait, such as a ``ProcessPoolExecutor``'s workers."""
+    """Terminate children that ``multiprocessing`` would join, such as a ``ProcessPoolExecutor``'s workers."""
     module = sys.modules.get("multiprocessing.process")
     if module is not None:
         for child in module.active_children():
@@ -35,9 +35,9 @@ def _end_children() -> None:
 
 
 def flush_output() -> None:
-    """Flush standard output and standard error, whatever functions have put in their place."""
+    """Flush standard output and standard error, including replacements by functions."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except Exception:
-            pass  # it is closed, or no file
+            pass  # closed, or not a file

@@ -1,4 +1,4 @@
-"""The subtasks of one level after a shuffle, in the process where they live: a home, or a worker of Spark's."""
+"""The subtasks of one level after a shuffle, in their home or Spark worker."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import Vertex
 
-# How long the log of a clock may be that an error's text carries (characters).
-_TOLD_CLOCK = 2_000
+# The largest clock log that an error's text carries (characters).
+_LOGGED_CLOCK = 2_000
 
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
-    """Have a task meanwhile, which is closed afterwards, or cancelled."""
+    """Create a task for the block. Close it afterwards, or cancel it if the block raises."""
     task = MultipleInputStreamTask(vertex, subtask)
     try:
         yield task
@@ -35,37 +35,40 @@ def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTas
 
 
 class LevelTasks:
-    """Runs epochs of a level's subtasks. One thread at a time works in it.
+    """Runs epochs of a level's subtasks, in one thread at a time.
 
     Args:
-        vertices: of the level, by number.
-        residency: where the tasks stay between epochs.
+        vertices: the level's vertices, by number.
+        residency: holds the tasks between epochs.
     """
 
     def __init__(self, vertices: dict[int, ShippedVertex], residency: Residency) -> None:
         self._vertices = vertices
         self._residency = residency
-        # The one of the running epoch.
+        # The task of the running epoch.
         self._running: MultipleInputStreamTask | None = None
 
     def run_epoch(
         self,
-        place: tuple[int, int],
+        address: tuple[int, int],
         facts: TaskFacts,
         buffers: Iterable[Iterable[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
-        """Run an epoch of a subtask; yield its output, in parts; return when it has to run without input (epoch ms).
+        """Run a subtask's epoch and yield its output in parts.
 
         Args:
-            place: vertex and subtask.
+            address: vertex and subtask.
+
+        Returns:
+            when it must run even without input (epoch ms), or None.
         """
-        number, subtask = place
+        number, subtask = address
         shipped = self._vertices[number]
         task: MultipleInputStreamTask | None = None
 
         def clock() -> str | None:
-            return None if task is None else task.clock.log.to_text(_TOLD_CLOCK)
+            return None if task is None else task.clock.log.to_text(_LOGGED_CLOCK)
 
         with failures_in_worker(shipped.name, subtask, Attempt(number, facts.batch, facts.attempt), clock):
             is_new = not self._residency.has(shipped, subtask, facts)
@@ -85,7 +88,7 @@ class LevelTasks:
             return wakes_up
 
     def cancel(self) -> None:
-        """Cancel the running epoch, if there is one: nobody wants its output any more. Any thread."""
+        """Cancel the running epoch, whose output is no longer wanted. Any thread."""
         task = self._running
         if task is not None and task.state is TaskState.RUNNING:
             task.cancel()

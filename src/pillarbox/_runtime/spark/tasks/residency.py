@@ -1,8 +1,8 @@
-"""Tasks that live on in a Python worker between epochs.
+"""Tasks that survive in a Python worker between epochs.
 
-A worker is one process with one thread that runs Spark's tasks one after another; which subtask it is handed next is
-Spark's choice. So a worker may hold any number of residents; one that was not asked for in a while is let go. All
-of this belongs to the worker's main thread, which is the mailbox thread of all residents.
+A worker is a process whose one thread runs Spark tasks one after another, for subtasks that Spark chooses. So a worker
+may hold any number of residents, and closes those that stay unused. The worker's main thread owns all of this; it is
+the mailbox thread of all residents.
 """
 
 from __future__ import annotations
@@ -35,40 +35,41 @@ from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import Vertex
 from pillarbox._time.clock_log import ClockLog, ReplayedClock
 
-_LET_GO_AFTER_SECONDS = 600.0
+_IDLE_SECONDS = 600.0
 
-# How long a worker that is let go may take to close its residents, and for the exit handlers of functions.
-_LEAVE_WITHIN_SECONDS = 10.0
+# Seconds that an ending worker gets to close its residents and run exit handlers.
+_CLOSING_SECONDS = 10.0
 
-# Of the worker's processor time, at most this part goes into looking for cycles among all objects. Not of the wall
-# clock: cycles come of work; a worker that only waits makes none, and would look for them in its next epoch.
-_COLLECTING = 0.01
+# The share of processor time for full garbage collections. Not of the wall clock: cycles come from work, and a waiting
+# worker would otherwise pay in its next epoch.
+_COLLECTING_SHARE = 0.01
 
-# A worker with fewer objects of its own leaves them to the collector, which looks at so many in some milliseconds.
+# Below this number of objects, a full collection takes a few milliseconds.
 _MANY_OBJECTS = 50_000
 
-# So many collections of young objects are never between two of Python's own full collections.
+# More collections of young objects than ever happen between two full ones.
 _NEVER = 1_000_000_000
 
 T = TypeVar("T", bound=StreamTask)
-# The run of a query, what the program is known by with its layout, and the subtask; -1 is a source.
-_Place = tuple[str, str, Layout, int]
+# The key of a resident: run, program with its layout, and subtask (-1 for a source).
+_Key = tuple[str, str, Layout, int]
 _log = logging.getLogger("pillarbox")
 
 
 class Residency:
-    """The residents of one worker, by run, program (with its layout) and subtask.
+    """The residents of one worker.
 
     Args:
         clock: seconds, from any start.
-        worked: the processor time of this worker (seconds), from any start.
-        idle: how long a resident stays that nobody asks for (seconds).
-        stay: whether all epochs of a subtask run here, as in a home; else Spark gives each to any of several workers.
+        worked: the worker's processor time (seconds), from any start.
+        idle: seconds until an unused resident is closed.
+        stay: whether all epochs of a subtask run here, as in a home. Otherwise Spark may choose another worker each
+            time.
         resting: returns a context in which a task's thread waits for mail.
 
     Attributes:
-        is_busy: whether a task of Spark's uses a resident.
-        closes_later: whether residents of runs that have ended are to be closed when it does not any more.
+        is_busy: whether a Spark task uses a resident.
+        closes_later: whether residents of ended runs are to be closed after that use.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Residency:
         clock: Callable[[], float] = time.monotonic,
         worked: Callable[[], float] = time.process_time,
         *,
-        idle: float = _LET_GO_AFTER_SECONDS,
+        idle: float = _IDLE_SECONDS,
         stay: bool = False,
         resting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
@@ -85,26 +86,26 @@ class Residency:
         self._stay = stay
         self._resting = resting
         self._worked = worked
-        self._residents: dict[_Place, StreamTask] = {}
-        # Resources that the tasks of a vertex in one partition share: as long as one of them lives.
-        self._shared: WeakValueDictionary[_Place, SharedResources] = WeakValueDictionary()
-        # In the order of these times: a worker may have a hundred residents, and asks for each in every epoch.
-        self._last_used: dict[_Place, float] = {}
-        # When the last full collection ended, and how long it took (processor time). The first one can wait: what a
-        # cold start has read has no cycles, and looking at it would take as long as that did.
+        self._residents: dict[_Key, StreamTask] = {}
+        # Resources shared by the tasks of a vertex in one partition, as long as one of them lives.
+        self._shared: WeakValueDictionary[_Key, SharedResources] = WeakValueDictionary()
+        # Ordered by time: a worker may have a hundred residents, and looks up each in every epoch.
+        self._last_used: dict[_Key, float] = {}
+        # End and duration of the last full collection (processor time). The first can wait: the data of a cold start
+        # has no cycles, and a collection of it would take as long as the start.
         self._collected_at = worked()
-        self._collecting_took = 1.0
+        self._collecting_seconds = 1.0
         # Whether a task has ended since the last collection of any kind.
         self._has_ended = False
-        # Whether objects of this process have been frozen here, and not only before it was forked.
+        # Whether this process has frozen objects itself, and not only before the fork.
         self._has_frozen = False
-        # The queries of the runs that there are residents of.
+        # Maps the residents' runs to their queries.
         self._queries: dict[str, str] = {}
         self.is_busy = False
         self.closes_later = False
 
     def source_task(self, shipped: ShippedVertex, facts: TaskFacts) -> SourceStreamTask:
-        """Return the worker's task of a source: one serves all partitions, in turn."""
+        """Return the worker's task of a source, which serves all partitions in turn."""
 
         def make() -> SourceStreamTask:
             vertex = loaded(shipped, facts.layout)
@@ -118,30 +119,30 @@ class Residency:
         return len(self._residents)
 
     def has(self, shipped: ShippedVertex, subtask: int, facts: TaskFacts) -> bool:
-        """Return whether the task of a subtask is here."""
+        """Return whether a subtask's task is here."""
         return (facts.run, shipped.digest, facts.layout, subtask) in self._residents
 
     def task(
         self, shipped: ShippedVertex, subtask: int, store: ChunkStore, facts: TaskFacts
     ) -> MultipleInputStreamTask:
-        """Return the task of a subtask, at the version in ``store``."""
-        place = (facts.run, shipped.digest, facts.layout, subtask)
+        """Return a subtask's task, at the version in ``store``."""
+        key = (facts.run, shipped.digest, facts.layout, subtask)
 
         def make() -> MultipleInputStreamTask:
             vertex = loaded(shipped, facts.layout)
             vertex.budget_scope = BudgetScope(shipped.ledger, facts.partitions or vertex.partitions)
             vertex.shared = self._shared.setdefault(
-                (*place[:-1], facts.partition), SharedResources(stay=self._stay, resting=self._resting)
+                (*key[:-1], facts.partition), SharedResources(stay=self._stay, resting=self._resting)
             )
             return MultipleInputStreamTask(vertex, subtask, clock=_clock_of(facts))
 
-        task = self._resident(place, facts.query, make)
+        task = self._resident(key, facts.query, make)
         try:
             if task.restore(store):
                 return task
-            # It went through an epoch here that Spark did not commit: nothing of it may stay.
+            # It ran an epoch that Spark did not commit: drop all of it.
             self.discard(task)
-            task = self._resident(place, facts.query, make)
+            task = self._resident(key, facts.query, make)
             if not task.restore(store):
                 raise AssertionError("a new task has nothing that could differ from the store")
             return task
@@ -149,101 +150,101 @@ class Residency:
             self.discard(task)
             raise
 
-    def _resident(self, place: _Place, query: str, make: Callable[[], T]) -> T:
+    def _resident(self, key: _Key, query: str, make: Callable[[], T]) -> T:
         now = self._clock()
-        self._last_used.pop(place, None)
+        self._last_used.pop(key, None)
         while self._last_used:
             oldest, used = next(iter(self._last_used.items()))
             if now - used <= self._idle:
                 break
             self._close(oldest)
-        task = self._residents.get(place)
+        task = self._residents.get(key)
         if task is None:
             if self._stay:
                 _collect_young_objects_only()
             else:
                 _close_before_leaving()
-            self._close_older_runs(place[0], query)
-            task = self._residents[place] = make()
-        self._last_used[place] = now
+            self._close_older_runs(key[0], query)
+            task = self._residents[key] = make()
+        self._last_used[key] = now
         return task  # type: ignore[return-value]
 
     def _close_older_runs(self, run: str, query: str) -> None:
         runs = set(self.runs)
         for older in [older for older, of_query in self._queries.items() if of_query == query and older != run]:
             self.close_run(older)
-        self._queries = {each: of_query for each, of_query in self._queries.items() if each in runs}
+        self._queries = {run_id: of_query for run_id, of_query in self._queries.items() if run_id in runs}
         if query and run:
             self._queries[run] = query
 
-    def _close(self, place: _Place) -> None:
-        task = self._residents.pop(place)
-        self._last_used.pop(place, None)
-        self._collecting_took = 0.0  # a task and what it refers to are a cycle
+    def _close(self, key: _Key) -> None:
+        task = self._residents.pop(key)
+        self._last_used.pop(key, None)
+        self._collecting_seconds = 0.0  # a task and its references form a cycle
         try:
             task.close()
         except Exception:
             _log.exception("closing the operators failed %s", task.place)
 
     def end(self, task: StreamTask) -> None:
-        """Close a task whose work is done; what ``close()`` raises is raised."""
+        """Close a finished task. Errors of ``close()`` propagate."""
         self._forget(task)
         self._has_ended = True
         task.close()
 
     def discard(self, task: StreamTask) -> None:
-        """Drop a task that failed, or holds changes that were not committed."""
+        """Drop a task that failed or has uncommitted changes."""
         self._forget(task)
-        self._collecting_took = 0.0
+        self._collecting_seconds = 0.0
         task.cancel()
 
     def _forget(self, task: StreamTask) -> None:
-        for place, resident in list(self._residents.items()):
+        for key, resident in list(self._residents.items()):
             if resident is task:
-                del self._residents[place]
-                self._last_used.pop(place, None)
+                del self._residents[key]
+                self._last_used.pop(key, None)
 
     @property
     def runs(self) -> list[str]:
-        """The runs of queries that there are residents of."""
-        return list(dict.fromkeys(place[0] for place in self._residents))
+        """The runs with residents."""
+        return list(dict.fromkeys(key[0] for key in self._residents))
 
     def close_run(self, run: str) -> int:
-        """Close the residents of a run that has ended, and return how many there were."""
-        places = [place for place in self._residents if place[0] == run]
-        for place in places:
-            self._close(place)
+        """Close the residents of an ended run, and return their number."""
+        keys = [key for key in self._residents if key[0] == run]
+        for key in keys:
+            self._close(key)
         self._queries.pop(run, None)
-        if places:
+        if keys:
             self._collect()
-        return len(places)
+        return len(keys)
 
     def close_all(self) -> None:
-        """End all residents, when the worker ends in good order."""
-        for place in list(self._residents):
-            self._close(place)
+        """Close all residents, at an orderly end of the worker."""
+        for key in list(self._residents):
+            self._close(key)
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a function of a resident may be running."""
+        """Whether a resident's function may be running."""
         return self.is_busy or any(
             task.state in (TaskState.RESTORING, TaskState.RUNNING) for task in self._residents.values()
         )
 
     def spare_the_collector(self) -> None:
-        """Keep collections short: an epoch must not cost what exists, but what it touches.
+        """Keep garbage collections short, so that an epoch pays for the objects it touches and not for all.
 
-        State has no cycles as a rule, and needs no collector. For state with cycles, there is a full collection from
-        time to time: so rarely that it takes a small share of the work. In a home, nothing else starts one. PySpark's
-        daemon starts one after each task, which takes a second for a million keys: a worker with many objects freezes
-        them. Other workers and homes freeze nothing, if objects were frozen before they were forked: unfrozen, those
-        would no longer be shared, since the next collection writes into each of them.
+        State rarely has cycles. For state that has, a full collection runs so rarely that it takes a small share of the
+        work. In a home, nothing else starts one. PySpark's daemon collects after each task, which takes a second for a
+        million keys, so a worker with many objects freezes them. Other workers, and homes, freeze nothing if objects
+        were frozen before the fork: these would be unfrozen first, and then copied, because a collection writes into
+        each.
         """
-        if self._worked() - self._collected_at >= self._collecting_took / _COLLECTING:
+        if self._worked() - self._collected_at >= self._collecting_seconds / _COLLECTING_SHARE:
             self._collect()
         else:
-            # Objects that the epoch left behind are young, and need not be kept until then. A task that has ended was
-            # made after the last of these calls, so that it can be collected without a look at older objects.
+            # The epoch's garbage is young. A task that has ended was created after the last call, so it is collected
+            # without looking at older objects.
             gc.collect(2 if self._has_ended else 1)
             self._has_ended = False
         if self._stay:
@@ -253,23 +254,23 @@ class Residency:
             self._has_frozen = True
 
     def _collect(self) -> None:
-        """Look for cycles among all objects but those that were frozen before this process was forked."""
+        """Collect cycles among all objects except those frozen before the fork."""
         began = self._worked()
         if self._has_frozen:
             gc.unfreeze()
         gc.collect()
         self._collected_at = self._worked()
-        self._collecting_took = self._collected_at - began
+        self._collecting_seconds = self._collected_at - began
         self._has_ended = False
 
 
 def _clock_of(facts: TaskFacts) -> ReplayedClock | None:
-    """Return the clock that a task goes by; None: the machine's."""
+    """Return a task's recorded clock, or None for the machine's clock."""
     return None if facts.clock is None else ReplayedClock(ClockLog.of_bytes(facts.clock), facts.time)
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
-    """Return a vertex with the subtasks that it has by the layout of the checkpoint."""
+    """Load a vertex with the subtasks of the checkpoint's layout."""
     vertex = shipped.load()
     lay_out(vertex, layout)
     return vertex
@@ -277,7 +278,7 @@ def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
 
 @cache
 def _collect_young_objects_only() -> None:
-    """Leave full collections to :meth:`Residency.spare_the_collector`: one in an epoch delays it."""
+    """Leave full collections to :meth:`Residency.spare_the_collector`: they delay an epoch."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
 
@@ -289,19 +290,19 @@ atexit.register(here.close_all)
 
 @cache
 def _close_before_leaving() -> None:
-    """Close residents, and run exit handlers, when Spark lets this worker go.
+    """Close residents and run exit handlers when Spark ends this worker.
 
-    Spark closes the socket of a worker that was idle for a minute. PySpark's daemon then ends it by ``os._exit``, which
-    runs no exit handlers.
+    Spark closes the socket of a worker after a minute without work. PySpark's daemon then ends it by ``os._exit``,
+    which runs no exit handlers.
     """
     worker, leave = os.getpid(), os._exit
 
     def close_and_leave(status: int) -> NoReturn:
-        # Not in a process that a function has forked, nor where user code leaves in the middle of an epoch.
-        mine = os.getpid() == worker and threading.current_thread() is threading.main_thread()
-        if mine and not here.is_at_work:
-            # Also where a function's close() never returns, or left a thread that does not.
-            last_moment = threading.Timer(_LEAVE_WITHIN_SECONDS, leave, (status,))
+        # Not in a child forked by a function, nor if user code exits in the middle of an epoch.
+        leaves = os.getpid() == worker and threading.current_thread() is threading.main_thread()
+        if leaves and not here.is_at_work:
+            # For a close() that never returns, and for threads that keep running.
+            last_moment = threading.Timer(_CLOSING_SECONDS, leave, (status,))
             last_moment.daemon = True
             last_moment.start()
             try:

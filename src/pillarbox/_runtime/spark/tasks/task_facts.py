@@ -1,8 +1,8 @@
-"""What a task of Spark's is told of the query that it belongs to. It is asked once, when the task begins.
+"""A Spark task's view of its query, read once when the task begins.
 
-The layout of a query's checkpoint is known when the query starts, and its plan was made before. So it is a setting of
-the session while the query starts, as is all else here that Spark does not tell by itself: Spark keeps the session's
-settings for the query, and hands them to its tasks as local properties.
+The checkpoint's layout is known only when the query starts, after planning. So it is a setting of the session during
+the start, like everything else here that Spark does not provide. Spark stores the session's settings for the query and
+passes them to its tasks as local properties.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pillarbox._graph.program import Program
 from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.session.spark_names import BATCH_ID, JOB_GROUP, QUERY_ID, STATE_PARTITIONS
 
-#: The setting for the id of a query's run.
+#: The setting with the id of a query's run.
 RUN = "spark.pillarbox.run"
 
-#: The setting that says which micro-batch is the query's last one, in which event time ends.
+#: The setting with the query's last micro-batch, in which event time ends.
 DRAIN = "spark.pillarbox.drain"
 
 
 def layout_setting(program: str, layout: Layout) -> tuple[str, str]:
-    """Return name and value of the setting that tells the tasks of a program the layout of its checkpoint."""
+    """Return name and value of the setting with the layout of a program's checkpoint."""
     return _name(program), json.dumps(layout)
 
 
@@ -34,7 +34,7 @@ def _name(program: str) -> str:
 
 
 def local_property(name: str) -> str | None:
-    """Return a local property of the Spark task that runs here; None: it has no such property, or none runs."""
+    """Return a local property of the current Spark task, or None without the property or a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -43,12 +43,12 @@ def local_property(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class ProgramLayout:
-    """The layout of a program, as its tasks find it out.
+    """A program's layout, for its tasks.
 
     Attributes:
-        program: its id.
-        parallelisms: the numbers of subtasks of its vertices.
-        compiled: the layout that it was compiled with, for a checkpoint that says nothing else.
+        program: the program's id.
+        parallelisms: the number of subtasks of each vertex.
+        compiled: the compiled layout, for a checkpoint without one.
     """
 
     program: str
@@ -57,11 +57,10 @@ class ProgramLayout:
 
     @staticmethod
     def of(program: Program) -> ProgramLayout:
-        """Return the layout of a program."""
         return ProgramLayout(program.id, program.parallelisms, program.layout._replace(codes=CODES))
 
-    def place(self, layout: Layout, code: int) -> tuple[int, int] | None:
-        """Return vertex and subtask of a code; None: it is no subtask's."""
+    def decode(self, layout: Layout, code: int) -> tuple[int, int] | None:
+        """Decode a subtask code into (vertex, subtask), or return None for other codes."""
         return subtask_places(self.parallelisms, layout).get(code)
 
     def codes(self, layout: Layout) -> Iterable[int]:
@@ -70,24 +69,23 @@ class ProgramLayout:
 
 
 class TaskFacts(NamedTuple):
-    """What a task of Spark's knows of its query.
+    """A Spark task's view of its query.
 
     Attributes:
-        layout: the layout of the program in the query's checkpoint.
-        query: the query's id; empty where nobody knows.
-        run: the id of the query's run; empty where nobody knows.
-        batch: the micro-batch; None: the query has none.
-        is_last: whether that is the query's last one, in which event time ends.
-        partitions: in how many partitions the state lies; None: in as many as the program was compiled for.
+        layout: the program's layout in the query's checkpoint.
+        query: the query's id, or empty if unknown.
+        run: the id of the query's run, or empty if unknown.
+        batch: the micro-batch, or None for a batch query.
+        is_last: whether the micro-batch is the query's last, in which event time ends.
+        partitions: the number of state partitions, or None for the compiled number.
         partition: the task's partition.
-        task: the task's number; a later attempt has a higher one. None: no task of Spark's runs here.
-        attempt: which attempt the task is, from 0; None: no task of Spark's runs here.
-        time: the time of the micro-batch (epoch ms), where it is known.
-        clock: the log of the clock that the task goes by, as one of an epoch that runs again for a recording; None: it
-            goes by the clock of its machine.
-        executor: the process of the executor; None: it is not known.
-        fallback: why the task runs in a worker although a home is wanted; None: it does not.
-        watermark: Spark's watermark of the micro-batch (epoch ms), where it is known; else -1.
+        task: the task's number, which rises with attempts, or None outside of Spark tasks.
+        attempt: the task's attempt, from 0, or None outside of Spark tasks.
+        time: the micro-batch's time (epoch ms), if known.
+        clock: the recorded clock of a task in an epoch that runs again, or None for the machine's clock.
+        executor: the executor's process id, or None if unknown.
+        fallback: why the task runs in a worker instead of a home, or None.
+        watermark: Spark's watermark of the micro-batch (epoch ms), or -1 if unknown.
     """
 
     layout: Layout
@@ -107,7 +105,7 @@ class TaskFacts(NamedTuple):
 
     @staticmethod
     def here(program: ProgramLayout) -> TaskFacts:
-        """Return what the task of Spark's knows that runs here."""
+        """Read the view of the current Spark task."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -117,8 +115,7 @@ class TaskFacts(NamedTuple):
         return TaskFacts(
             layout=program.compiled if layout is None else Layout(*json.loads(layout)),
             query=local_property(QUERY_ID) or "",
-            # Spark runs the query's jobs as a group whose name is an id of the run, too, unless a user's function sets
-            # another.
+            # The job group of a query is also an id of its run, unless a user's function sets another group.
             run=local_property(RUN) or local_property(JOB_GROUP) or "",
             batch=None if batch is None else int(batch),
             is_last=batch is not None and batch == local_property(DRAIN),

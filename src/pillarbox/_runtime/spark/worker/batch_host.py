@@ -1,7 +1,7 @@
-"""The levels after a shuffle in a batch: tasks in partitions of ``mapInArrow``.
+"""Levels after a shuffle in batch mode: tasks in partitions of ``mapInArrow``.
 
-A batch is one epoch: its state is never read again, so it is kept nowhere. A task is made for its share of the batch,
-and closed at the end of it.
+A batch is one epoch. Its state is never read again, so it is not stored. Each subtask has a task of its own, which
+closes after its rows.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ class BatchTaskHost:
     """The function for ``mapInArrow`` on partitions of buffers, ordered by target.
 
     Args:
-        places: vertex and subtask of each code of this level.
+        addresses: maps a code of this level to (vertex, subtask).
     """
 
-    def __init__(self, vertices: dict[int, ShippedVertex], places: dict[int, tuple[int, int]], output: Output) -> None:
+    def __init__(
+        self, vertices: dict[int, ShippedVertex], addresses: dict[int, tuple[int, int]], output: Output
+    ) -> None:
         self._vertices = vertices
-        self._places = places
+        self._addresses = addresses
         self._output = output
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the subtasks of this partition; buffers for a later level, or for the end, pass through."""
+        """Run the partition's subtasks. Buffers for a later level, or for the end, pass through."""
         acknowledge_at_once()
         for buffers in self._buffers(batches):
             yield from self._output(buffers)
@@ -45,13 +47,13 @@ class BatchTaskHost:
     def _buffers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Buffer]]:
         for code, portions in groupby(_portions(batches), key=itemgetter(0)):
             arrived = (buffers for _, buffers in portions)
-            if code in self._places:
+            if code in self._addresses:
                 yield from self._run(code, arrived)
             else:
                 yield from arrived
 
     def _run(self, code: int, arrived: Iterator[list[Buffer]]) -> Iterator[list[Buffer]]:
-        number, subtask = self._places[code]
+        number, subtask = self._addresses[code]
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask), short_lived(shipped.load(), subtask) as task:
             task.restore(None)
@@ -64,7 +66,7 @@ class BatchTaskHost:
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buffer]]]:
-    """Return runs of buffers of one target, none of them large."""
+    """Yield runs of small buffers, each with their common target."""
     rows = BufferRows()
     for batch in batches:
         targets = batch.column(0).to_numpy()

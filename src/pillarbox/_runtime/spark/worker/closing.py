@@ -1,7 +1,7 @@
-"""What a worker does about the end of runs: it holds tasks of sources, which are closed when their query has ended.
+"""Closes a worker's source tasks when their query ends.
 
-Each such task belongs to its worker's main thread, which waits for Spark. So a worker tells the starter of homes what
-it holds, and the starter interrupts it by a signal.
+These tasks belong to the worker's main thread, which waits for Spark. So a worker registers with the starter of homes,
+which interrupts it by a signal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
 
 
 def hold(facts: TaskFacts) -> None:
-    """Close the tasks of the running query when it has ended. Does not wait for the starter."""
+    """Close the tasks of the running query when it ends. Does not wait for the starter."""
     is_main = threading.current_thread() is threading.main_thread()
     if not facts.run or not is_main or settings_of(local_property) is None:
         return
@@ -31,14 +31,14 @@ def _announce(run: str) -> None:
     try:
         of_this_worker().ask("holds", run=run, pid=os.getpid())
     except (NoHomesError, OSError):
-        return  # the tasks are closed when Spark lets the worker go
+        return  # the tasks close when Spark ends the worker
     if residency.here.closes_later:  # the run ended while this thread used the connection
         os.kill(os.getpid(), SIGNAL)
 
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Use residents of this worker meanwhile; if their run ends, they are closed afterwards."""
+    """Mark the worker's residents as used within the block. Runs that end meanwhile are closed after it."""
     residency.here.is_busy = True
     try:
         yield
@@ -49,7 +49,7 @@ def working() -> Iterator[None]:
 
 
 def close_ended() -> None:
-    """Close the tasks of runs that have ended, now, or, if the worker uses some, when it has done that."""
+    """Close the tasks of ended runs, at once or after the worker has finished using them."""
     keeper = of_this_worker()
     residency.here.closes_later = residency.here.is_busy or keeper.is_asked
     if residency.here.closes_later:

@@ -1,8 +1,8 @@
-"""A streaming source of Spark's without rows, whose position is one that another source had.
+"""A streaming source without rows, at a given position of another source.
 
-Spark writes it into its offset log, from which the other source then resumes. Spark's driver asks for positions in a
-Python process of its own, which sees no files that were shipped with the application: so these classes are pickled
-by value, and refer to nothing of pillarbox's.
+Spark writes the position into its offset log, from which the other source resumes. Spark's driver asks for positions in
+a separate Python process, which has no files that the application ships. So these classes are pickled by value and do
+not refer to pillarbox.
 """
 
 from __future__ import annotations
@@ -17,19 +17,16 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 
 class Position(DataSource):
-    """The source; its option ``position`` is the position, as JSON."""
+    """The source. Its option ``position`` is the position as JSON."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "pillarbox_position"
 
     def schema(self) -> str:
-        """Return the columns."""
         return "value STRING"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """Return the reader."""
         return _Reader(self.options["position"])
 
 

@@ -1,9 +1,9 @@
-"""The class that Spark's stateful operator holds: all of pillarbox that has to load where pillarbox is not.
+"""The ``StatefulProcessor`` of a program's level. It loads without pillarbox.
 
-When a query starts, Spark's driver asks a Python process of its own which states there are. That process sees no files
-shipped with the application (``--py-files``, ``addArtifacts``), only what is installed for the driver. So this
-class is pickled by value, refers to nothing of pillarbox's, and keeps its host, which does the work, as bytes until a
-task has rows for it: tasks run in workers, which do see such files.
+When a query starts, Spark's driver asks for the declared states in a separate Python process. This process has the
+driver's installed packages, but no files that the application ships (``--py-files``, ``addArtifacts``). So this class
+is pickled by value, does not refer to pillarbox, and unpickles its host, which does the work, only in a worker that has
+rows.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 if TYPE_CHECKING:
     from pillarbox._operators.frame.captured import BroadcastReferences
 
-# As types: of text each worker would ask the JVM for its meaning, four times an epoch.
+# Types: a worker would ask the JVM to parse strings, four times in each epoch.
 _NUMBER = StructType([StructField("chunk", LongType())])
 _CHUNK = StructType([StructField("payload", BinaryType())])
 
 
 class Processor(StatefulProcessor):
-    """Declares the state and hands each call on to a ``TaskHost``. Spark makes one for each partition and epoch."""
+    """Declares the state and delegates to a ``TaskHost``. Spark makes one for each partition and epoch."""
 
     def __init__(self, host: Any, broadcasts: Sequence[BroadcastReferences] = ()) -> None:
         self._pickled = pickle.dumps(host)
         self._broadcasts = broadcasts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Arrive in a worker: this is the last moment before PySpark waits for the task's rows."""
+        """Acknowledge at once: this is the last moment before PySpark waits for the task's rows."""
         self.__dict__.update(state)
         acknowledge_at_once()
 
@@ -51,8 +51,8 @@ class Processor(StatefulProcessor):
                 self._host = pickle.loads(self._pickled)
             except ImportError as error:
                 raise ImportError(
-                    f"{error}: Spark's Python workers must have pillarbox installed, or be sent it with --py-files or,"
-                    " in a classic session, spark.addArtifacts(..., pyfile=True)"
+                    f"{error}: install pillarbox for Spark's Python workers, or ship it with --py-files or, in a"
+                    " classic session, spark.addArtifacts(..., pyfile=True)"
                 ) from None
             self._host.open(self._handle, self._chunks)
         return self._host
@@ -62,7 +62,7 @@ class Processor(StatefulProcessor):
         return self._loaded().run(int(key[0]), rows, *_times(timerValues))  # type: ignore[no-any-return]
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-        """Take rows of a savepoint's, in the first epoch."""
+        """Restore rows of a savepoint, in the first epoch."""
         self._loaded().take_state(int(key[0]), initialState, *_times(timerValues))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
@@ -70,13 +70,13 @@ class Processor(StatefulProcessor):
         return self._loaded().run_on_timer(int(key[0]), *_times(timerValues))  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Let go of where the tasks live; there they live on."""
+        """Release the home. Its tasks stay alive."""
         if self._host is not None:
             self._host.close()
 
 
 def _times(timerValues: Any) -> tuple[int, int]:
-    """Return the time of the micro-batch and its watermark (epoch ms)."""
+    """Return the micro-batch's time and watermark (epoch ms)."""
     return timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs()
 
 

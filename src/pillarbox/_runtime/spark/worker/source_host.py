@@ -1,4 +1,4 @@
-"""Level 0 on Spark: a source's task in a partition of ``mapInArrow``."""
+"""Level 0: a source's task in a partition of ``mapInArrow``."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class SourceHost:
     """The function for ``mapInArrow``.
 
     Args:
-        bounded: whether the DataFrame is a batch one: its end is the end of event time.
-        columns: the names that the columns have for functions; None: rows are pickled records of a collection.
+        bounded: whether the DataFrame is a batch one, whose end is the end of event time.
+        columns: the columns' names in the program, or None if rows are the pickled records of a collection.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class SourceHost:
         facts = TaskFacts.here(self._layout)._replace(executor=executor_here())
         replacement = replacement_here()
         if replacement is not None and replacement.is_task(self._layout.program, self._shipped.number, facts.partition):
-            told = {"is_last": facts.is_last, "layout": list(facts.layout), "is_pickled": self._columns is None}
-            replacement.send_source(told, map(self._named, batches))
+            epoch = {"is_last": facts.is_last, "layout": list(facts.layout), "is_pickled": self._columns is None}
+            replacement.send_source(epoch, map(self._named, batches))
             return
         if replacement is not None and replacement.is_left_out(self._layout.program, self._shipped.number):
             return
@@ -66,7 +66,7 @@ class SourceHost:
             if is_new and not self._bounded:
                 hold(facts)
             if facts.is_last:
-                # All subtasks take part in the last epoch, also those that this source sends nothing to.
+                # In the last epoch, all subtasks run, also without input from this source.
                 codes = self._layout.codes(facts.layout)
                 yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in codes)
             try:
@@ -81,7 +81,7 @@ class SourceHost:
                         residency.here.discard(task)
                         return
                 if self._bounded and any(operator.has_close for operator in task.chain.operators):
-                    # A batch ends with its tasks. A task without anything to release serves the next partition, too.
+                    # A batch's tasks end with it. A task with nothing to release serves the next partition, too.
                     residency.here.end(task)
                 residency.here.spare_the_collector()
             except BaseException:
@@ -89,7 +89,7 @@ class SourceHost:
                 raise
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch with the columns' names for functions, if it has columns for them."""
+        """Rename a batch's columns to the program's names."""
         return batch if self._columns is None else batch.rename_columns(self._columns)
 
     def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Records]:

@@ -1,8 +1,8 @@
-"""The sockets of a Python worker on their way from Spark: what has come is acknowledged at once.
+"""Acknowledges TCP data from Spark at once.
 
-Java sends a task in several small pieces. TCP holds back each of them until the one before is acknowledged, and Linux
-takes 40 ms for that where nothing is sent back meanwhile: a tenth of an epoch, in nearly every task of a source. (Where
-``spark.python.unix.domain.socket.enabled`` is set, these sockets know no such thing.)
+Java sends a task in several small pieces. TCP holds each back until the previous piece is acknowledged, and Linux
+delays an acknowledgement by 40 ms unless data is sent back: a tenth of an epoch, in nearly every source task. With
+``spark.python.unix.domain.socket.enabled`` there is no such delay.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import Callable
 
 from pyspark import cloudpickle
 
-# Each look costs a microsecond, and functions may hold thousands of connections.
+# A descriptor costs a microsecond, and functions may hold thousands of connections.
 _LOOKED_AT = 128
 
 
 def acknowledge_at_once() -> None:
-    """Acknowledge all that has come through TCP, and what comes next; this holds until the worker sends something."""
+    """Acknowledge data received through TCP, now and until the worker next sends."""
     set_option = _set_option()
     if set_option is None:
         return
     try:
         open_files = sorted(map(int, os.listdir("/proc/self/fd")))
-    except OSError:  # such as where there is no /proc
+    except OSError:  # without /proc
         return
     if len(open_files) > 2 * _LOOKED_AT:
-        # Sockets of the worker were opened first, and sockets of the task last: between are connections of functions.
+        # The worker's sockets were opened first and the task's last; between are connections of functions.
         open_files = open_files[:_LOOKED_AT] + open_files[-_LOOKED_AT:]
     for number in open_files:
         set_option(number)
@@ -37,10 +37,10 @@ def acknowledge_at_once() -> None:
 def _set_option() -> Callable[[int], object] | None:
     """Return a function that sets the option of a descriptor, or None on other systems. It ignores files and pipes.
 
-    It is C's: a socket object of Python's changes a descriptor that Spark or a library has made. The default timeout,
-    which functions set for their own sockets, would make that one non-blocking.
+    It is C's `setsockopt`. A Python socket object would change a descriptor that Spark or a library owns: with a
+    default timeout, which functions may set, it would become non-blocking.
     """
-    option = getattr(socket, "TCP_QUICKACK", None)  # only Linux has it
+    option = getattr(socket, "TCP_QUICKACK", None)  # only on Linux
     if option is None:
         return None
     try:
@@ -54,5 +54,5 @@ def _set_option() -> Callable[[int], object] | None:
     return lambda number: set_option(number, socket.IPPROTO_TCP, option, ctypes.byref(on), size)
 
 
-# Part of a class that has to load where pillarbox is not (see ``_processor.py``).
+# Part of a class that loads without pillarbox (see ``processor.py``).
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

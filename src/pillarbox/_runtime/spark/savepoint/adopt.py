@@ -1,0 +1,252 @@
+"""``adopt``: writes the state of a query that ran on Spark itself as a savepoint, so that pillarbox can resume it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+import pillarbox
+from pillarbox._elements import dumps
+from pillarbox._errors import CheckpointMismatchError, ProgramError, describe, listed, shorten
+from pillarbox._operators.stateful_processor.group_state import STATE, GroupStateOperator
+from pillarbox._operators.stateful_processor.handle import (
+    SPARK_MODES,
+    Declarations,
+    DriverHandle,
+    StateVariable,
+    declare,
+)
+from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._operators.stateful_processor.spark_state import STATE_COLUMN, TIMERS_COLUMN, SparkStateTable
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState
+from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.savepoint import savepoint as files
+from pillarbox._runtime.spark.session.directories import check_session, checked_directory
+from pillarbox._state.savepoint.manifest import Manifest
+from pillarbox._state.savepoint.table import Table
+from pillarbox._types.schema import resolve_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    from pyspark.sql.types import DataType
+
+T = TypeVar("T")
+
+# Spark's operator names of Python programs: with rows, with pandas frames, and with a GroupState.
+_PROCESSORS = ("transformWithStateInPySparkExec", "transformWithStateInPandasExec")
+_GROUP_STATE = "applyInPandasWithState"
+# Maps Spark's kinds of state to ours and to the column that Spark reads them as.
+_KINDS = {"ValueState": ("value", "value"), "ListState": ("list", "list_value"), "MapState": ("map", "map_value")}
+
+
+def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: StatefulProcessor | None = None) -> None:
+    """Write a savepoint of a query that ran on Spark itself, with ``transformWithState`` or its like.
+
+    The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, resumes from it as the query
+    would have on Spark: with the state variables, timers, times-to-live, watermark and source positions after the last
+    committed micro-batch. An uncommitted micro-batch runs again. Stop the query on Spark first. Its checkpoint is only
+    read, so it can also resume there.
+
+    If it is interrupted, the savepoint is incomplete: the same call starts from scratch and overwrites it.
+
+    Args:
+        spark: the session that reads the checkpoint and writes the savepoint.
+        checkpoint: the ``checkpointLocation`` of the query on Spark.
+        directory: where to write it, anywhere that Spark writes; it must not exist.
+        processor: the ``StatefulProcessor``, whose ``init`` is called, or None for ``applyInPandasWithState``.
+
+    Raises:
+        CheckpointMismatchError: the checkpoint is missing, or Spark cannot read it; the query has other stateful
+            operators; the processor declares other states; or the directory is not empty.
+        ProgramError: an argument is wrong.
+
+    Example:
+        >>> adopt(spark, "/checkpoints/spent", "/savepoints/spent", Spent())  # doctest: +SKIP
+        >>> env = StreamExecutionEnvironment.get_execution_environment(spark)  # doctest: +SKIP
+        >>> env = env.from_savepoint("/savepoints/spent")  # doctest: +SKIP
+        >>> grouped = group_by(payments, "card", env=env)  # doctest: +SKIP
+        >>> spent = grouped.transformWithState(Spent(), schema, "append", "EventTime")  # doctest: +SKIP
+    """
+    check_session(spark, "adopt()")
+    query = CheckpointState(spark, checked_directory(checkpoint, "adopt(): the checkpoint"))
+    directory = checked_directory(directory, "adopt(): the place of the savepoint")
+    if query.checkpoint.lines:
+        raise CheckpointMismatchError(
+            f"{query} is a checkpoint of pillarbox: 'pillarbox savepoint {query} DIRECTORY' writes a savepoint of it"
+        )
+    rows, table = _SparkState(query).rows_for(processor)
+    files.check_new(spark, directory)
+    _write(directory, query, rows, table)
+
+
+class _SparkState:
+    """State of a query on Spark, which has one stateful operator, after the last committed micro-batch."""
+
+    def __init__(self, query: CheckpointState) -> None:
+        self._query = query
+        metadata = self._readable("the operators", lambda: query.state_operators().collect())
+        operators = {row["operatorId"]: row for row in metadata}
+        names = [row["operatorName"] for row in operators.values()]
+        if len(names) != 1 or names[0] not in (*_PROCESSORS, _GROUP_STATE):
+            raise self._refused(
+                "adopt() takes a query with one stateful operator, a transformWithState or applyInPandasWithState of"
+                f" Python; it has {listed(names)}: move the other operators to separate queries first"
+            )
+        self._operator = names[0]
+        self._properties: dict[str, Any] = json.loads(next(iter(operators.values()))["operatorProperties"] or "{}")
+
+    def rows_for(self, processor: StatefulProcessor | None) -> tuple[DataFrame, SparkStateTable]:
+        """Return a row for each key, and the table that converts these rows.
+
+        Raises:
+            CheckpointMismatchError: Spark cannot read the state, or the processor declares other states.
+            ProgramError: the processor is missing, or the query has no processor.
+        """
+        takes_processor = self._operator in _PROCESSORS
+        if takes_processor != hasattr(processor, "handleInputRows"):
+            advice = "give its StatefulProcessor" if takes_processor else "give no processor"
+            raise ProgramError(
+                f"adopt(): the query of {self._query} runs {self._operator}: {advice}, not {shorten(processor)}"
+            )
+        return self._of_processor(processor) if takes_processor else self._of_groups()
+
+    def _of_processor(self, processor: Any) -> tuple[DataFrame, SparkStateTable]:
+        mode = next(mode for mode, name in SPARK_MODES.items() if name == self._properties["timeMode"])
+        handle = DriverHandle(mode, resolve_schema)
+        declare(processor, handle)
+        declarations = handle.declarations
+        stored = {variable["stateName"]: variable for variable in self._properties["stateVariables"]}
+        names = [name for name in stored if not name.startswith("$")]  # Spark's own
+        undeclared = sorted({*names} - declarations.variables.keys() - declarations.deleted)
+        if undeclared:
+            raise self._refused(
+                f"it has the states {listed(undeclared)}, which init() of the processor does not declare: declare them,"
+                " or call handle.deleteIfExists() with their names"
+            )
+        frames = [
+            self._variable(name, variable, stored[name], STATE_COLUMN.format(number))
+            for number, (name, variable) in enumerate(declarations.variables.items())
+            if name in stored
+        ]
+        if mode != "none":
+            timers = self._readable("the timers", lambda: self._query.state_rows(readRegisteredTimers=True))
+            frames.append(timers.selectExpr("key", f"expiration_timestamp_ms AS {TIMERS_COLUMN}"))
+            self._readable("the timers", lambda: timers.take(1))  # before anything is written
+        if not frames:
+            raise self._refused("it has no state and no timers: run the program on a new checkpoint")
+        return _by_key(StatefulProcessorOperator.kind, frames, declarations)
+
+    def _variable(self, name: str, variable: StateVariable, noted: Any, column: str) -> DataFrame:
+        """Return the rows of a state.
+
+        Args:
+            noted: Spark's note of it.
+            column: the column for its content.
+
+        Raises:
+            CheckpointMismatchError: it cannot be read, or is declared differently.
+        """
+        read = partial(self._query.state_rows, stateVarName=name, flattenCollectionTypes=False)
+        frame = self._readable(f"the state {name!r}", read)
+        kind, content = _KINDS[noted["stateVariableType"]]
+        stored: Any = frame.schema[content].dataType
+        types = [stored]
+        if kind == "list":
+            types = [stored.elementType]
+        elif kind == "map":
+            types = [stored.keyType, stored.valueType]
+        if noted["ttlEnabled"]:
+            types[-1] = types[-1]["value"].dataType
+        then = _shown(kind, types, has_ttl=noted["ttlEnabled"])
+        now = _shown(variable.kind, variable.schemas, has_ttl=variable.ttl is not None)
+        if then != now:
+            raise self._refused(f"the state {name!r} is {then}, and init() of the processor declares {now}")
+        return frame.selectExpr("key", f"{content} AS {column}")
+
+    def _of_groups(self) -> tuple[DataFrame, SparkStateTable]:
+        frame = self._readable("the state", self._query.state_rows)
+        value: Any = frame.schema["value"].dataType
+        if "groupState" not in value.names:
+            raise self._refused("its state has Spark's format 1, which adopt() does not read")
+        declarations = Declarations({STATE: StateVariable("value", (value["groupState"].dataType,), None)})
+        columns = ["key", f"value.groupState AS {STATE_COLUMN.format(0)}"]
+        if "timeoutTimestamp" in value.names:
+            # A group has timed out when the clock is past its timeout: the timer is one millisecond later.
+            columns.append(f"nullif(value.timeoutTimestamp, -1) + 1 AS {TIMERS_COLUMN}")
+        return _by_key(GroupStateOperator.kind, [frame.selectExpr(*columns)], declarations)
+
+    def _readable(self, what: str, read: Callable[[], T]) -> T:
+        """Return the result of a function. Its error becomes one that names the checkpoint and its part."""
+        try:
+            return read()
+        except Exception as error:
+            raise self._refused(
+                f"Spark {self._query.spark.version} cannot read {what} in it: {describe(error)}"
+            ) from error
+
+    def _refused(self, why: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(f"checkpoint {self._query} of Spark's query: {why}")
+
+
+def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -> tuple[DataFrame, SparkStateTable]:
+    """Return a row for each key, and the table that converts these rows.
+
+    Args:
+        frames: rows of states and timers: each has a key and some of the columns.
+    """
+    from pyspark.sql import functions as F
+
+    rows = reduce(lambda left, other: left.unionByName(other, allowMissingColumns=True), frames)
+    columns = {STATE_COLUMN.format(number): "first({}, true)" for number in range(len(declarations.variables))}
+    columns[TIMERS_COLUMN] = "collect_list({})"
+    contents = [
+        F.expr(f"{content.format(name) if name in rows.columns else 'CAST(NULL AS STRING)'} AS {name}")
+        for name, content in columns.items()
+    ]
+    key: Any = rows.schema["key"].dataType
+    return rows.groupBy("key").agg(*contents), SparkStateTable.of(uid, key, declarations)
+
+
+def _shown(kind: str, types: Sequence[DataType], *, has_ttl: bool) -> str:
+    return f"a {kind} of {', '.join(kind.simpleString() for kind in types)}{' with a time-to-live' if has_ttl else ''}"
+
+
+def _write(directory: str, query: CheckpointState, rows: DataFrame, table: SparkStateTable) -> None:
+    spark, epoch, uid = query.spark, query.epoch, table.operator.uid
+    sources = files.sources_at(spark, query.checkpoint, epoch)
+    # The next micro-batch drops rows that are not after the watermark of the last one.
+    late = {
+        "watermark": query.checkpoint.offsets([epoch])[epoch].watermark,
+        "idle": None,
+        "quiet_since": None,
+        "silent": False,
+    }
+    task = dumps({"event_time": {"operators": {uid: late}}})
+    subtask = {"uid": uid, "subtask": 0, "parallelism": 1, "watermark": None, "task": task}
+    with unwrapped_failures():
+        files.begin(spark, directory)
+        schema = files.spark_schema(Table(table.operator).schema)
+        files.write_table(map_in_arrow(rows, "adopt", partial(_encoded, table), schema), directory, uid)
+        files.write_tasks(spark, [subtask], directory)
+        manifest = Manifest(
+            pillarbox=pillarbox.__version__,
+            epoch=epoch,
+            programs=None,
+            operators=(table.operator,),
+            sources=sources,
+            files={},
+            checkpoint=str(query),
+        )
+        files.complete(spark, directory, manifest)
+
+
+def _encoded(table: SparkStateTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.num_rows:
+            yield from table.encode(batch)

@@ -1,0 +1,82 @@
+"""A glob that matches exactly the files that a file source has read."""
+
+from __future__ import annotations
+
+import json
+import os.path
+import re
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
+from urllib.parse import unquote
+
+from pillarbox._errors import CheckpointMismatchError
+
+# Special characters in Hadoop's globs.
+_SPECIAL = re.compile(r"([{}\[\]*?,\\])")
+# Scheme and authority, and the path.
+_PLACE = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?)(/.*)", re.DOTALL)
+# Maximum files per alternative. Hadoop builds an automaton from the names, whose size is their total length.
+_TOGETHER = 10_000
+
+
+def paths_seen(lines: Iterable[str], last: int) -> list[str]:
+    """Return the paths in Spark's log of a file source: lines of JSON with percent-encoded paths.
+
+    Args:
+        last: the last batch to include.
+    """
+    entries = map(json.loads, lines)
+    return [unquote(str(line["path"])) for line in entries if line.get("batchId", 0) <= last]
+
+
+def glob_of(paths: Iterable[str]) -> str:
+    """Return a glob that matches exactly these files.
+
+    Hadoop looks up alternatives with a slash one by one, and resolves alternatives without a slash by listing their
+    folder. So there is an alternative for each folder, with its files as inner alternatives: one listing per folder, or
+    a few for very many files.
+
+    Raises:
+        CheckpointMismatchError: the files are in several file systems, or a path cannot be matched.
+    """
+    places: set[str] = set()
+    files: set[str] = set()
+    for path in paths:
+        match = _PLACE.fullmatch(path)
+        if match is None:
+            raise CheckpointMismatchError(f"the savepoint lists the file {path!r} as read, which has no full path")
+        if ":" in match[2]:
+            raise CheckpointMismatchError(
+                f"the savepoint lists the file {path!r} as read, and Spark cannot look up several paths of which"
+                " one contains a colon: start the source as new, with positions={NAME: None}, on unread files"
+            )
+        places.add(match[1])
+        files.add(match[2])
+    if len(places) != 1:
+        raise CheckpointMismatchError(f"the files that one source has read are in {' and '.join(sorted(places))}")
+    # One level above all folders, so that each alternative has a slash; but nothing is above the root.
+    folders = {os.path.dirname(path) for path in files}
+    above = os.path.dirname(os.path.commonpath(folders)).rstrip("/")
+    escaped = _escaped if folders == {"/"} else _twice_escaped
+    alternatives: list[str] = []
+    for folder, members in groupby(sorted(map(os.path.split, files)), key=itemgetter(0)):
+        inside = escaped(folder[len(above) + 1 :])
+        names = [escaped(name) for _, name in members]
+        for start in range(0, len(names), _TOGETHER):
+            some = names[start : start + _TOGETHER]
+            which = some[0] if len(some) == 1 else f"{{{','.join(some)}}}"
+            alternatives.append(f"{inside}/{which}" if inside else which)
+    return f"{places.pop()}{_escaped(above)}/{{{','.join(alternatives)}}}"
+
+
+def _escaped(path: str) -> str:
+    return _SPECIAL.sub(r"\\\1", path)
+
+
+def _twice_escaped(path: str) -> str:
+    """Escape a path within alternatives.
+
+    Hadoop removes one backslash when it expands alternatives with a slash, and another when it looks up the path.
+    """
+    return _SPECIAL.sub(r"\\\\\\\1", path)

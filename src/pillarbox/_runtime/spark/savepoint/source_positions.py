@@ -1,0 +1,379 @@
+"""The source positions of a query that starts from a savepoint.
+
+Spark stores each source's position in the checkpoint as the source's own JSON. A file source stores a list of the files
+that it has read. So the first epoch on a new checkpoint replaces each source by one without rows, through which Spark
+writes the savepoint's positions into its logs. These are ``_position.py``, and for files Spark's own file source over
+exactly the files that were read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._graph.savepoint_start import NONE, SavepointStart
+from pillarbox._graph.source_match import match_sources
+from pillarbox._runtime.spark.checkpoint.offset_entry import OffsetEntry
+from pillarbox._runtime.spark.savepoint.seen_files import glob_of, paths_seen
+from pillarbox._runtime.spark.session.folders import unless_missing
+from pillarbox._runtime.spark.session.java import java_session, jvm, plan_steps
+from pillarbox._runtime.spark.session.session_settings import spark_version
+from pillarbox._runtime.spark.worker.position import Position
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+    from pillarbox._state.savepoint.manifest import Sources
+
+_HINT = 'say where they begin: positions="none", or a position for each'
+
+# The position of a file source that has read nothing.
+BEGINNING = {"logOffset": -1}
+
+# A path that matches no file. With a wildcard, Spark accepts a source whose files do not exist yet.
+_NO_FILES = "file:///pillarbox/_none/*"
+
+# The first version of Spark with source names.
+_TITLES_SINCE = (4, 2)
+_TITLE = re.compile(r'name="(\w+)"')
+
+_RELATIONS = ("StreamingRelation", "StreamingRelationV2")
+# Plan steps that keep state if their input is streaming.
+_STATEFUL = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsInPandasWithState",
+        "FlatMapGroupsWithState",
+        "GlobalLimit",
+        "TransformWithState",
+        "TransformWithStateInPandas",
+        "TransformWithStateInPySpark",
+    }
+)
+
+
+@dataclass(frozen=True)
+class PlannedSource:
+    """A source in the plan of a query: a line of Spark's offset log.
+
+    Attributes:
+        name: Spark's name of it.
+        number: Spark's number of the source's own metadata. The same source may occur several times.
+        cleans: whether it is a file source that moves or deletes read files.
+        title: the name from ``DataStreamReader.name``, or None (Spark's source evolution).
+        known_as: the name of the program's source, if that reads only this one.
+        has_beginning: whether its initial offset can be queried before reading.
+        step: the plan's step (a Java object).
+    """
+
+    name: str
+    number: int
+    cleans: bool = False
+    title: str | None = None
+    known_as: str | None = None
+    has_beginning: bool = False
+    step: Any = None
+
+    @property
+    def is_files(self) -> bool:
+        """Whether it is Spark's file source."""
+        return self.name.startswith("FileSource[")
+
+
+class SeenFiles(NamedTuple):
+    """The position of a file source."""
+
+    paths: list[str]
+
+
+def planned_sources(df: DataFrame) -> list[PlannedSource]:
+    """Return the streaming sources in a classic DataFrame's plan, in the offset log's order."""
+    sources: list[PlannedSource] = []
+    different: list[Any] = []
+    for step in plan_steps(df):
+        if step.nodeName() not in _RELATIONS:
+            continue
+        number = next((number for number, other in enumerate(different) if other.equals(step)), len(different))
+        if number == len(different):
+            different.append(step)
+        title = _title(df.sparkSession, step)
+        has_beginning = step.nodeName() == "StreamingRelationV2" and _is_read_by_v2(df.sparkSession, step)
+        sources.append(
+            PlannedSource(
+                str(step.sourceName()), number, _cleans(step), title=title, has_beginning=has_beginning, step=step
+            )
+        )
+    return sources
+
+
+def _title(spark: SparkSession, step: Any) -> str | None:
+    if spark_version(spark) < _TITLES_SINCE:
+        return None
+    name = _TITLE.fullmatch(str(step.sourceIdentifyingName().toString()))
+    return None if name is None else name[1]
+
+
+def _is_read_by_v2(spark: SparkSession, step: Any) -> bool:
+    capabilities = jvm(spark).org.apache.spark.sql.connector.catalog.TableCapability
+    return bool(step.table().capabilities().contains(capabilities.MICRO_BATCH_READ))
+
+
+def _cleans(step: Any) -> bool:
+    if step.nodeName() != "StreamingRelation":
+        return False
+    option = step.dataSource().options().get("cleanSource")
+    return bool(option.isDefined()) and str(option.get()).lower() != "off"
+
+
+def stateful_steps(df: DataFrame) -> list[str]:
+    """Return the names of a classic DataFrame's stateful streaming steps."""
+    steps = []
+    for step in plan_steps(df):
+        name, children = step.nodeName(), step.children()
+        streams = [children.apply(index).isStreaming() for index in range(children.size())]
+        if (name in _STATEFUL and any(streams)) or (name == "Join" and all(streams)):
+            steps.append(str(name))
+    return steps
+
+
+class FoundPositions(NamedTuple):
+    """The start positions of sources.
+
+    Attributes:
+        positions: the position of each source: its JSON value; or ``SeenFiles``; or None to start as in a new query.
+        wrong: conflicts.
+        added: the names of sources that the savepoint does not have.
+        gone: the names of sources that the program does not have.
+        places: the index of each source among the sources of the savepoint's program, or None if it is new. None if a
+            source of either program does not read exactly one Spark source.
+        in_order: whether they are the savepoint's sources, in the same order.
+    """
+
+    positions: list[Any]
+    wrong: list[str]
+    added: Sequence[str] = ()
+    gone: Sequence[str] = ()
+    places: list[int | None] | None = None
+    in_order: bool = False
+
+
+class _Line(NamedTuple):
+    """A line of Spark's offset log.
+
+    Attributes:
+        id: Spark's number of the source's own metadata, if each line is of another source.
+        title: the name from ``DataStreamReader.name``, or None.
+        text: the position as JSON, or ``-`` if there is none.
+    """
+
+    id: str
+    title: str | None
+    text: str
+
+
+def find_positions(
+    start: SavepointStart, noted: Sources, names: Sequence[str] | None, planned: Sequence[PlannedSource]
+) -> FoundPositions:
+    """Return the position of each source.
+
+    If the savepoint has no positions, because another runtime wrote it or it was edited, all sources start as in a new
+    query.
+
+    Args:
+        names: names of the sources of the savepoint's program.
+    """
+    requested = start.positions
+    if requested == NONE or (isinstance(requested, str) and not noted.offsets):
+        return _checked([None] * len(planned), planned)
+    if isinstance(requested, tuple):
+        if len(requested) != len(planned):
+            return FoundPositions([], [f"positions has {len(requested)}, and the program reads {_named(planned)}"])
+        return _checked(list(requested), planned)
+    by_name = {} if isinstance(requested, str) else requested
+    unknown = [name for name in by_name if name not in {source.title or source.known_as for source in planned}]
+    if unknown:
+        return FoundPositions(
+            [],
+            [
+                f"positions names {', '.join(map(repr, unknown))}, and the program has no source of that name"
+                f" that reads one of Spark's alone; it reads {_named(planned)}"
+            ],
+        )
+    lines = _lines(noted)
+    has_titles = any(line.title for line in lines)
+    then = [line.title for line in lines] if has_titles else _one_each(names, len(lines))
+    now = [(source.title if has_titles else None) or source.known_as for source in planned]
+    match = match_sources(then, now, start.renamed)
+    if match is None:
+        return FoundPositions(
+            [], [f"it has positions of {len(lines)} sources, and the program reads {_named(planned)}: {_HINT}"]
+        )
+    places = [_savepoint_index(index, match.places, planned) for index in range(len(planned))]
+    # Only if all sources keep their index, the program determines which lines are of the same source.
+    in_order = not has_titles and places == [*range(len(lines))]
+    positions: list[Any] = []
+    for line_index, source in zip(places, planned):
+        name = source.title or source.known_as
+        if name is not None and name in by_name:
+            positions.append(by_name[name])
+        elif line_index is None:
+            positions.append(None)
+        else:
+            line = lines[line_index]
+            seen = noted.files.get(str(source.number) if in_order else line.id)
+            position, problem = _position(line, seen, line_index, source)
+            if problem is not None:
+                return FoundPositions([], [problem])
+            positions.append(position)
+    return _checked(positions, planned)._replace(
+        added=[str(name) for name, index in zip(now, places) if index is None and name not in by_name],
+        gone=[str(then[index]) for index in match.gone],
+        places=places if None not in then and all(source.known_as for source in planned) and not has_titles else None,
+        in_order=in_order,
+    )
+
+
+def _lines(noted: Sources) -> list[_Line]:
+    """Return the lines of the offset log, in source order if they have no names.
+
+    Raises:
+        CheckpointMismatchError: the log's version is unknown.
+    """
+    texts = OffsetEntry(noted.offsets).sources
+    return [_Line(name, name if noted.are_named else None, text) for name, text in texts.items()]
+
+
+def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
+    """Return the program's source names for the offset log's lines, if the numbers match."""
+    return [*names] if names is not None and len(names) == lines else [None] * lines
+
+
+def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence[PlannedSource]) -> int | None:
+    """Return the index of a source's line. A source that is read twice has the same index."""
+    number = planned[index].number
+    same = [position for position, source in zip(places, planned) if source.number == number]
+    return next((position for position in (places[index], *same) if position is not None), None)
+
+
+def _position(line: _Line, seen: Sequence[str] | None, index: int, source: PlannedSource) -> tuple[Any, str | None]:
+    """Return a line's position and the conflict, if any.
+
+    Args:
+        seen: the lines of a file source's own log.
+    """
+    position: Any = None if line.text == "-" else json.loads(line.text)
+    was_files = isinstance(position, dict) and position.keys() == {"logOffset"}
+    if position is not None and was_files != source.is_files:
+        was = "files" if was_files else f"at {line.text[:60]}"
+        return None, f"source {index + 1} of Spark's was {was}, and is {source.name}: {_HINT}"
+    if not was_files:
+        return position, None
+    if position == BEGINNING:
+        return None, None
+    if seen is None:
+        return None, f"it does not say which files source {index + 1} of Spark's has read: {_HINT}"
+    return SeenFiles(paths_seen(seen, position["logOffset"])), None
+
+
+def _checked(positions: list[Any], planned: Sequence[PlannedSource]) -> FoundPositions:
+    problems = [
+        f"source {number} of Spark's is {source.name}, which begins as in a new query, or resumes where the savepoint"
+        " has it, and at no other position"
+        for number, (position, source) in enumerate(zip(positions, planned), 1)
+        if source.is_files and not isinstance(position, (SeenFiles, type(None)))
+    ]
+    problems += [
+        f"source {number} of Spark's is {source.name}, which counts from the start of its query: it has no position to"
+        " resume from"
+        for number, (position, source) in enumerate(zip(positions, planned), 1)
+        if source.name == "rate" and position is not None
+    ]
+    if all(position is None for position in positions) and not any(
+        source.is_files or source.has_beginning for source in planned
+    ):
+        problems.append(
+            f"no source has a position, and the program reads {_named(planned)}: give one of them a position, as in"
+            " Spark's offset log"
+        )
+    return FoundPositions(positions, problems)
+
+
+def _named(planned: Sequence[PlannedSource]) -> str:
+    return f"{len(planned)} ({', '.join(source.name for source in planned)})"
+
+
+def placeholder_sources(
+    spark: SparkSession, positions: Sequence[Any], planned: Sequence[PlannedSource], checkpoint: str
+) -> DataFrame:
+    """Return a streaming DataFrame of one column, without rows, with one source per position.
+
+    Args:
+        checkpoint: the query's checkpoint location.
+    """
+    # Spark runs an epoch only if a source has a new position. If none has one, one source gets its initial offset.
+    begins = any(position is not None and not isinstance(position, SeenFiles) for position in positions)
+    first = None
+    if not begins and not any(source.is_files for source in planned):
+        first = next(source.number for source in planned if source.has_beginning)
+    frames: dict[int, DataFrame] = {}
+    spark.dataSource.register(Position)
+    for position, source in zip(positions, planned):
+        if source.number in frames:
+            continue
+        there = None
+        if source.number == first:
+            position = _initial_offset(spark, source, checkpoint)  # noqa: PLW2901
+        elif isinstance(position, SeenFiles) or position is None:
+            there = _existing_files(spark, position)
+            position = _before_first_file(source) if there is None and source.is_files and not begins else None  # noqa: PLW2901
+            begins = begins or there is not None or position is not None
+        reader = spark.readStream if source.title is None else spark.readStream.name(source.title)
+        if position is not None:
+            frames[source.number] = reader.format("pillarbox_position").option("position", json.dumps(position)).load()
+        else:
+            frames[source.number] = _files(reader, there or _NO_FILES)
+    # In the offset log's order, also if a source occurs several times in the plan.
+    return reduce(lambda left, other: left.unionAll(other), [frames[source.number] for source in planned])
+
+
+def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str) -> Any:
+    """Return a source's initial offset by its options, as for the same query on a new checkpoint."""
+    # Kafka's source stores it in its folder; after an interrupted start, the next one reads it there.
+    folder = f"{checkpoint}/sources/{source.number if source.title is None else source.title}"
+    jvm(spark).SparkSession.setActiveSession(java_session(spark))
+    stream = source.step.table().newScanBuilder(source.step.extraOptions()).build().toMicroBatchStream(folder)
+    try:
+        return json.loads(stream.initialOffset().json())
+    finally:
+        stream.stop()
+
+
+def _before_first_file(source: PlannedSource) -> Any:
+    if source.cleans:
+        raise CheckpointMismatchError(
+            f"none of the files that {source.name} has read exists, and Spark cannot clean files after such a"
+            " start: start the query without the option cleanSource until its first micro-batch is committed"
+        )
+    return BEGINNING
+
+
+def _existing_files(spark: SparkSession, position: SeenFiles | None) -> str | None:
+    """Return a glob of the files that still exist, or None."""
+    if not position or not position.paths:
+        return None
+    path = glob_of(position.paths)
+    return None if unless_missing(lambda: _files(spark.read, path), None) is None else path
+
+
+def _files(reader: DataFrameReader | DataStreamReader, path: str) -> DataFrame:
+    # With the recursive lookup, folders such as day=1 do not become columns.
+    return reader.schema("value STRING").option("recursiveFileLookup", "true").text(path)

@@ -1,0 +1,70 @@
+"""Directories of checkpoints and savepoints, whose paths Spark must take literally."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import PillarboxError, ProgramError, shorten
+from pillarbox._runtime.spark.session.java import file_system, path_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Marks a folder as incomplete. Names of data never begin like this.
+_BEGUN = "_pillarbox_begun"
+
+# Characters that Java escapes in a URI; it leaves the letters of all languages.
+_ESCAPED = re.compile(r"""[\x00-\x1f\x7f\s"#%<>?\[\\\]^`{|}]""")
+
+
+def check_session(spark: Any, asked_by: str) -> None:
+    """Check that an argument is a Spark session.
+
+    Raises:
+        ProgramError: it is something else.
+    """
+    if not hasattr(spark, "readStream"):
+        raise ProgramError(f"{asked_by} takes a SparkSession as its first argument, not {shorten(spark)}")
+
+
+def checked_directory(directory: Any, what: str) -> str:
+    """Return a user's directory without its final slash.
+
+    Raises:
+        ProgramError: it is not a directory's path.
+    """
+    if not isinstance(directory, (str, PathLike)) or not str(directory):
+        raise ProgramError(f"{what} must be a directory, not {shorten(directory)}")
+    return str(fspath(directory)).rstrip("/")
+
+
+@contextmanager
+def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
+    """Create a folder, or an incomplete one again, for writing within the block. Needs a classic session.
+
+    A marker file, which readers of data ignore, is in the folder until the block ends without an error.
+
+    Raises:
+        PillarboxError: the path exists and is complete.
+    """
+    path, begun = path_class(spark)(folder), path_class(spark)(folder, _BEGUN)
+    files = file_system(spark, path)
+    if files.exists(path):
+        if not files.exists(begun):
+            raise PillarboxError(f"{folder} exists: pass a new directory")
+        files.delete(path, True)
+    files.create(begun).close()
+    yield
+    files.delete(begun, False)
+
+
+def is_readable_by_spark(checkpoint: str) -> bool:
+    """Return whether Spark's readers of state, and its repartitioning, find this checkpoint path.
+
+    They look for the URI-escaped path, which may be another directory. Queries use the path as it is.
+    """
+    return _ESCAPED.search(checkpoint) is None

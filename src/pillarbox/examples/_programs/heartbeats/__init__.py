@@ -1,1 +1,0 @@
-"""Devices that have gone silent: timers of processing time, and epochs without data."""

@@ -1,1 +1,0 @@
-"""Alarms for wind: sliding windows, and thresholds that change while the program runs."""

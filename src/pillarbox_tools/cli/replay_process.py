@@ -1,0 +1,102 @@
+"""The process of a replay, with the recorded worker's hash seed and, on Linux, without a network.
+
+It imports little before it leaves the network, which a process with threads, as libraries start them, cannot do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import sys
+import tempfile
+from contextlib import suppress
+from typing import Any, NoReturn, TypedDict
+
+
+class ReplayRequest(TypedDict):
+    """Arguments of a replay.
+
+    Attributes:
+        directory: the recording.
+        other: another program's vertex and its broadcast variables, pickled, or pickled None.
+        how: arguments of the replay or the comparison.
+        as_json: whether to print JSON.
+        paths: Python's module path.
+    """
+
+    directory: str
+    other: bytes
+    how: dict[str, Any]
+    as_json: bool
+    paths: list[str]
+
+
+# Imports pillarbox from the same path as this process. Its ``__main__`` stays empty, for the classes of the script.
+_COMMAND = """\
+def _main():
+    import os, pickle, sys
+    with open(sys.argv[1], "rb") as file:
+        request = pickle.load(file)
+    os.unlink(sys.argv[1])
+    sys.path[:] = request["paths"]
+    from pillarbox_tools.cli.replay_process import main
+    main(request)
+_main()
+"""
+# Linux flags and requests: <linux/sched.h>, <linux/sockios.h>, <net/if.h>.
+_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+_SET_FLAGS, _UP = 0x8914, 1
+
+
+def replay_in_new_process(request: ReplayRequest, hash_seed: str | None) -> NoReturn:
+    """Replace this process by one that runs the replay."""
+    descriptor, path = tempfile.mkstemp(prefix="pillarbox-replay-")
+    with os.fdopen(descriptor, "wb") as file:
+        pickle.dump(request, file)
+    environment = dict(os.environ)
+    if hash_seed is not None:
+        environment["PYTHONHASHSEED"] = hash_seed
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-c", _COMMAND, path], environment)
+
+
+def main(request: ReplayRequest) -> NoReturn:
+    """Replay in this process, without a network unless calls are allowed."""
+    if not request["how"]["allow_calls"]:
+        leave_network()
+    from pillarbox_tools.cli.replaying import run_replay
+
+    run_replay(request)
+
+
+def leave_network() -> bool:
+    """Move this process into a network namespace that has only a loopback device.
+
+    Returns:
+        Whether the system allows it.
+    """
+    if sys.platform != "linux":
+        return False
+    user, group = os.geteuid(), os.getegid()
+    unshare = ctypes.CDLL(None, use_errno=True).unshare
+    if unshare(_NEW_NETWORK) != 0:
+        # Needs a user namespace, in which the user stays the same.
+        if unshare(_NEW_USER | _NEW_NETWORK) != 0:
+            return False
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with suppress(OSError), open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    with suppress(OSError):
+        _start_loopback()
+    return True
+
+
+def _start_loopback() -> None:
+    import fcntl
+    import socket
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
+        fcntl.ioctl(device, _SET_FLAGS, struct.pack("16sh22x", b"lo", _UP))

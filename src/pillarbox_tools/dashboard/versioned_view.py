@@ -1,0 +1,97 @@
+"""The data of a query's page as JSON, serialized once per change for all pages."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+
+from pillarbox._json import json_of
+from pillarbox_tools.dashboard.documents import Entry
+from pillarbox_tools.dashboard.views import entry_of, view_of
+from pillarbox_tools.model.shown import ShownQuery, StoredQuery
+
+# Seconds after which rates and conditions are computed again without new data.
+_LOOK_EVERY = 5.0
+# The field of the running stages, which change without a new snapshot.
+_STAGES = "stages"
+# The field of the newest change, and the field that marks a bundle.
+_CHANGE, _IS_BUNDLE = "change", "is_bundle"
+
+
+class VersionedView:
+    """The fields of a query's view as JSON text, each with the number of its last change.
+
+    A page requests the fields that have changed since the newest change it has. Any thread may call the methods.
+    """
+
+    def __init__(self, query: ShownQuery) -> None:
+        self.query = query
+        self._making = threading.Lock()  # guards the other attributes
+        # Numbers start at 1 in each process and each run. The name identifies the sequence, so that a page from before
+        # a restart gets all fields.
+        self._name = secrets.token_hex(4)
+        self._number = 0
+        self._fields: dict[str, tuple[int, str]] = {}
+        self._update({_IS_BUNDLE: json_of(type(query) is StoredQuery)})
+        self._seen: int | None = None
+        self._looked_at = 0.0
+        self._entry: Entry | None = None
+
+    def since(self, change: str) -> str:
+        """Return the fields that have changed, as the text of a JSON object.
+
+        The field ``change`` is the newest change.
+
+        Args:
+            change: the ``change`` of an earlier object. All fields are returned if it is from another sequence.
+        """
+        with self._making:
+            self._look()
+            heartbeat = self.query.heartbeat
+            self._update({_STAGES: json_of([] if heartbeat is None else heartbeat.stages)})
+            last = self._number_of(change)
+            changed = {name: text for name, (number, text) in self._fields.items() if number > last}
+            return _as_object({_CHANGE: json.dumps(f"{self._name}-{self._number}"), **changed})
+
+    def entry(self) -> str:
+        with self._making:
+            self._look()
+            return json_of(self._entry)
+
+    def _look(self) -> None:
+        version, now = self.query.refresh(), time.monotonic()
+        is_same = version == self._seen
+        if is_same and (self.query.has_ended or now - self._looked_at < _LOOK_EVERY):
+            return
+        self._looked_at = now
+        # A change after this line has a later version, so the next call includes it.
+        snapshot = self.query.snapshot()
+        entry = entry_of(snapshot)
+        # Without new data, time changes only these few fields.
+        if is_same and self._entry is not None and self._entry.conditions == entry.conditions:
+            fields = vars(entry)
+        else:
+            fields = vars(view_of(snapshot))
+        self._update({name: json_of(value) for name, value in fields.items()})
+        self._entry, self._seen = entry, version
+
+    def _update(self, fields: Mapping[str, str]) -> None:
+        number = self._number + 1
+        for name, text in fields.items():
+            if name not in self._fields or self._fields[name][1] != text:
+                self._fields[name] = number, text
+                self._number = number
+
+    def _number_of(self, change: str) -> int:
+        name, _, number = change.partition("-")
+        try:
+            return int(number) if name == self._name else 0
+        except ValueError:
+            return 0
+
+
+def _as_object(fields: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in fields.items()) + "}"

@@ -1,0 +1,426 @@
+"""Comparison of another program with the recorded one, on the recorded input and state.
+
+First each runs normally, which shows whether anything differs. If so, each runs again record by record: the recorded
+program writes its output and state after each record to a file, and the other program is compared with it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from pillarbox._elements import Buffer, Records, decode, encode
+from pillarbox._errors import causes_of, describe, shorten, shorten_record
+from pillarbox._runtime.failures import located
+from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
+from pillarbox_tools.recording.recording import Recording
+from pillarbox_tools.replay.calls import RefusedCallError, refused_calls
+from pillarbox_tools.replay.rerun import Rerun
+from pillarbox_tools.replay.states import compare_logs
+from pillarbox_tools.replay.unanswered import UnansweredError
+from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
+from pillarbox_tools.replay.versions import check_installed, recorded_modules
+
+# Maximum length of a shown value.
+_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class Step:
+    """One program's result for a record: its output, and the key's state afterwards, as text.
+
+    Attributes:
+        error: the error that ended it, or None.
+    """
+
+    output: list[str]
+    state: dict[str, str]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """The first record after which two programs differ.
+
+    Attributes:
+        number: number of the record in the input, from 1; 0 if they differ before the first record.
+        record: the record as text, or None, and ``key``: its key, or None.
+        before: the recorded program's state of the key before it, by name.
+        then: the recorded program's result, and ``now``: the other one's.
+        parts: messages about the parts of output and state that differ.
+    """
+
+    number: int
+    record: str | None
+    key: str | None
+    before: dict[str, str]
+    then: Step
+    now: Step
+    parts: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Comparison:
+    """The comparison of two programs.
+
+    Attributes:
+        records: number of input records.
+        sent: number of records each has sent, the recorded program first.
+        keys: number of keys with different state after the epoch.
+        first: the first difference, or None.
+        only_end: differences that no record shows: from timers, the end of the epoch, or requests.
+        unanswered: message about the service call at which a program stopped, or None.
+    """
+
+    records: int = 0
+    sent: tuple[int, int] = (0, 0)
+    keys: int = 0
+    first: FirstDifference | None = None
+    only_end: list[str] = field(default_factory=list)
+    unanswered: str | None = None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both completed with the same results."""
+        return self.first is None and not self.only_end and self.unanswered is None
+
+
+class _Event(NamedTuple):
+    """An output record, or the error that ended a program, as a tree and as text."""
+
+    tree: Any
+    text: str
+
+
+@dataclass
+class _FullRun:
+    """The result of a run at full speed."""
+
+    outputs: Counter[bytes] = field(default_factory=Counter)
+    texts: dict[bytes, str] = field(default_factory=dict)
+    store: MemoryChunkStore = field(default_factory=MemoryChunkStore)
+    records: int = 0
+    error: _Event | None = None
+    unanswered: str | None = None
+
+
+def compare_programs(
+    recording: Recording,
+    other: ShippedVertex,
+    clock: int | None = None,
+    *,
+    allow_calls: bool = False,
+    broadcasts: Mapping[int, bytes] = MappingProxyType({}),
+) -> Comparison:
+    """Run the recorded program and another one on the recorded input, and compare their results.
+
+    The recorded program uses the recorded modules, the other one the modules of this process.
+
+    Args:
+        other: the other program's vertex.
+        clock: fixed time of both clocks (epoch ms). None repeats the recorded readings.
+        allow_calls: whether programs may make calls; otherwise each stops at its first one.
+        broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
+
+    Raises:
+        ConfigurationError: the recorded program cannot be loaded as it was, or the other one has different inputs.
+    """
+
+    def recorded() -> Rerun:
+        rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
+        check_installed(recording, rerun.vertex)
+        return rerun
+
+    changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
+    first = _ComparedProgram(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
+    second = _ComparedProgram(recording, changed, nullcontext, allow_calls=allow_calls)
+    then, now = first.full_run(), second.full_run()
+    comparison = Comparison(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
+    comparison.unanswered = then.unanswered or now.unanswered
+    states = []
+    if then.error is None and now.error is None and recording.facts.level:
+        states = compare_logs(then.store, now.store, recording.facts.subtask)
+        comparison.keys = len({state.owner for state in states})
+    if then.outputs == now.outputs and _tree(then.error) == _tree(now.error) and not states:
+        return comparison
+    comparison.first = _first_difference(first, second)
+    if comparison.first is None:
+        gone, new = then.outputs - now.outputs, now.outputs - then.outputs
+        comparison.only_end = [
+            *(f"state {state.state} of {state.owner} is {state.now}, and was {state.then}" for state in states[:5]),
+            *(f"it no longer sends {then.texts[key]}" for key in list(gone)[:5]),
+            *(f"it sends {now.texts[key]}" for key in list(new)[:5]),
+        ]
+    return comparison
+
+
+def _tree(error: _Event | None) -> Any:
+    return None if error is None else error.tree
+
+
+def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Event]:
+    for output, records in rerun.outputs(buffers):
+        stamps = records.timestamps or [None] * len(records)
+        for value, stamp in zip(records.values, stamps):
+            at = "" if stamp is None else f" at {stamp}"
+            text = f"{shorten_record(value)}{at}{f' by its output {output}' if output else ''}"
+            yield _Event((output, stamp, tree_of(value)), text)
+
+
+def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> FirstDifference | None:
+    difference: FirstDifference | None = None
+    with tempfile.TemporaryFile() as file:
+        recorded.step(lambda trace: pickle.dump(trace, file, pickle.HIGHEST_PROTOCOL))
+        file.seek(0)
+        number = 0
+
+        def compare(now: _StepTrace) -> bool:
+            nonlocal number, difference
+            try:
+                then: _StepTrace = pickle.load(file)
+            except EOFError:  # it ended with an error, which is in the previous step
+                return True
+            parts = then.parts_that_differ(now)
+            if parts or then.error != now.error:
+                difference = FirstDifference(number, then.record, then.key, then.before, then.step, now.step, parts)
+            number += 1
+            return difference is not None
+
+        other.step(compare)
+    return difference
+
+
+class _StepTrace(NamedTuple):
+    """A program's step for one record, with trees for comparison; see :class:`FirstDifference`.
+
+    Attributes:
+        sent: trees of the output.
+        states: names and trees of the states, by name and namespace.
+        error: tree of the error, or None.
+    """
+
+    record: str | None
+    key: str | None
+    before: dict[str, str]
+    step: Step
+    sent: list[Any]
+    states: dict[bytes, tuple[str, Any]]
+    error: Any
+
+    def parts_that_differ(self, other: _StepTrace) -> list[str]:
+        """Return messages about the differing parts of output and state. The order of the output does not matter."""
+        parts = []
+        trees = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
+        values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))
+        for then, now in values:
+            parts.append(("output", first_difference(then, now) or ("", then, now)))
+        for name in self.states.keys() | other.states.keys():
+            (label, then), (other_label, now) = (trace.states.get(name, ("", MISSING)) for trace in (self, other))
+            difference = first_difference(then, now)
+            if difference is not None:
+                parts.append((f"state {label or other_label}", difference))
+        return [difference_text(name, part, "the recorded program", "the other") for name, part in parts[:10]]
+
+
+def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
+    names = list(map(digest, values))
+    trees = dict(zip(names, values))
+    return [trees[name] for name in (Counter(names) - Counter(map(digest, other))).elements()]
+
+
+class _EnoughError(BaseException):
+    """No further record is needed."""
+
+
+class _ComparedProgram:
+    """One of the programs, run in the calling thread as often as needed.
+
+    Args:
+        rerun: creates the task.
+        modules: a context with its modules.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        rerun: Callable[[], Rerun],
+        modules: Callable[[], AbstractContextManager[None]],
+        *,
+        allow_calls: bool,
+    ) -> None:
+        self._recording = recording
+        self._rerun = rerun
+        self._modules = modules
+        self._allow_calls = allow_calls
+
+    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Event | None, str | None]:
+        """Run the program, and return its error and the call at which it stopped."""
+        error: BaseException | None = None
+        with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
+            rerun = self._rerun()
+            try:
+                run(rerun)
+            except (Exception, RefusedCallError) as raised:
+                error = raised
+            finally:
+                rerun.task.cancel()
+        call = None if refused is None else refused.first
+        if call is None and error is not None:
+            call = next((str(cause) for cause in causes_of(error) if isinstance(cause, UnansweredError)), None)
+        if call is not None:
+            return _Event("call", call), call
+        if error is None:
+            return None, None
+        causes = tuple((type(cause).__qualname__, str(cause)) for cause in causes_of(error))
+        facts = self._recording.facts
+        return _Event(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
+
+    def full_run(self) -> _FullRun:
+        whole = _FullRun()
+
+        def run(rerun: Rerun) -> None:
+            whole.store = rerun.store
+            try:
+                for buffers in rerun.run():
+                    for output in _outputs(rerun, buffers):
+                        name = digest(output.tree)
+                        whole.outputs[name] += 1
+                        whole.texts.setdefault(name, output.text)
+            finally:
+                whole.records = rerun.task.metrics.records_in
+
+        with self._modules():
+            whole.error, whole.unanswered = self._run(run)
+        return whole
+
+    def step(self, take: Callable[[_StepTrace], object]) -> None:
+        """Run it record by record.
+
+        Args:
+            take: receives the step before the first record, the step of each record, and the step after the last one.
+                If it returns True, the run ends.
+        """
+        with self._modules():
+            steps: list[_StepRun] = []
+
+            def run(rerun: Rerun) -> None:
+                steps.append(_StepRun(rerun, take))
+                steps[0].run()
+
+            try:
+                error, _ = self._run(run)
+            except _EnoughError:
+                return
+            if error is not None and steps:
+                with suppress(_EnoughError):
+                    steps[0].report(error)
+
+
+class _StepRun:
+    """A run with one record at a time. The task has finished a record when it asks for the next portion of input."""
+
+    def __init__(self, rerun: Rerun, take: Callable[[_StepTrace], object]) -> None:
+        self._rerun = rerun
+        self._take = take
+        self._record: str | None = None
+        self._key: list[Any] = []
+        self._before: dict[str, str] = {}
+        self._sent: list[Buffer] = []
+
+    def run(self) -> None:
+        for buffers in self._rerun.run(self._single_records()):
+            self._sent += buffers
+        self.report()
+
+    def report(self, error: _Event | None = None) -> None:
+        """Report the results since the last call.
+
+        Raises:
+            _EnoughError: no further record is needed.
+        """
+        sent, self._sent = self._sent, []
+        outputs = list(_outputs(self._rerun, sent))
+        states = dict(self._states())
+        step = Step(
+            sorted(output.text for output in outputs),
+            {label: shorten(value, _SHOWN) for label, value in states.values()},
+            None if error is None else error.text,
+        )
+        trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
+        key = shorten(self._key[0], _SHOWN) if self._key else None
+        trace = _StepTrace(
+            self._record, key, self._before, step, [output.tree for output in outputs], trees, _tree(error)
+        )
+        if self._take(trace) is True:
+            raise _EnoughError
+
+    def _single_records(self) -> Iterator[Any]:
+        numbers: defaultdict[tuple[int, int], int] = defaultdict(int)
+        for portion in self._rerun.input():
+            if isinstance(portion, Records):
+                yield from self._steps_of(portion, None)
+                continue
+            for buffer in portion:
+                element = decode(buffer.payload)
+                if not isinstance(element, Records):
+                    yield [_numbered(buffer, buffer.payload, numbers)]
+                    continue
+                for record in self._steps_of(element, buffer.channel):
+                    yield [_numbered(buffer, encode(record), numbers)]
+        self._end_step()
+        self._record, self._key, self._before = None, [], {}
+
+    def _steps_of(self, records: Records, channel: int | None) -> Iterator[Records]:
+        for index in range(len(records)):
+            record = records.slice(index, index + 1)
+            self._end_step()
+            self._begin_step(record, channel)
+            yield record
+
+    def _begin_step(self, record: Records, channel: int | None) -> None:
+        self._record = shorten_record(record.values[0])
+        task = self._rerun.task
+        self._key = []
+        if isinstance(task, MultipleInputStreamTask) and channel is not None:
+            try:
+                self._key = task.keys_of(channel, record)
+            except Exception:
+                pass  # the operator also computes the key, and raises the error
+        self._before = {label: shorten(value, _SHOWN) for _, (label, value) in self._states()}
+
+    def _end_step(self) -> None:
+        writer = self._rerun.task.writer
+        writer.flush()
+        self._sent += writer.take()
+        self.report()
+
+    def _states(self) -> Iterator[tuple[bytes, tuple[str, Any]]]:
+        """Yield the states of the current record's key: (id, (display name, value))."""
+        task = self._rerun.task
+        if not self._key or not isinstance(task, MultipleInputStreamTask):
+            return
+        backend, (key,) = task.backend, self._key
+        for namespace in (None, *backend.namespaces.namespaces_of(key)):
+            of = "" if namespace is None else f" of {shorten(namespace, 60)}"
+            where = tree_of(namespace)
+            for name, value in backend.contents(key, namespace).items():
+                yield digest(("state", name, where)), (f"{name}{of}", value)
+            for name, times in backend.timestamps(key, namespace).items():
+                yield digest(("timers", name, where)), (f"timers {name}{of}", times)
+
+
+def _numbered(buffer: Buffer, payload: bytes, numbers: defaultdict[tuple[int, int], int]) -> Buffer:
+    """Return a buffer with another payload, and its next sequence number in its channel."""
+    edge = buffer.channel, buffer.target
+    numbers[edge] += 1
+    return buffer._replace(seq=numbers[edge] - 1, payload=payload)

@@ -1,0 +1,132 @@
+"""User code's nondeterministic inputs: random numbers, unique ids, the machine's clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+from pillarbox._errors import ConfigurationError
+from pillarbox._tracebacks import is_user_code
+
+# Maximum number of reported calls.
+_NAMED = 10
+
+# Nondeterministic Python functions: their modules, and a prefix of their names.
+_MODULES = {"random": "", "secrets": "", "uuid": "uuid"}
+_FUNCTIONS = {
+    time.time: "time.time()",
+    time.time_ns: "time.time_ns()",
+    time.monotonic: "time.monotonic()",
+    time.perf_counter: "time.perf_counter()",
+    time.localtime: "time.localtime()",
+    time.gmtime: "time.gmtime()",
+    os.urandom: "os.urandom()",
+}
+# Python's own modules, which call these functions for user code.
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_METHODS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+
+
+@contextmanager
+def nondeterministic_calls() -> Iterator[list[str]]:
+    """Collect user code's nondeterministic calls in this thread during the block, with their lines.
+
+    Uses Python's profiler, so the code runs several times slower.
+    """
+    names: dict[str, None] = {}
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            name, caller = _name_of(argument), frame
+        elif event == "call" and frame.f_back is not None:
+            module, function, caller = frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_back
+            is_one = module in _MODULES and function.startswith(_MODULES[module])
+            name = f"{module}.{function}()" if is_one else None
+        else:
+            return
+        if name is not None and len(names) < _NAMED and is_code_of_user(caller.f_code.co_filename):
+            names[f"{name} at {caller.f_code.co_filename}:{caller.f_lineno}"] = None
+
+    calls: list[str] = []
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+        calls += names
+
+
+def is_code_of_user(filename: str) -> bool:
+    """Return whether a file is neither Python's nor pillarbox's: the user's, or an installed library's."""
+    is_python = filename.startswith((_LIBRARY, "<")) and "site-packages" not in filename
+    return not is_python and is_user_code(filename)
+
+
+def _name_of(function: Any) -> str | None:
+    """Return the name of a nondeterministic C function, or None for others."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, random.Random):
+        return f"random.{function.__name__}()"
+    if getattr(function, "__qualname__", "") in _METHODS or (
+        isinstance(owner, type) and issubclass(owner, dt.date) and function.__name__ in ("now", "utcnow", "today")
+    ):
+        return f"{owner.__name__}.{function.__name__}()" if isinstance(owner, type) else function.__qualname__
+    try:
+        return _FUNCTIONS.get(function)
+    except TypeError:  # not hashable
+        return None
+
+
+@contextmanager
+def fixed_inputs(seed: int | None, clock: int | None) -> Iterator[None]:
+    """Fix user code's random numbers and clock during the block.
+
+    Args:
+        seed: seed of ``random``, ``numpy.random``, ``os.urandom`` and thereby ``uuid``, or None.
+        clock: time in ``time`` and ``datetime`` (epoch ms), or None.
+
+    Raises:
+        ConfigurationError: ``clock`` is set, and time-machine is not installed.
+    """
+    with ExitStack() as stack:
+        if seed is not None:
+            stack.enter_context(_seeded(seed))
+        if clock is not None:
+            stack.enter_context(_frozen(clock))
+        yield
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    states = random.getstate()
+    random.seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))
+    drawn = random.Random(seed)
+    with mock.patch("os.urandom", drawn.randbytes):
+        try:
+            yield
+        finally:
+            random.setstate(states)
+
+
+@contextmanager
+def _frozen(clock: int) -> Iterator[None]:
+    try:
+        import time_machine
+    except ImportError as error:
+        raise ConfigurationError(
+            "a fixed clock needs the package time-machine, which is not installed: pip install 'pillarbox[cli]'"
+        ) from error
+    with time_machine.travel(dt.datetime.fromtimestamp(clock / 1000, dt.timezone.utc), tick=False):
+        yield
