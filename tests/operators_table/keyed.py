@@ -72,7 +72,9 @@ ASYNC = replace(
     build=lambda s: s.key_by("key").process(AsyncTimed(), on_barrier="carry"),
     case="with `async def`",
     state=Kept(
-        f"{FUNCTIONS.words}; with `carry`, the unfinished records", "pickle: an operator chained to it", by_user=True
+        "the function's states and timers; with `carry`, the unfinished records",
+        "pickle: an operator chained",
+        by_user=True,
     ),
     simulated=pick(awaiting, *awaiting.PROGRAMS),
     chaos=Because("tests/spark/test_async_keyed.py kills homes with records in progress"),
