@@ -63,7 +63,7 @@ PACKAGES = {
         ("stateless", "dead_letters", "windowing/api", "async_io/api"),
         ("keyed", "windowing", "async_io/loop", ""),
         ("connected", "joins", "columnar", "async_io", "stateful_processor"),
-        ("columnar/joins",),
+        ("columnar/joins", "async_keyed"),
     ],
     "_runtime/spark": [
         ("",),

@@ -281,11 +281,6 @@ class TimedText(Timed):
         return "now"
 
 
-class TimedWait(Timed):
-    async def on_timer(self, timestamp: int, ctx: Any) -> Any:
-        return [timestamp]
-
-
 class TimedExit(Timed):
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         sys.exit("enough")
@@ -697,13 +692,14 @@ BUILDS = [
     *(Build(f"{method} of a class", lambda env, method=method, kind=kind: getattr(rows(env), method)(kind), (f"{method}() got", f"an instance: {kind.__name__}()")) for method, kind in (("map", Maps), ("flat_map", FlatMaps), ("filter", Filters), ("process", Processes))),
     *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def, which", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
     Build("map, two arguments", lambda env: rows(env).map(lambda a, b: 1), ("map() got <function", "which takes (a, b)", "called with (value)")),
-    Build("keyed process of an async def", lambda env: rows(env).key_by("key").process(processing), ("process() got", "processing is an async def, which")),
+    Build("capacity of a plain function", lambda env: rows(env).key_by("key").process(Keyed(), capacity=3), ("process() got capacity with", "which has no async def")),
+    Build("on_barrier of a ProcessFunction", lambda env: rows(env).key_by("key").process(Processes(), on_barrier="carry"), ("process() takes capacity", "not with a ProcessFunction")),
+    Build("keyed process, wrong on_barrier", lambda env: rows(env).key_by("key").process(processing, on_barrier="wait"), ('process(): on_barrier must be "drain" or "carry"', "not 'wait'")),
     Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: return a list",)),
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so it would never run")),
     Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def, which")),
     Build("onTimer", lambda env: rows(env).key_by("key").process(JavasTimer()), ("process() got", "whose onTimer() is never called: name it on_timer()")),
-    Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def, which")),
     Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def, which")),
     *(Build(f"{method} of a generator", lambda env, method=method: getattr(rows(env), method)(generating), (f"{method}() got", "whose generating yields", "return the result")) for method in ("map", "filter")),
     Build("reduce 42", lambda env: rows(env).key_by("key").reduce(42), ("reduce() got 42", "ReduceFunction")),

@@ -564,3 +564,55 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
         future.result(threads.patience)
     assert got == {w: list(range(each)) for w in range(writers)}
     assert mailbox.size() == 0
+
+
+class Turns:
+    """A waiter that runs steps of a test, and counts wake-ups."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        self.steps = list(steps)
+        self.wake_ups = 0
+
+    def wait(self) -> None:
+        if not self.steps:
+            raise AssertionError("it waits for ever")
+        self.steps.pop(0)()
+
+    def wake(self) -> None:
+        self.wake_ups += 1
+
+
+def test_a_waiter_works_while_the_mailbox_thread_waits() -> None:
+    mailbox = TaskMailbox()
+    waiter = Turns(nothing, partial(mailbox.put, mail("low", 0)), partial(mailbox.put, mail("high", 5)))
+    mailbox.wait_in(waiter)
+    assert str(mailbox.take(5)) == "high"
+    assert waiter.wake_ups == 2
+    mailbox._await_new_mail(lambda: False)  # the other mail is there
+    assert not waiter.steps
+    assert names(mailbox.drain()) == ["low"]
+
+
+def test_a_mail_of_another_thread_wakes_the_waiter() -> None:
+    mailbox = TaskMailbox()
+    woken = threading.Event()
+
+    class Blocked(Turns):
+        def wait(self) -> None:
+            threading.Thread(target=mailbox.put, args=(mail("other"),)).start()
+            assert woken.wait(10)
+
+        def wake(self) -> None:
+            woken.set()
+
+    mailbox.wait_in(Blocked())
+    assert str(mailbox.take()) == "other"
+    mailbox.wait_in(None)
+    mailbox.put(mail("next"))
+    assert str(mailbox.take()) == "next"
+
+
+def test_only_the_mailbox_thread_sets_a_waiter() -> None:
+    mailbox = TaskMailbox(threading.Thread())
+    with pytest.raises(WrongThreadError):
+        mailbox.wait_in(Turns())

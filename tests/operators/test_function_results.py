@@ -179,19 +179,6 @@ class _AsyncCall:
         return values
 
 
-class _AsyncMethod(KeyedProcessFunction):
-    async def process_element(self, value, ctx):  # type: ignore[override]
-        return None
-
-
-class _AsyncTimer(KeyedProcessFunction):
-    def process_element(self, value, ctx):
-        return None
-
-    async def on_timer(self, timestamp, ctx):  # type: ignore[override]
-        return None
-
-
 class _AsyncSelector(KeySelector):
     async def get_key(self, value):
         return value
@@ -212,11 +199,8 @@ def test_an_async_def_is_refused_when_the_program_is_built(method, function):
         getattr(stream, method)(function)
 
 
-@pytest.mark.parametrize("function", [_AsyncMethod(), _AsyncTimer()])
-def test_async_methods_of_process_functions_are_refused(function):
+def test_async_methods_of_plain_functions_are_refused():
     stream = StreamExecutionEnvironment.get_execution_environment().from_collection([1])
-    with pytest.raises(ProgramError, match="is an async def"):
-        stream.key_by(lambda value: value).process(function)
     with pytest.raises(ProgramError, match="whose get_key is an async def"):
         stream.key_by(_AsyncSelector())
     with pytest.raises(ProgramError, match="whose map is an async def"):

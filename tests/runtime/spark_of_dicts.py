@@ -218,13 +218,18 @@ def keyed_query(
     run: str = "run",
     query: str = "query",
     settings: dict[str, str] | None = None,
+    **options: Any,
 ) -> Query:
-    """Return a query of numbers, each a key of its function, which runs in a home or as set."""
+    """Return a query of numbers, each a key of its function, which runs in a home or as set.
+
+    Args:
+        options: of ``process``.
+    """
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     env.set_max_parallelism(max_parallelism or parallelism)
     rows: Any = env.from_collection([0])  # replaced by Spark's batches
-    stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(function).uid("function")
-    return Query(env, stream, **{JOB_GROUP: run, QUERY_ID: query, MODE: "fork", **(settings or {})})
+    stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(function, **options)
+    return Query(env, stream.uid("function"), **{JOB_GROUP: run, QUERY_ID: query, MODE: "fork", **(settings or {})})
 
 
 def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:

@@ -10,7 +10,14 @@ from typing import Any
 from pillarbox._elements import TaskReport, metrics_repr
 
 # Counters aggregated by maximum instead of by sum.
-LARGEST_COUNTERS = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms")
+LARGEST_COUNTERS = (
+    "in_flight_max",
+    "longest_key",
+    "latency_p50_us",
+    "latency_p95_us",
+    "latency_p99_us",
+    "rate_limited_ms",
+)
 
 # How the tasks' fields are aggregated.
 _SUMS = (

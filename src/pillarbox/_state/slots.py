@@ -32,6 +32,11 @@ UNION = "union/"
 # These are kept where the program does not declare them; stamps are cleared then.
 KEPT = (LATE, STAMPS, LIST, UNION)
 
+# Kinds of entries in the own state of async operators: of a keyed function its unfinished records, visits of timers,
+# and outputs that may not leave yet. Requests and unfinished records are reported as carried.
+ELEMENTS = ("element", "visit", "outputs")
+CARRIED = ("request", "element")
+
 
 class SlotSpec(NamedTuple):
     """The content of a slot of the rows: a state's name, or a timer service's; and the kind."""

@@ -255,6 +255,11 @@ class OperatorChain:
                 states[operator.uid] = state
         return states
 
+    def resume_after_snapshot(self) -> None:
+        """Continue after the epoch's state has been written."""
+        for operator in self.operators:
+            operator.resume_after_snapshot()
+
     def snapshot_event_time(self, *, input_is_idle: bool = False) -> dict[str, Any]:
         """Return the state of event time after the input's valve, as plain data.
 

@@ -416,6 +416,7 @@ class StreamTask(ABC):
         # Without a time, unlike Flink's: a retried task sends the same bytes.
         self.writer.broadcast(Barrier(checkpoint_id))
         self._write_state(self.chain.snapshot_state(checkpoint_id))
+        self.chain.resume_after_snapshot()
         self._phase = EpochPhase.DONE
         self.processor.suspend()
 

@@ -97,6 +97,11 @@ class ProcessingTimeService(ABC):
         Only differences within one process mean anything. (Flink's ``RelativeClock``.)
         """
 
+    @property
+    def is_manual(self) -> bool:
+        """Whether the clock stands still until it is set: event loops then follow it instead of the system's clock."""
+        return False
+
     @abstractmethod
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
         """Call ``callback(timestamp)`` once, at that time or soon after.

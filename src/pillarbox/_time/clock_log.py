@@ -147,6 +147,10 @@ class LoggedClock(ProcessingTimeService):
     def relative_time_millis(self) -> int:
         return self._inner.relative_time_millis()
 
+    @property
+    def is_manual(self) -> bool:
+        return self._inner.is_manual
+
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
         return self._inner.register_timer(timestamp, callback)
 

@@ -29,6 +29,10 @@ class ManualProcessingTimeService(HeapTimerService):
     def relative_time_millis(self) -> int:
         return self._now
 
+    @property
+    def is_manual(self) -> bool:
+        return True
+
     def set_current_time(self, timestamp: int) -> None:
         """Set the clock (epoch milliseconds), possibly back, and fire the timers that are due."""
         self._now = timestamp

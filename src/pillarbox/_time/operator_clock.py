@@ -145,6 +145,10 @@ class ProcessingTimeServiceImpl(ClosableService):
     def relative_time_millis(self) -> int:
         return self._inner.relative_time_millis()
 
+    @property
+    def is_manual(self) -> bool:
+        return self._inner.is_manual
+
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
         state = self._state
         if state is ServiceState.SHUTDOWN:

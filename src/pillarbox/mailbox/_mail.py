@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, final
+from typing import ClassVar, Protocol, final
 
 #: The lowest priority, and the default of ``take``: any mail matches.
 MIN_PRIORITY = -1
@@ -131,3 +131,13 @@ class Mail:
 
     def __repr__(self) -> str:
         return f"<Mail {str(self)!r} priority={self.priority} {self.options!r}>"
+
+
+class Waiter(Protocol):
+    """Lets the mailbox thread do other work while it waits for mail, such as run an event loop."""
+
+    def wait(self) -> None:
+        """Return after :meth:`wake`, or spuriously. Mailbox thread."""
+
+    def wake(self) -> None:
+        """Make the running or the next :meth:`wait` return. Any thread, under the mailbox's lock."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, final
 
-from pillarbox.mailbox._mail import Mail, MailOptions
+from pillarbox.mailbox._mail import Mail, MailOptions, Waiter
 from pillarbox.mailbox._task_mailbox import MailboxClosedError, TaskMailbox
 
 if TYPE_CHECKING:
@@ -173,6 +173,14 @@ class MailboxExecutor:
 
     def _is_own(self, mail: Mail) -> bool:
         return mail.priority >= self._priority and not mail.options.is_deferrable
+
+    def wait_in(self, waiter: Waiter | None) -> None:
+        """Wait for mail in ``waiter`` from now on, or with None in the thread itself.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+        """
+        self._mailbox.wait_in(waiter)
 
     def should_interrupt(self) -> bool:
         """Return whether a long computation in the mailbox thread should pause, because mail waits.

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat, starmap
 from typing import TypeVar, final
 
-from pillarbox.mailbox._mail import MIN_PRIORITY, Mail
+from pillarbox.mailbox._mail import MIN_PRIORITY, Mail, Waiter
 
 T = TypeVar("T")
 
@@ -101,6 +101,7 @@ class TaskMailbox:
         "_state",
         "_thread",
         "_urgent",
+        "_waiter",
         "_waiting",
         "_wakeup",
     )
@@ -131,6 +132,8 @@ class TaskMailbox:
         self._wakeup.acquire()
         # Whether a processor drives this mailbox; forbids a change of thread.
         self._in_use = False
+        # Waits instead of the semaphore, or None.
+        self._waiter: Waiter | None = None
 
     # -- any thread ------------------------------------------------------------------------------
 
@@ -325,6 +328,12 @@ class TaskMailbox:
                 self._wake()
             return self.drain()
 
+    def wait_in(self, waiter: Waiter | None) -> None:
+        """Wait for mail in ``waiter`` from now on, or with None in the thread itself."""
+        self._check_is_mailbox_thread()
+        with self._lock:
+            self._waiter = waiter
+
     # -- changing the thread ---------------------------------------------------------------------
 
     def bind_to_current_thread(self) -> None:
@@ -410,8 +419,7 @@ class TaskMailbox:
                 mail = self._try_take(fits)
                 if mail is not None:
                     return mail
-                with self._resting():
-                    self._wakeup.acquire(True, _LONGEST_WAIT)
+                self._block()
             finally:
                 self._waiting = False
 
@@ -420,10 +428,16 @@ class TaskMailbox:
         try:
             self._announce_wait()
             if not (self._batch or self._queue or self._urgent or is_over()):
-                with self._resting():
-                    self._wakeup.acquire(True, _LONGEST_WAIT)
+                self._block()
         finally:
             self._waiting = False
+
+    def _block(self) -> None:
+        if self._waiter is not None:
+            self._waiter.wait()
+            return
+        with self._resting():
+            self._wakeup.acquire(True, _LONGEST_WAIT)
 
     def _announce_wait(self) -> None:
         """Make every put from now on wake this thread."""
@@ -437,6 +451,8 @@ class TaskMailbox:
 
     def _wake(self) -> None:
         """Wake the waiting take: under the lock, or in the mailbox thread (its signal handlers)."""
+        if self._waiter is not None:
+            self._waiter.wake()
         try:
             self._wakeup.release()
         except RuntimeError:

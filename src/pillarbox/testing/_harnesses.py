@@ -10,12 +10,17 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.api.function import AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from pillarbox._operators.async_keyed.factory import (
+    AsyncKeywords,
+    keyed_broadcast_process,
+    keyed_co_process,
+    keyed_process,
+)
+from pillarbox._operators.connected.broadcast import BroadcastProcessOperator
 from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessOperator,
-    KeyedCoProcessOperator,
 )
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
@@ -38,7 +43,6 @@ from pillarbox._operators.functions.two_streams import (
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
-from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox._operators.stateless.filter import FilterOperator
 from pillarbox._operators.stateless.flat_map import FlatMapOperator
@@ -68,10 +72,7 @@ _TWO_INPUTS: dict[type[Function], type[CoFlatMapOperator]] = {
     CoMapFunction: CoMapOperator,
     CoFlatMapFunction: CoFlatMapOperator,
 }
-_KEYED: dict[type[Function], type[KeyedProcessOperator | ReduceOperator]] = {
-    KeyedProcessFunction: KeyedProcessOperator,
-    ReduceFunction: ReduceOperator,
-}
+_CALLER = "harness_for()"
 
 
 class ProcessFunctionTestHarnesses:
@@ -98,9 +99,8 @@ class ProcessFunctionTestHarnesses:
             key_type: the declared type of the key, if any.
             options: as for :class:`KeyedOneInputStreamOperatorTestHarness`.
         """
-        make = partial(KeyedProcessOperator, function=function, keying=Keying(key_by, "process", key_type))
-        node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
-        return KeyedOneInputStreamOperatorTestHarness(node, **options)
+        factory = keyed_process(function, Keying(key_by, "process", key_type), "fail", {})
+        return KeyedOneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
     @staticmethod
     def for_keyed_co_process_function(
@@ -114,9 +114,8 @@ class ProcessFunctionTestHarnesses:
             options: as for :class:`KeyedTwoInputStreamOperatorTestHarness`.
         """
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
-        make = partial(KeyedCoProcessOperator, function=function, keyings=keyings)
-        node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
-        return KeyedTwoInputStreamOperatorTestHarness(node, **options)
+        factory = keyed_co_process(function, keyings, "fail", {}, "for_keyed_co_process_function()")
+        return KeyedTwoInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
 
 @overload
@@ -176,7 +175,10 @@ def harness_for(
         key_type: the declared type of the key, if any; for functions of one stream.
         broadcast: the descriptors of the function's broadcast state, which the second stream fills.
         on_error: the fate of records whose function raises, as in the streams' methods.
-        options: as for :class:`OneInputStreamOperatorTestHarness`: ``processing_time``, ``snapshot``, ...
+        options: as for :class:`OneInputStreamOperatorTestHarness`: ``processing_time``, ``snapshot``, ...; for a keyed
+            function with ``async def`` also ``capacity``, ``timeout``, ``ordered`` and ``on_barrier``, as in
+            ``process``. Its event loop has the harness's time, so ``asyncio.sleep(60)`` ends by
+            ``advance_processing_time(60_000)``.
 
     Raises:
         ProgramError: the function is of another kind, or is keyed and ``key_by`` is missing.
@@ -189,12 +191,15 @@ def harness_for(
     if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
         return _with_broadcast(function, name, key_by, tuple(broadcast), on_error, options)
     keying = None if key_by is None else Keying(key_by, name, key_type)
-    for kind, keyed in _KEYED.items():
-        if isinstance(function, kind):
-            if keying is None:
-                raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
-            factory = OperatorFactory(partial(keyed, function=function, keying=keying), keyed=True)
-            return KeyedOneInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
+    if isinstance(function, (KeyedProcessFunction, ReduceFunction)):
+        if keying is None:
+            raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
+        if isinstance(function, KeyedProcessFunction):
+            node = ChainNode(name, name, keyed_process(function, keying, on_error, _take_keywords(options), _CALLER))
+        else:
+            factory = OperatorFactory(partial(ReduceOperator, function=function, keying=keying), keyed=True)
+            node = _node(name, factory, on_error)
+        return KeyedOneInputStreamOperatorTestHarness(node, **options)
     for kind, either in _EITHER.items():
         if isinstance(function, kind):
             factory = OperatorFactory(partial(either, function=function, keying=keying), keyed=keying is not None)
@@ -216,7 +221,13 @@ def harness_for(
 
 
 def _node(name: str, factory: OperatorFactory, on_error: OnError, keying: Keying | None = None) -> ChainNode:
-    return ChainNode(name, name, guarded(factory, on_error, "harness_for()", keying=keying))
+    return ChainNode(name, name, guarded(factory, on_error, _CALLER, keying=keying))
+
+
+def _take_keywords(options: dict[str, Any]) -> AsyncKeywords:
+    """Remove the keywords of ``process`` from options, and return them."""
+    keywords: Any = {name: options.pop(name) for name in AsyncKeywords.__annotations__ if name in options}
+    return keywords  # type: ignore[no-any-return]
 
 
 def _two_inputs(
@@ -228,10 +239,12 @@ def _two_inputs(
     if isinstance(function, CoProcessFunction):
         factory = OperatorFactory(partial(CoProcessOperator, function=function))
         return TwoInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
+    if isinstance(function, KeyedCoProcessFunction):
+        pair_of_keys = Keying(key_by[0], name), Keying(key_by[1], name)
+        factory = keyed_co_process(function, pair_of_keys, on_error, _take_keywords(options), _CALLER)
+        return KeyedTwoInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
     keyings = (Keying(key_by[0], name), Keying(key_by[1], name)) if pair else (None, None)
-    operator: Any = KeyedCoProcessOperator
-    if not isinstance(function, KeyedCoProcessFunction):
-        operator = next(operator for kind, operator in _TWO_INPUTS.items() if isinstance(function, kind))
+    operator: Any = next(operator for kind, operator in _TWO_INPUTS.items() if isinstance(function, kind))
     factory = OperatorFactory(partial(operator, function=function, keyings=keyings), keyed=pair)
     harness = KeyedTwoInputStreamOperatorTestHarness if pair else TwoInputStreamOperatorTestHarness
     return harness(_node(name, factory, on_error), **options)
@@ -246,12 +259,12 @@ def _with_broadcast(
     options: dict[str, Any],
 ) -> KeyedTwoInputStreamOperatorTestHarness:
     if isinstance(function, BroadcastProcessFunction):
-        make: Any = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
+        make = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
+        node = _node(name, OperatorFactory(make, keyed=True), on_error)
     elif key_by is None:
         raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
     else:
-        make = partial(
-            KeyedBroadcastProcessOperator, function=function, keying=Keying(key_by, name), descriptors=descriptors
-        )
-    node = _node(name, OperatorFactory(make, keyed=True), on_error)
+        keywords = _take_keywords(options)
+        factory = keyed_broadcast_process(function, Keying(key_by, name), descriptors, on_error, keywords, _CALLER)
+        node = ChainNode(name, name, factory)
     return KeyedTwoInputStreamOperatorTestHarness(node, **options)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pillarbox._copies import Copier
 from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.budgets.ledger import BudgetScope, LocalLedger
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
@@ -35,7 +36,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._types.codecs import checked_time_zone
 from pillarbox._types.codecs import time_zone as zone_of
 from pillarbox.mailbox import MailboxController, MailboxProcessor
-from pillarbox.testing._patience import Patience
+from pillarbox.testing._patience import Patience, waits_for_time
 
 
 class StreamRecord(NamedTuple):
@@ -312,18 +313,29 @@ class OneInputStreamOperatorTestHarness:
         while self.operator.is_unfinished:
             if time.monotonic() >= end:
                 raise TimeoutError(f"operator {self.operator.name!r} has unfinished requests after {seconds} s")
+            if waits_for_time(self.operator):
+                raise TimeoutError(
+                    f"operator {self.operator.name!r} waits for a later time, and the harness's clock stands still at"
+                    f" {self.get_processing_time()}: call advance_processing_time(...)"
+                )
             time.sleep(0.001)
             self._settle()
 
     def _settle(self) -> None:
         """Run all mails and the timers that they set."""
         mailbox = self._processor.mailbox
+        self._run_loop()
         while mailbox.size():
             while mailbox.size():
                 mailbox.take().run()
             # A mail may have set a timer that is due already.
             self.processing_time_service.set_current_time(self.get_processing_time())
+            self._run_loop()
         self._log.check_changes(_CHECKED)
+
+    def _run_loop(self) -> None:
+        if isinstance(self.operator, AsyncKeyedOperator):
+            self.operator.run_ready()
 
     # -- output --
 
@@ -386,7 +398,9 @@ class OneInputStreamOperatorTestHarness:
             "event_time": self.operator.snapshot_event_time(),
         }
         self._log.commit(self._store, state)
+        self.operator.resume_after_snapshot()
         self.operator.context.epoch = self._checkpoints + 1
+        self._settle()
         return OperatorSnapshot(dict(self._store.chunks))
 
     def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:

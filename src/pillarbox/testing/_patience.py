@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pillarbox._errors import PillarboxError
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox._time.manual_clock import ManualProcessingTimeService
@@ -64,19 +65,20 @@ class Patience:
         """Run one mail when there is one, advancing the clock meanwhile."""
         end = time.monotonic() + self._limit
         while not executor.try_yield():
-            _turn(chain)
+            run_ready(chain)
             is_over = time.monotonic() >= end  # mails that arrived before count
             now = self._clock.current_processing_time()
             passes = self._passes_until is not None and now < self._passes_until
-            if _comes(executor, within=_REAL if passes else _POLL):
+            only_time = any(map(waits_for_time, chain))
+            if _comes(executor, within=0 if only_time else _REAL if passes else _POLL):
                 return
             if passes:
                 self._let_pass(now)
-            elif is_over:
+            elif is_over or only_time:
+                waited = f"has waited {self._limit:g} s for" if is_over else "waits for"
                 raise HarnessTimeoutError(
-                    f"operator {name!r} has waited {self._limit:g} s for unfinished requests, and the clock stands"
-                    f" still at {now}: to let a timeout fire, pass time_passes, such as run_epoch(time_passes='5"
-                    " seconds')"
+                    f"operator {name!r} {waited} unfinished requests, and the clock stands still at {now}: to let a"
+                    " timeout fire, pass time_passes, such as run_epoch(time_passes='5 seconds')"
                 )
 
     def _let_pass(self, now: int) -> None:
@@ -115,7 +117,7 @@ class _PatientExecutor:
         self._patience.await_mail(self._inner, self._operator.name, self._chain)
 
 
-def _turn(chain: Iterable[StreamOperator]) -> None:
+def run_ready(chain: Iterable[StreamOperator]) -> None:
     """Run everything that is ready in the event loops of a chain."""
 
     async def turns() -> None:
@@ -125,3 +127,10 @@ def _turn(chain: Iterable[StreamOperator]) -> None:
     for operator in chain:
         if isinstance(operator, AsyncWaitOperator):
             operator.in_flight.host.thread.call(turns)
+        elif isinstance(operator, AsyncKeyedOperator):
+            operator.run_ready()
+
+
+def waits_for_time(operator: StreamOperator) -> bool:
+    """Return whether nothing but a later time can help an operator's unfinished elements."""
+    return isinstance(operator, AsyncKeyedOperator) and operator.is_unfinished and operator.waits_for_time

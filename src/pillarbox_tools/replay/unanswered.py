@@ -42,6 +42,7 @@ class UnansweredOperator(StreamOperator):
     def restore_state(self, state: Any) -> None:
         """Raise the error for requests carried over from the epoch before, if any."""
         carried = [value for what, *content in state or () if what == "request" for value in content[0]]
+        carried += [content[2] for what, *content in state or () if what == "element"]
         if carried:
             raise UnansweredError(self.context.uid, carried)
 

@@ -16,6 +16,7 @@ from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.large_collection import LiveMap
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.undo import ElementNotes
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log.state_log import StateLog
 
@@ -197,3 +198,87 @@ def test_states_that_are_the_same_are_not_looked_at():
         state.add([3])
     undo.restore()
     assert (own.get(), users.get()) == (([1, 2], [3]), ([1],))
+
+
+def test_changes_of_several_elements_are_rewound_and_repeated() -> None:
+    """Each element has its own notes and its own key."""
+    backend = KeyedStateBackend("op")
+    undo = backend.allow_undo()
+    value = backend.get_state(ValueStateDescriptor("value"))
+    elements = backend.get_state(ListStateDescriptor("list"))
+    mapped = backend.get_state(MapStateDescriptor("map"))
+    timers = backend.create_timers("t/event")
+    for key in "ab":
+        backend.set_current_key(key)
+        value.update([key])
+        elements.add(1)
+        for number in range(5):
+            mapped.put(number, [number])
+        timers.register(3)
+    before = {key: copy.deepcopy((backend.contents(key), backend.timestamps(key))) for key in "ab"}
+    notes = {key: ElementNotes() for key in "ab"}
+    for step in range(2):  # the elements' steps alternate
+        for key in "ab":
+            backend.set_current_key(key)
+            undo.enter(notes[key])
+            value.value().append(step)
+            elements.add(step)
+            mapped.remove(step)
+            mapped.put(step, [key])
+            mapped.get(4).append(step)
+            timers.register(10 + step)
+            timers.delete(3)
+            undo.leave()
+    after = {key: copy.deepcopy((backend.contents(key), backend.timestamps(key))) for key in "ab"}
+    orders = {key: list(backend.contents(key)["map"]) for key in "ab"}
+    again = {key: undo.rewind(notes[key]) for key in "ab"}
+    assert {key: (backend.contents(key), backend.timestamps(key)) for key in "ab"} == before
+    assert list(backend.contents("a")["map"]) == list(range(5))
+    assert len(timers) == 2
+    undo.repeat(again["a"])
+    undo.repeat(again["b"])
+    assert {key: (backend.contents(key), backend.timestamps(key)) for key in "ab"} == after
+    assert {key: list(backend.contents(key)["map"]) for key in "ab"} == orders
+    undo.undo(notes["a"])
+    assert (backend.contents("a"), backend.timestamps("a")) == before["a"]
+    assert (backend.contents("b"), backend.timestamps("b")) == after["b"]
+    assert {row[1] for row in notes["b"].rows()} == {"b"}
+
+
+@pytest.mark.parametrize("name", ["t/event", "t/processing"])
+def test_claimed_timers_stay_in_their_rows(name: str) -> None:
+    backend = KeyedStateBackend("op")
+    timers: Any = backend.create_timers(name)
+    for key, stamp in (("b", 2), ("a", 1), ("a", 5), ("c", 9), ("a", 3)):
+        backend.set_current_key(key)
+        timers.register(stamp)
+    assert timers.claim(5) == {"a": 5, "b": 2}
+    assert timers.next_timestamp() == 9
+    assert len(timers) == 5
+    backend.set_current_key("a")
+    timers.delete(3)
+    timers.delete(5)
+    timers.register(5)
+    assert len(timers) == 4
+    assert timers.claim(5) == {"a": 5}
+    assert [timers.take_due(backend.rows["a"], 5) for _ in range(3)] == [1, 5, None]
+    assert timers.take_due(backend.rows["b"], 1) is None
+    backend.drop_keys()
+    assert len(timers) == 0
+
+
+def test_overdue_timers_are_claimed_apart() -> None:
+    backend = KeyedStateBackend("op")
+    timers: Any = backend.create_timers("t/processing")
+    for key, stamp in (("a", 1), ("a", 5), ("b", 5)):
+        backend.set_current_key(key)
+        timers.register(stamp)
+    timers.begin_epoch(3)
+    assert timers.claim(6) == {"b": 5}
+    assert timers.has_overdue()
+    assert timers.claim_overdue() == {"a": 5}
+    assert not timers.has_overdue()
+    timers.begin_epoch(10)  # they stay claimed
+    assert timers.claim_overdue() == {}
+    assert [timers.take_due(backend.rows["a"], 6) for _ in range(3)] == [1, 5, None]
+    assert len(timers) == 1

@@ -20,15 +20,23 @@ def name_of(kind: str, func: Any) -> str:
     return kind if name == "<lambda>" else f"{kind}: {name}"
 
 
-def check_function(func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False) -> None:
-    """Refuse an object that is neither a function nor an instance of its interface, or that returns no results."""
+def check_function(
+    func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False, may_await: bool = False
+) -> None:
+    """Refuse an object that is neither a function nor an instance of its interface, or that returns no results.
+
+    Args:
+        may_await: whether its methods may be ``async def``.
+    """
     # Other classes, such as `str`, are functions like any other.
     if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
         raise _not_an_instance(func, f"{method}()", f"a function or {interface.__name__}")
     if isinstance(func, interface):
-        check_parameters(func, interface, f"{method}()")
+        check_parameters(func, interface, f"{method}()", may_await=may_await)
     else:
         _check_call(func, getattr(interface, called or method), f"{method}() got {shorten(func)}, which")
+    if may_await:
+        return
     check_plain(func, called or method, asked_by=f"{method}()", many=many)
 
 
@@ -63,20 +71,26 @@ def check_type(what: str, declared: Any) -> None:
         )
 
 
-def check_instance(func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool) -> None:
-    """Refuse an object that does not implement an interface with several methods, or that returns no results."""
+def check_instance(
+    func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool, may_await: bool = False
+) -> None:
+    """Refuse an object that does not implement an interface with several methods, or that returns no results.
+
+    Args:
+        may_await: whether its methods may be ``async def``.
+    """
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
-    check_parameters(func, interface, where)
-    for name in called:
+    check_parameters(func, interface, where, may_await=may_await)
+    for name in () if may_await else called:
         check_plain(func, name, asked_by=where, many=many)
 
 
-def check_parameters(function: Any, interface: type, where: str) -> None:
+def check_parameters(function: Any, interface: type, where: str, *, may_await: bool = False) -> None:
     """Refuse an object whose methods do not accept the interface's parameters."""
     of_all = [base for base in (Function, CheckpointedFunction) if isinstance(function, base)]
     for name, _ in _methods(of_all):
-        _check_runs(function, name, where, may_wait=issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
+        _check_runs(function, name, where, may_await or issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
     for name, method in _methods([interface, *of_all]):
         of_java = name.title().replace("_", "")
         of_java = of_java[0].lower() + of_java[1:]
@@ -88,17 +102,17 @@ def check_parameters(function: Any, interface: type, where: str) -> None:
             _check_call(getattr(function, name), method, what)
 
 
-def _check_runs(function: Any, name: str, where: str, *, may_wait: bool) -> None:
+def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
     """Refuse a generator as a method without results, such as ``open``: its body would not run."""
     called = getattr(function, name)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
             f"{where} got {shorten(function)}, whose {name}() yields, so it would never run: {name}() emits no results"
         )
-    if inspect.iscoroutinefunction(called) and not may_wait:
+    if inspect.iscoroutinefunction(called) and not may_await:
         raise ProgramError(
             f"{where} got {shorten(function)}, whose {name}() is an async def, which is not awaited; only functions of"
-            " map_async() and AsyncDataStream may have one"
+            " map_async(), AsyncDataStream and process() on a keyed stream may have one"
         )
 
 

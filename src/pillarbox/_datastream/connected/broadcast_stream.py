@@ -13,7 +13,9 @@ from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph.transformations import PartitionTransformation
-from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from pillarbox._operators.async_io.api.options import OnBarrier
+from pillarbox._operators.async_keyed.factory import given_keywords, keyed_broadcast_process, refuse_keywords
+from pillarbox._operators.connected.broadcast import BroadcastProcessOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.frame.operator import OperatorFactory
@@ -21,6 +23,7 @@ from pillarbox._operators.functions.basic import Function
 from pillarbox._operators.functions.broadcast import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from pillarbox._operators.functions.two_streams import CoProcessFunction, KeyedCoProcessFunction
 from pillarbox._state.descriptors import MapStateDescriptor
+from pillarbox._time.duration import DurationLike
 from pillarbox._types.schema import SchemaLike
 
 _PROCESS = "process() of a stream and a broadcast one"
@@ -63,6 +66,10 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         *,
         processing_time: bool | None = None,
         on_error: OnError = "fail",
+        capacity: int | None = None,
+        timeout: DurationLike | None = None,
+        ordered: bool | None = None,
+        on_barrier: OnBarrier | None = None,
     ) -> DataStream[U]:
         """Process both streams: one fills the broadcast state, the other reads it.
 
@@ -75,9 +82,15 @@ class BroadcastConnectedStream(Generic[T1, T2]):
             processing_time: as in ``KeyedStream.process``.
             on_error: as in ``KeyedStream.process``. Each subtask processes a broadcast record and has its own dead
                 letter.
+            capacity: as in ``KeyedStream.process``, like ``timeout``, ``ordered`` and ``on_barrier``: for a
+                ``KeyedBroadcastProcessFunction`` with ``async def``. A broadcast record waits for all records before
+                it, and later records wait for it.
+            timeout: see ``capacity``.
+            ordered: see ``capacity``.
+            on_barrier: see ``capacity``.
 
         Raises:
-            ProgramError: ``func`` is not such a function.
+            ProgramError: ``func`` is not such a function, or an option is invalid.
 
         Example:
             >>> WORDS = MapStateDescriptor[str, bool]("words")
@@ -105,22 +118,23 @@ class BroadcastConnectedStream(Generic[T1, T2]):
                 f" {expected.__name__}, or drop broadcast(...)"
             )
         methods = ("process_element", "process_broadcast_element", *(("on_timer",) if keyed else ()))
-        check_instance(func, expected, _PROCESS, methods, many=True)
+        keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)
+        check_instance(func, expected, _PROCESS, methods, many=True, may_await=keyed)
         stream = self._stream
         descriptors = self._broadcast._descriptors
         if isinstance(stream, KeyedStream):
-            make: Any = partial(
-                KeyedBroadcastProcessOperator, function=func, keying=stream._keying, descriptors=descriptors
-            )
+            factory = keyed_broadcast_process(func, stream._keying, descriptors, on_error, keywords, _PROCESS)
         else:
+            refuse_keywords(keywords, func, _PROCESS)
             make = partial(BroadcastProcessOperator, function=func, descriptors=descriptors)
+            factory = guarded(OperatorFactory(make, keyed=True), on_error, _PROCESS)
             if not isinstance(stream._step, PartitionTransformation):
                 stream = stream.rebalance()
         timed = keyed and (uses_processing_time(func) if processing_time is None else processing_time)
         return stream._apply(
             "process",
             func,
-            guarded(OperatorFactory(make, keyed=True), on_error, _PROCESS),
+            factory,
             output_type,
             uses_processing_time=timed,
             event_time=event_time_use(func),

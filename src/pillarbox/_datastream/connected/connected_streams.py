@@ -13,11 +13,12 @@ from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph.transformations import KeyByTransformation, PartitionTransformation
+from pillarbox._operators.async_io.api.options import OnBarrier
+from pillarbox._operators.async_keyed.factory import given_keywords, keyed_co_process, refuse_keywords
 from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessOperator,
-    KeyedCoProcessOperator,
     Keyings,
 )
 from pillarbox._operators.dead_letters.dead_letter import OnError
@@ -32,6 +33,7 @@ from pillarbox._operators.functions.two_streams import (
     KeyedCoProcessFunction,
 )
 from pillarbox._state.keys.key_note import are_other_types
+from pillarbox._time.duration import DurationLike
 from pillarbox._types.schema import SchemaLike
 from pillarbox._types.type_information import TypeInformation
 
@@ -162,6 +164,10 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         processing_time: bool | None = None,
         on_error: OnError = "fail",
+        capacity: int | None = None,
+        timeout: DurationLike | None = None,
+        ordered: bool | None = None,
+        on_barrier: OnBarrier | None = None,
     ) -> DataStream[U]:
         """Process both streams, with side outputs and, if both are keyed, keyed state and timers.
 
@@ -174,9 +180,15 @@ class ConnectedStreams(Generic[T1, T2]):
             output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
             processing_time: as in ``KeyedStream.process``.
             on_error: as in ``KeyedStream.process``.
+            capacity: as in ``KeyedStream.process``, like ``timeout``, ``ordered`` and ``on_barrier``: for a
+                ``KeyedCoProcessFunction`` with ``async def``.
+            timeout: see ``capacity``.
+            ordered: see ``capacity``.
+            on_barrier: see ``capacity``.
 
         Raises:
-            ProgramError: ``func`` is not such a function, a stream has no key, or the keys' types differ.
+            ProgramError: ``func`` is not such a function, a stream has no key, the keys' types differ, or an option is
+                invalid.
 
         Example:
             >>> class Balance(KeyedCoProcessFunction[str, int, int, int]):
@@ -196,7 +208,9 @@ class ConnectedStreams(Generic[T1, T2]):
             [50, 70, 40]
         """
         methods = ("process_element1", "process_element2")
+        keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)
         if isinstance(func, CoProcessFunction):
+            refuse_keywords(keywords, func, _PROCESS)
             check_instance(func, CoProcessFunction, _PROCESS, methods, many=True)
             factory = guarded(OperatorFactory(partial(CoProcessOperator, function=func)), on_error, _PROCESS)
             return self._apply("process", func, factory, output_type)
@@ -205,7 +219,7 @@ class ConnectedStreams(Generic[T1, T2]):
                 f"{_PROCESS} got {type(func).__name__}, but its second stream is a broadcast stream: pass its state"
                 " to broadcast(...), as in connect(rules.broadcast(MapStateDescriptor(...)))"
             )
-        check_instance(func, KeyedCoProcessFunction, _PROCESS, (*methods, "on_timer"), many=True)
+        check_instance(func, KeyedCoProcessFunction, _PROCESS, (*methods, "on_timer"), many=True, may_await=True)
         for stream, which in ((self._first, "first"), (self._second, "second")):
             if not isinstance(stream, KeyedStream):
                 raise ProgramError(
@@ -215,11 +229,10 @@ class ConnectedStreams(Generic[T1, T2]):
                 )
         first, second = self._keyings("process")
         assert first is not None and second is not None
-        make = partial(KeyedCoProcessOperator, function=func, keyings=(first, second))
         return self._apply(
             "process",
             func,
-            guarded(OperatorFactory(make, keyed=True), on_error, _PROCESS),
+            keyed_co_process(func, (first, second), on_error, keywords, _PROCESS),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
         )

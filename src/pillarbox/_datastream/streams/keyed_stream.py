@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, KeyOut, U
 from pillarbox._graph.transformations import EventTimeUse, KeyByTransformation, OperatorTransformation, Transformation
+from pillarbox._operators.async_io.api.options import OnBarrier
+from pillarbox._operators.async_keyed.factory import given_keywords, keyed_process, refuse_keywords
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.frame.keying import Keying
@@ -21,13 +23,11 @@ from pillarbox._operators.functions.basic import (
     KeyedProcessFunction,
     ProcessFunction,
     ReduceFunction,
-    SideOutput,
-    check_plain,
+    Results,
 )
 from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
 from pillarbox._operators.keyed.in_event_time_order import InEventTimeOrderOperator
-from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.count_windows import count_windows
@@ -57,13 +57,20 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         self,
         func: KeyedProcessFunction[KeyOut, T1, U]
         | ProcessFunction[T1, U]
-        | Callable[[T1, KeyedProcessFunction.Context[KeyOut]], Iterable[U | SideOutput] | None],
+        | Callable[[T1, KeyedProcessFunction.Context[KeyOut]], Results[U]],
         output_type: SchemaLike | None = None,
         *,
         processing_time: bool | None = None,
         on_error: OnError = "fail",
+        capacity: int | None = None,
+        timeout: DurationLike | None = None,
+        ordered: bool | None = None,
+        on_barrier: OnBarrier | None = None,
     ) -> DataStream[U]:
         """Map each record to any number of results, with keyed state and timers.
+
+        Each method of ``func`` may be an ``async def`` that awaits anything, such as a request to a service: records
+        of one key are processed one after another, different keys concurrently.
 
         Args:
             func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which cannot set timers; a
@@ -76,9 +83,18 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             on_error: the fate of a record or timer for which ``func`` raises: ``"fail"`` fails the task; an
                 ``OutputTag`` sends a :class:`DeadLetter` to that side output, undoes the changes of ``func`` in state
                 and timers, and the stream continues.
+            capacity: (for ``async def``, as all that follow) the maximum number of records and timers in progress in a
+                partition; 100 by default.
+            timeout: the longest duration of a record or timer, which then fails with ``TimeoutError``; an int is
+                milliseconds. By default without limit. Time between epochs does not count.
+            ordered: whether results keep the records' order. By default, records leave as they end, but in order per
+                key, and never cross a watermark.
+            on_barrier: ``"drain"`` (the default) lets each epoch wait for its records; ``"carry"`` puts unfinished
+                records into the checkpoint, and they continue in the next epoch; after a failure they start again,
+                with the state before them.
 
         Raises:
-            ProgramError: ``func`` is not such a function, or its declaration is not a bool.
+            ProgramError: ``func`` is not such a function, its declaration is not a bool, or an option is invalid.
 
         Example:
             >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -92,16 +108,15 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> words.process(Count()).execute_and_collect()
             [('to', 1), ('be', 1), ('to', 2)]
         """
+        keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)
         if isinstance(func, ProcessFunction):
+            refuse_keywords(keywords, func, "process()")
             return super().process(func, output_type, on_error=on_error)
-        check_function(func, KeyedProcessFunction, "process", "process_element", many=True)
-        if isinstance(func, KeyedProcessFunction):
-            check_plain(func, "on_timer", asked_by="process()", many=True)
-        make = partial(KeyedProcessOperator, function=func, keying=self._keying)
+        check_function(func, KeyedProcessFunction, "process", "process_element", many=True, may_await=True)
         return self._apply(
             "process",
             func,
-            guarded(OperatorFactory(make, keyed=True), on_error, "process()"),
+            keyed_process(func, self._keying, on_error, keywords),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
             event_time=event_time_use(func),

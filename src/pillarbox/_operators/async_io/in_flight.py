@@ -64,7 +64,9 @@ class InFlight:
         self._options = options
         self._emit_event = emit_event
         clock = context.processing_time_service
-        self._queue: OrderedQueue | UnorderedQueue = OrderedQueue() if options.ordered else UnorderedQueue()
+        self._queue: OrderedQueue[Request] | UnorderedQueue[Request] = (
+            OrderedQueue() if options.ordered else UnorderedQueue()
+        )
         # The queue's limit: the pending requests, and as many more so that none of them waits for a record.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None

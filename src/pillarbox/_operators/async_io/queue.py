@@ -1,4 +1,6 @@
-"""The queue of an async operator: requests, the watermarks between them, and the order in which they leave.
+"""The queue of an async operator: its entries, the watermarks between them, and the order in which they leave.
+
+An entry is a request of ``map_async``, or an element of a keyed function.
 
 Source of the behaviour: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Mailbox thread only.
 """
@@ -7,110 +9,136 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
-from pillarbox._operators.async_io.api.request import Event, Request, RequestState
+from pillarbox._elements import Watermark, WatermarkStatus
+from pillarbox._operators.async_io.api.request import Event, RequestState
 
 _PENDING = RequestState.PENDING
+_EVENTS = frozenset((Watermark, WatermarkStatus))
 
 
-class OrderedQueue:
-    """Requests and events that have not left: first in, first out (A1)."""
+class Entry(Protocol):
+    """An entry of a queue.
+
+    Attributes:
+        state: whether it may leave.
+        segment: its segment in an unordered queue.
+    """
+
+    state: RequestState
+    segment: Segment | None
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class OrderedQueue(Generic[E]):
+    """Entries and events that have not left: first in, first out (A1)."""
 
     def __init__(self) -> None:
-        self._elements: deque[Request | Event] = deque()
-        self._requests = 0
+        self._elements: deque[E | Event] = deque()
+        self._entries = 0
 
     def __len__(self) -> int:
-        return self._requests
+        return self._entries
 
     def is_empty(self) -> bool:
-        """Return whether there is neither request nor event."""
+        """Return whether there is neither entry nor event."""
         return not self._elements
 
-    def put(self, request: Request) -> None:
-        self._elements.append(request)
-        self._requests += 1
+    def put(self, entry: E) -> None:
+        self._elements.append(entry)
+        self._entries += 1
+
+    def put_settled(self, entry: E) -> None:
+        """Add an entry that is settled already."""
+        self.put(entry)
 
     def put_event(self, event: Event) -> None:
-        """Add an event: earlier requests leave before it, later ones after it."""
+        """Add an event: earlier entries leave before it, later ones after it."""
         self._elements.append(event)
 
-    def complete(self, request: Request) -> None:
-        """Mark a request of this queue as settled; here its own state is enough."""
+    def complete(self, entry: E) -> None:
+        """Mark an entry of this queue as settled; here its own state is enough."""
 
-    def take_ready(self) -> Iterator[Request | Event]:
+    def take_ready(self) -> Iterator[E | Event]:
         """Remove and return the elements that may leave."""
-        elements = self._elements
+        elements: deque[Any] = self._elements
         while elements:
             first = elements[0]
-            if type(first) is Request:
+            if type(first) not in _EVENTS:
                 if first.state is _PENDING:
                     return
-                self._requests -= 1
+                self._entries -= 1
             elements.popleft()
             yield first
 
-    def elements(self) -> Iterator[Request | Event]:
+    def elements(self) -> Iterator[E | Event]:
         """Return all elements, in a possible order of arrival."""
         return iter(self._elements)
 
 
 class Segment:
-    """The requests between two events: pending ones, and completed ones that wait for an event before them."""
+    """The entries between two events: pending ones, and completed ones that wait for an event before them."""
 
     __slots__ = ("completed", "event", "pending")
 
     def __init__(self) -> None:
         # A dictionary as an ordered set.
-        self.pending: dict[Request, None] = {}
-        self.completed: list[Request] = []
-        # The event at its end, or None while it still takes requests.
+        self.pending: dict[Any, None] = {}
+        self.completed: list[Any] = []
+        # The event at its end, or None while it still takes entries.
         self.event: Event | None = None
 
 
-class UnorderedQueue:
+class UnorderedQueue(Generic[E]):
     """First completed, first out (A2), but nothing crosses an event (A3)."""
 
     def __init__(self) -> None:
         self._segments: deque[Segment] = deque([Segment()])
-        self._requests = 0
+        self._entries = 0
 
     def __len__(self) -> int:
-        return self._requests
+        return self._entries
 
     def is_empty(self) -> bool:
-        return not self._requests and len(self._segments) == 1
+        return not self._entries and len(self._segments) == 1
 
-    def put(self, request: Request) -> None:
+    def put(self, entry: E) -> None:
         segment = self._segments[-1]
-        segment.pending[request] = None
-        request.segment = segment
-        self._requests += 1
+        segment.pending[entry] = None
+        entry.segment = segment
+        self._entries += 1
+
+    def put_settled(self, entry: E) -> None:
+        self._segments[-1].completed.append(entry)
+        self._entries += 1
 
     def put_event(self, event: Event) -> None:
         self._segments[-1].event = event
         self._segments.append(Segment())
 
-    def complete(self, request: Request) -> None:
-        segment = request.segment
+    def complete(self, entry: E) -> None:
+        segment = entry.segment
         assert segment is not None
-        del segment.pending[request]
-        segment.completed.append(request)
-        request.segment = None
+        del segment.pending[entry]
+        segment.completed.append(entry)
+        entry.segment = None
 
-    def take_ready(self) -> Iterator[Request | Event]:
+    def take_ready(self) -> Iterator[E | Event]:
         while True:
             first = self._segments[0]
             if first.completed:
                 ready, first.completed = first.completed, []
-                self._requests -= len(ready)
+                self._entries -= len(ready)
                 yield from ready
             if first.pending or first.event is None:
                 return
             self._segments.popleft()
             yield first.event
 
-    def elements(self) -> Iterator[Request | Event]:
+    def elements(self) -> Iterator[E | Event]:
         for segment in self._segments:
             yield from segment.completed
             yield from segment.pending

@@ -93,11 +93,15 @@ class _Writable(_Side, BroadcastProcessFunction.Context):
     _view = BroadcastState
 
 
-class _KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
+class KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
+    """The context of records of the keyed stream, and of timers."""
+
     _instead = "the states of all keys are changed in process_broadcast_element() only, which runs in every subtask"
 
 
-class _KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
+class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
+    """The context of records of the broadcast stream."""
+
     _instead = "a record of the broadcast stream has no key; apply_to_keyed_state(...) reaches the state of all keys"
     _view = BroadcastState
 
@@ -148,8 +152,8 @@ class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
         self, context: OperatorContext, function: Any, keying: Keying, descriptors: Sequence[MapStateDescriptor]
     ) -> None:
         KeyedProcessOperator.__init__(self, context, function, keying)
-        self._ctx = _KeyedReadOnly(context, self._collector, self.user_timers, descriptors)
-        self._broadcast = _KeyedWritable(context, self._collector, self.user_timers, descriptors)
+        self._ctx = KeyedReadOnly(context, self._collector, self.user_timers, descriptors)
+        self._broadcast = KeyedWritable(context, self._collector, self.user_timers, descriptors)
 
     def process_broadcast(self, records: Records) -> None:
         """Process a run of the broadcast stream, without a current key."""

@@ -102,18 +102,33 @@ class DeadLetters:
 
     def write(self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None) -> None:
         """Write the letter of a record or a timer."""
+        self.emit(self.letter(cause, value, key, stamp, timer), type(cause).__name__)
+
+    def letter(
+        self, cause: BaseException, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None
+    ) -> DeadLetter | None:
+        """Return the letter of a record or a timer, or None if no output takes it."""
+        if self._tag_id not in self._outputs:
+            return None
+        key = key if self._has_key else None
+        return DeadLetter(value, key, stamp, self._context.name, describe(cause), formatted(cause), timer)
+
+    def emit(self, letter: DeadLetter | None, cause: str) -> None:
+        """Emit and count a letter.
+
+        Args:
+            cause: the class of the error.
+        """
         self._count.inc()
-        if self._tag_id in self._outputs:
-            key = key if self._has_key else None
-            letter = DeadLetter(value, key, stamp, self._context.name, describe(cause), formatted(cause), timer)
-            emitted = None if timer is TimeDomain.PROCESSING_TIME else stamp
+        if letter is not None:
+            emitted = None if letter.timer is TimeDomain.PROCESSING_TIME else letter.timestamp
             self._outputs[self._tag_id].process_records(Records([letter], [emitted]))
         elif not self._warned:
             self._warned = True
             _log.warning(
                 "a record whose function raised %s is dropped, because no output contains the side output %r: add"
                 " get_side_output(...) to the outputs. Further records are counted without a log line %s",
-                type(cause).__name__,
+                cause,
                 self._tag_id,
                 place_of_task(self._context.name, self._context.subtask, self._context.epoch),
             )

@@ -80,7 +80,21 @@ def check_results(results: Any) -> None:
         )
 
 
-def _not_a_pair(results: Any) -> str:
+def check_tag(operator: str, tag: Any) -> None:
+    """Refuse another object than a tag as the name of a side output.
+
+    Raises:
+        ProgramError: ``tag`` is not an ``OutputTag``.
+    """
+    if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
+        raise ProgramError(
+            f"operator {operator!r}: a side output needs an OutputTag, not {shorten(tag)}:"
+            " create tag = OutputTag('...') and use it in ctx.output(tag, value) and get_side_output(tag)"
+        )
+
+
+def not_a_pair(results: Any) -> str:
+    """Return the message for a tag without exactly one value."""
     return (
         f"the function emitted {shorten(results)}: to a side output goes a tag and one value: yield tag, value, or"
         " return a list [(tag, value)], or call ctx.output(tag, value)"
@@ -148,7 +162,7 @@ class Collector:
                     continue
             elif kind not in FIXED:
                 if kind is OutputTag:
-                    raise TypeError(_not_a_pair(results))
+                    raise TypeError(not_a_pair(results))
                 result = self._emitted(result)  # noqa: PLW2901
             values.append(result)
             timestamps.append(timestamp)
@@ -165,7 +179,7 @@ class Collector:
         if type(result[0]) is not OutputTag or type(result) is not tuple:
             return self._emitted(result)
         if len(result) != 2:
-            raise TypeError(_not_a_pair(result))
+            raise TypeError(not_a_pair(result))
         self.collect_side(result[0], result[1], timestamp)
         return _TO_SIDE
 
@@ -175,11 +189,7 @@ class Collector:
         Raises:
             ProgramError: ``tag`` is not an ``OutputTag``.
         """
-        if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
-            raise ProgramError(
-                f"operator {self._context.name!r}: a side output needs an OutputTag, not {shorten(tag)}: create tag"
-                " = OutputTag('...') and use it in ctx.output(tag, value) and get_side_output(tag)"
-            )
+        check_tag(self._context.name, tag)
         if tag.tag_id not in self._context.side_outputs:
             return
         run = self._side.get(tag.tag_id)

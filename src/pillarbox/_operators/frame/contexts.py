@@ -48,12 +48,13 @@ class EmittingContext:
     """The common part of contexts: an event time and side outputs.
 
     Attributes:
+        collector: takes the side outputs.
         current: the current event time.
         domain: the clock of the current timer. Results of processing-time timers have no timestamp.
     """
 
     def __init__(self, collector: Collector) -> None:
-        self._collector = collector
+        self.collector = collector
         self.current: Any = None
         self.domain = TimeDomain.EVENT_TIME
 
@@ -64,7 +65,7 @@ class EmittingContext:
     def output(self, tag: OutputTag, value: Any) -> None:
         """Emit a value to a side output."""
         emitted = self.current if self.domain is TimeDomain.EVENT_TIME else None
-        self._collector.collect_side(tag, value, emitted)
+        self.collector.collect_side(tag, value, emitted)
 
 
 class TimedContext(EmittingContext, ProcessFunction.Context):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pillarbox._copies import Copier
 from pillarbox._elements import Records
+from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.budgets.budget import Limits
 from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.captured import Captured
@@ -321,8 +322,21 @@ class StreamOperator:
         """Return the operator's own state for the epoch, or None. Excludes keyed state."""
         return None
 
+    def resume_after_snapshot(self) -> None:
+        """Continue after the epoch's state has been written."""
+
     def restore_state(self, state: Any) -> None:
-        """Restore the result of ``snapshot_state``; None at the first start."""
+        """Restore the result of ``snapshot_state``; None at the first start.
+
+        Raises:
+            CheckpointMismatchError: the state belongs to another kind of operator.
+        """
+        if state is not None:
+            raise CheckpointMismatchError(
+                f"the checkpoint holds elements that operator {self.name!r} had not finished, and the program has"
+                " another kind of operator there: run the program that wrote it until it has finished them, or start"
+                " from a new checkpoint"
+            )
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
         """Return the operator's event time and idleness without timers, as plain data, or None.

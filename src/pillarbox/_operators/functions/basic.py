@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -77,7 +77,7 @@ class Function:
     In a batch DataFrame a task ends with its partition, but a function without ``close`` stays open for the worker's
     next partitions.
 
-    Functions of async operators, and no others, may make both ``async def``.
+    Functions of async operators, and keyed functions of ``process``, may make both ``async def``.
 
     Attributes:
         uses_processing_time: (functions with timers) whether it sets processing-time timers: a streaming query then
@@ -209,6 +209,11 @@ class ReduceFunction(Function, ABC, Generic[T]):
 # A record of a side output, as functions yield it.
 SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
 
+# The results of a keyed function: of a ``def``, or of an ``async def`` that yields or returns them.
+Results: TypeAlias = (
+    Iterable[T | SideOutput] | AsyncIterable[T | SideOutput] | Awaitable[Iterable[T | SideOutput] | None] | None
+)
+
 
 class RecordContext(ABC):
     """The current record, as all process functions see it."""
@@ -308,10 +313,8 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
             """Return the timer's clock."""
 
     @abstractmethod
-    def process_element(
-        self, value: In, ctx: KeyedProcessFunction.Context[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
-        """Process a record, with the state of its key.
+    def process_element(self, value: In, ctx: KeyedProcessFunction.Context[Key], /) -> Results[Out]:
+        """Process a record, with the state of its key. May be an ``async def``.
 
         Args:
             value: the record.
@@ -321,10 +324,8 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
             The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
         """
 
-    def on_timer(
-        self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
-        """Process a timer, with the state of its key.
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
+        """Process a timer, with the state of its key. May be an ``async def``.
 
         Args:
             timestamp: the timer's time, in epoch milliseconds.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pillarbox._errors import ProgramError
 from pillarbox._generics import Generic, In1, In2, K, Key, KeyOut, Out, V
-from pillarbox._operators.functions.basic import Function, RecordContext, SideOutput, TimeDomain
+from pillarbox._operators.functions.basic import Function, RecordContext, Results, SideOutput, TimeDomain
 from pillarbox._operators.functions.contexts import TimerService
 from pillarbox._state.descriptors import MapState, MapStateDescriptor
 from pillarbox._state.state_descriptor import StateDescriptor
@@ -299,9 +299,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
             """
 
     @abstractmethod
-    def process_element(
-        self, value: In1, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
+    def process_element(self, value: In1, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext[Key], /) -> Results[Out]:
         """Process a record of the keyed stream, with the state of its key.
 
         Args:
@@ -314,9 +312,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
         """
 
     @abstractmethod
-    def process_broadcast_element(
-        self, value: In2, ctx: KeyedBroadcastProcessFunction.Context, /
-    ) -> Iterable[Out | SideOutput] | None:
+    def process_broadcast_element(self, value: In2, ctx: KeyedBroadcastProcessFunction.Context, /) -> Results[Out]:
         """Process a broadcast record. Every subtask does, and every subtask emits the results.
 
         Args:
@@ -328,8 +324,6 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
             As ``process_element``.
         """
 
-    def on_timer(
-        self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
+    def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer, with the state of its key; as ``KeyedProcessFunction.on_timer``."""
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from pillarbox._generics import Generic, In1, In2, Key, KeyOut, Out
-from pillarbox._operators.functions.basic import Function, KeyedProcessFunction, ProcessFunction, SideOutput
+from pillarbox._operators.functions.basic import Function, KeyedProcessFunction, ProcessFunction, Results, SideOutput
 
 
 class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
@@ -134,13 +134,13 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
         OnTimerContext = KeyedProcessFunction.OnTimerContext
 
     @abstractmethod
-    def process_element1(self, value: In1, ctx: Context[Key], /) -> Iterable[Out | SideOutput] | None:
+    def process_element1(self, value: In1, ctx: Context[Key], /) -> Results[Out]:
         """Process a record of the first stream; as ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
-    def process_element2(self, value: In2, ctx: Context[Key], /) -> Iterable[Out | SideOutput] | None:
+    def process_element2(self, value: In2, ctx: Context[Key], /) -> Results[Out]:
         """Process a record of the second stream; as ``KeyedProcessFunction.process_element``."""
 
-    def on_timer(self, timestamp: int, ctx: OnTimerContext[Key], /) -> Iterable[Out | SideOutput] | None:
+    def on_timer(self, timestamp: int, ctx: OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer of either stream; as ``KeyedProcessFunction.on_timer``."""
         return None

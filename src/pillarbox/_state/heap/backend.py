@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from datetime import tzinfo
 from itertools import groupby
+from threading import get_ident
 from typing import Any
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError
@@ -30,6 +31,9 @@ from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.types.sizes import largest_rows
 from pillarbox._time.internal_timer_service import KeyedTimers
 from pillarbox._types.type_information import Types
+
+# Batch mode forgets dropped rows when there are more than this many.
+_MANY_DROPPED = 1_000
 
 
 class KeyedStateBackend(KeyRows):
@@ -98,7 +102,7 @@ class KeyedStateBackend(KeyRows):
         stamp = Types.LONG()
         declared = (descriptor.declared_types[0], stamp) if kind == MapStateDescriptor.kind else (stamp,)
         stamps = self._slot_for(SlotSpec(STAMPS + name, kind), declared)
-        state = make(self, slot, descriptor, stamps)
+        state = make(self.seen, slot, descriptor, stamps)
         cleaner = self._made_cleaner()
         cleaner.states.append(state)
         if name.startswith(LATE):  # rows may have been read before
@@ -209,6 +213,12 @@ class KeyedStateBackend(KeyRows):
         """Whether the operator has declared any state, or has timers."""
         return bool(self.slots or self.namespaces.slots)
 
+    def refuse_threads(self) -> OneThread:
+        """Refuse states, which are declared later, outside of one thread."""
+        rows = OneThread(self)
+        self.seen = rows
+        return rows
+
     def allow_undo(self, unchanged: Collection[str] = ()) -> Undo:
         """Return what undoes what is done to states and timers; these are declared later.
 
@@ -276,6 +286,20 @@ class KeyedStateBackend(KeyRows):
     def get_namespaces(self) -> list[Any]:
         """Return the namespaces in which the current key has state or timers."""
         return self.namespaces.namespaces_of(self.key)
+
+    def drop_key(self, key: Any) -> None:
+        """Drop the states of a key that has no timers.
+
+        Raises:
+            TypeMismatchError: a value does not fit its declared type.
+        """
+        row = self.rows.pop(key, None)
+        if row is None:
+            return
+        self.types.check_each([row])
+        row[FIRST_SLOT:] = self.blank[FIRST_SLOT:]
+        if len(self.dirty) > 2 * len(self.rows) + _MANY_DROPPED:
+            self.dirty = [row for row in self.dirty if self.rows.get(row[1]) is row]
 
     def drop_keys(self) -> None:
         """Drop the states and timers of all keys; the operator's own states stay.
@@ -402,6 +426,38 @@ class KeyedStateBackend(KeyRows):
         ]
         if unused or self._cleaner is not None:
             self._made_cleaner().look_at_all(unused)
+
+
+class OneThread:
+    """The rows of keys as the states of async functions see them: other threads are refused.
+
+    Attributes:
+        thread: the thread that may use the states.
+    """
+
+    def __init__(self, table: KeyRows) -> None:
+        self._table = table
+        self.operator: str = table.operator
+        self.thread: int | None = None
+        self.touch, self.touch_row = table.touch, table.touch_row
+        self.row_in, self.spec_of = table.row_in, table.spec_of
+
+    @property
+    def row(self) -> Row:
+        if get_ident() != self.thread:
+            raise ProgramError(
+                f"operator {self.operator!r} uses a state in another thread than its own: read the state before the"
+                " call that runs in a thread, such as asyncio.to_thread(), and change it afterwards"
+            )
+        return self._table.row
+
+    @property
+    def current_key(self) -> Any:
+        return self._table.key
+
+    @property
+    def now(self) -> int:
+        return self._table.now
 
 
 def _in_order(keys: list[Any]) -> list[Any]:

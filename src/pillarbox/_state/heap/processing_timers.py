@@ -38,7 +38,7 @@ class ProcessingTimers(HeapTimers):
         self._held: set[tuple[int, Any]] = set()
 
     def __len__(self) -> int:
-        return self.queue.size + self._waiting.size
+        return super().__len__() + self._waiting.size
 
     def begin_epoch(self, now: int) -> None:
         """Let the timers up to and at ``now`` wait for :meth:`fire_overdue`."""
@@ -92,6 +92,10 @@ class ProcessingTimers(HeapTimers):
                     trigger(timestamp, self._namespace_of(address))
                 if waiting.overtaken:
                     break
+
+    def claim_overdue(self) -> dict[Any, int]:
+        """Claim the overdue timers, and the timers that wait for them, as :meth:`claim`."""
+        return self._claimed_by(self.fire_overdue)
 
     def clear(self) -> None:
         """Drop all timers, the rows that they are in being dropped."""

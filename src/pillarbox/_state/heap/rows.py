@@ -72,6 +72,8 @@ class RowTable:
         self.blank: Row = [NEW, None]
         self.nowhere: NoRow = NoRow(self)
         self.row: Row = self.nowhere
+        # The rows as their states see them.
+        self.seen: Any = self
         self.dirty: list[Row] = []
         self.types: DeclaredTypes = DeclaredTypes(self)
         self._states: dict[str, Any] = {}
@@ -180,7 +182,7 @@ class RowTable:
         state = self._states.get(name)
         self._take_former_names(lead, descriptor)
         if state is None:
-            state = self._states[name] = self._new_state(name, descriptor, late, current or self)
+            state = self._states[name] = self._new_state(name, descriptor, late, current or self.seen)
         elif self._kind_of(name) != descriptor.kind:
             raise ProgramError(
                 f"operator {self.operator!r} declares the state {descriptor.name!r} twice:"
@@ -252,7 +254,7 @@ class RowTable:
         make = self._class_of(descriptor.kind, late=late)
         if make is None:
             raise ProgramError(f"{shorten(descriptor)} is not a descriptor of keyed state")
-        if descriptor.ttl_config is not None and current is not self:
+        if descriptor.ttl_config is not None and current is not self.seen:
             self.refuse_time_to_live(descriptor)
         slot = self._slot_for(SlotSpec(name, descriptor.kind), descriptor.declared_types)
         if descriptor.ttl_config is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,17 +33,22 @@ class HeapTimers:
     A row's slot holds None, one timestamp, or a set of them: most keys have one timer, and a set costs 200 bytes.
     """
 
-    __slots__ = ("_dequeue", "_enqueue", "_table", "name", "queue", "slot")
+    __slots__ = ("_claimed", "_dequeue", "_enqueue", "_table", "name", "queue", "slot")
 
     def __init__(self, name: str, table: RowTable, slot: int) -> None:
         self.name: str = name
         self._table = table
         self.queue: TimerQueue = TimerQueue()
         self.slot: int = slot
+        # Timers that :meth:`claim` has taken out of the queue.
+        self._claimed: set[tuple[int, Any]] = set()
+        # A call less on the hottest path: timers are added and removed by methods of their queue.
+        self._enqueue: Callable[[int, Any], None]
+        self._dequeue: Callable[[int, Any], None]
         self._use_queue()
 
     def __len__(self) -> int:
-        return self.queue.size
+        return self.queue.size + len(self._claimed)
 
     def next_timestamp(self) -> int | None:
         """Return the earliest timestamp that has a timer."""
@@ -121,6 +127,46 @@ class HeapTimers:
                 if queue.overtaken:
                     break
 
+    # -- claims: each key fires its due timers at its own turn --
+
+    def claim(self, limit: int) -> dict[Any, int]:
+        """Take the timers up to and at ``limit`` out of the queue; return each key's last one, in timestamp order.
+
+        The timers stay in their rows: a key may still delete them before :meth:`take_due`. The last key is current.
+        """
+        return self._claimed_by(partial(self.fire, limit))
+
+    def _claimed_by(self, fire: Callable[[Callable[[int, Any], None]], None]) -> dict[Any, int]:
+        """Claim the timers that ``fire`` fires."""
+        table, keys = self._table, dict[Any, int]()
+
+        def claim(timestamp: int, namespace: Any) -> None:
+            self._add(table.row, timestamp)
+            self._claimed.add((timestamp, table.current_key))
+            keys[table.current_key] = timestamp
+
+        self._dequeue = self._discard
+        fire(claim)
+        return keys
+
+    def _discard(self, timestamp: int, key: Any) -> None:
+        """Discard a timer, claimed or not."""
+        if (timestamp, key) in self._claimed:
+            self._claimed.discard((timestamp, key))
+        else:
+            self._discard_from_queue(timestamp, key)
+
+    def _discard_from_queue(self, timestamp: int, key: Any) -> None:
+        self.queue.discard(timestamp, key)
+
+    def take_due(self, row: Row, limit: int) -> int | None:
+        """Remove the earliest timer up to and at ``limit`` from a row; return its timestamp, or None."""
+        timestamp: int | None = min(_stamps_in(row[self.slot]), default=None)
+        if timestamp is None or timestamp > limit:
+            return None
+        self.take_away(row, timestamp)
+        return timestamp
+
     def _checked(self, timestamp: Any) -> int:
         """Return a timestamp that is not a plain int as one, or refuse it."""
         try:
@@ -179,13 +225,12 @@ class HeapTimers:
     def clear(self) -> None:
         """Drop all timers, the rows that they are in being dropped."""
         self.queue = TimerQueue()
-
+        self._claimed.clear()
         self._use_queue()
 
     def _use_queue(self) -> None:
-        # A call less on the hottest path: timers are added and removed by methods of their queue.
-        self._enqueue: Callable[[int, Any], None] = self.queue.add
-        self._dequeue: Callable[[int, Any], None] = self.queue.discard
+        self._enqueue = self.queue.add
+        self._dequeue = self.queue.discard
 
     def end_epoch(self) -> None:
         """Take note that the timers so far are in the log."""

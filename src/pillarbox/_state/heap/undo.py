@@ -1,6 +1,9 @@
 """Steps to undo changes of keyed state and timers: for operators that continue when their function raises.
 
 It is noted step by step, so it costs what is done, whatever a key has besides. Only the mailbox thread may touch it.
+
+An operator that processes one element at a time uses :meth:`Undo.begin` and :meth:`Undo.restore`. An operator with
+several elements in progress has :class:`ElementNotes` for each.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ class Undo:
         # By the id of a map; and those into which something was put back that was removed.
         self._orders: dict[int, _Order] = {}
         self._disturbed: list[_Order] = []
+        # Whether elements that have notes outlive the epoch.
+        self.is_kept: bool = False
 
     def begin(self) -> None:
         """Begin to note, and forget what was noted before."""
@@ -59,9 +64,46 @@ class Undo:
             step, arguments = steps.pop()
             step(*arguments)
         self._copied.clear()
-        disturbed, self._disturbed = self._disturbed, []
-        for order in {id(order): order for order in disturbed}.values():
+        self._restore_orders()
+
+    def _restore_orders(self) -> None:
+        orders = {id(order): order for order in self._disturbed}
+        self._disturbed.clear()
+        for order in orders.values():
             order.restore()
+
+    # -- several elements at a time --
+
+    def enter(self, notes: ElementNotes) -> None:
+        """Note the following changes for an element."""
+        self._steps, self._copied, self._active = notes.steps, notes.copied, True
+
+    def leave(self) -> None:
+        """Note nothing until the next :meth:`enter`."""
+        self._active = False
+
+    def undo(self, notes: ElementNotes) -> None:
+        """Undo an element's changes."""
+        self.enter(notes)
+        self._active = False
+        self.restore()
+
+    def rewind(self, notes: ElementNotes) -> list[Step]:
+        """Undo an element's changes, but keep its notes; return the steps that repeat the changes."""
+        again: list[Step] = []
+        for step, arguments in reversed(notes.steps):
+            again.append(_INVERSES[step](*arguments))
+            step(*arguments)
+        self._restore_orders()
+        again.reverse()
+        return again
+
+    def repeat(self, again: list[Step]) -> None:
+        """Repeat changes that were rewound."""
+        for step, arguments in again:
+            step(*arguments)
+
+    # -- ends --
 
     def end(self) -> None:
         """Note no more: what comes is for good."""
@@ -70,7 +112,8 @@ class Undo:
 
     def forget_maps(self) -> None:
         """Forget the order of maps: an epoch ends, and other code changes them; or all keys are dropped."""
-        self._orders.clear()
+        if not self.is_kept:
+            self._orders.clear()
 
     # -- rows, and values in them --
 
@@ -137,7 +180,7 @@ class Undo:
         if order is not None and value is _MISSING:
             order.places[key] = (order.following(), key)
             if self._active:
-                self._steps.append((order.places.pop, (key, None)))
+                self._steps.append((_forget_place, (order, key)))
 
     def removal(self, entries: dict[Any, Any] | None, key: Any) -> None:
         """Note a key that will be removed, if it exists."""
@@ -150,7 +193,7 @@ class Undo:
             place = order.places.pop(key)
             if self._active:
                 self._note(entries, place[1], entries[key])
-                self._steps.append((self._into_place, (order, place)))
+                self._steps.append((_into_place, (order, place, self._disturbed)))
 
     def _note(self, entries: dict[Any, Any], key: Any, value: Any) -> None:
         if isinstance(entries, LiveMap):
@@ -159,16 +202,40 @@ class Undo:
         else:
             self._steps.append((_put_back, (entries, key, value)))
 
-    def _into_place(self, order: _Order, place: tuple[int, Any]) -> None:
-        order.places[place[1]] = place
-        self._disturbed.append(order)
+    # -- timers --
 
-    # -- everything else --
-
-    def step(self, step: Callable[..., Any], *arguments: Any) -> None:
-        """Note how that is undone which has been done."""
+    def timer_added(self, timers: Any, row: Row, timestamp: int) -> None:
+        """Note a timer that was registered."""
         if self._active:
-            self._steps.append((step, arguments))
+            self._steps.append((take_away_timer, (timers, row, timestamp)))
+
+    def timer_removed(self, timers: Any, row: Row, timestamp: int) -> None:
+        """Note a timer that was deleted."""
+        if self._active:
+            self._steps.append((put_back_timer, (timers, row, timestamp)))
+
+
+class ElementNotes:
+    """The steps that undo the changes of one element."""
+
+    __slots__ = ("copied", "steps")
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.copied: dict[Any, Any] = {}
+
+    def rows(self) -> list[Row]:
+        """Return the rows of keys that the element has changed."""
+        rows: dict[int, Row] = {}
+        for step, arguments in self.steps:
+            row = None
+            if step is setitem and type(arguments[1]) is int:
+                row = arguments[0]
+            elif step is take_away_timer or step is put_back_timer:
+                row = arguments[1]
+            if row is not None:
+                rows[id(row)] = row
+        return list(rows.values())
 
 
 class _Order:
@@ -215,3 +282,51 @@ def _put_back_live(entries: LiveMap, key: Any, value: Any, is_changed: bool, is_
             noted[key] = None
         else:
             noted.pop(key, None)
+
+
+def _into_place(order: _Order, entry: tuple[int, Any], disturbed: list[_Order]) -> None:
+    order.places[entry[1]] = entry
+    disturbed.append(order)
+
+
+def _forget_place(order: _Order, key: Any) -> None:
+    order.places.pop(key, None)
+
+
+def take_away_timer(timers: Any, row: Row, timestamp: int) -> None:
+    """Remove a timer from a row."""
+    timers.take_away(row, timestamp)
+
+
+def put_back_timer(timers: Any, row: Row, timestamp: int) -> None:
+    """Add a timer to a row."""
+    timers.put_back(row, timestamp)
+
+
+def _repeat_item(holder: Any, index: Any, _: Any) -> Step:
+    return setitem, (holder, index, list(holder) if type(index) is slice else holder[index])
+
+
+def _repeat_put(entries: dict[Any, Any], key: Any, _: Any) -> Step:
+    return _put_back, (entries, key, entries.get(key, _MISSING))
+
+
+def _repeat_put_live(entries: LiveMap, key: Any, *_: Any) -> Step:
+    value = entries.get(key, _MISSING)
+    # The log has the rewound content, which differs.
+    is_there = value is not _MISSING
+    return _put_back_live, (entries, key, value, is_there, not is_there or key in entries.removed)
+
+
+# For each undoing step that is about to be made, the step that undoes it.
+_INVERSES: dict[Callable[..., Any], Callable[..., Step]] = {
+    setitem: _repeat_item,
+    delitem: lambda elements, part: (list.extend, (elements, elements[part])),
+    dict.update: lambda entries, changed: (dict.update, (entries, {key: entries[key] for key in changed})),
+    _put_back: _repeat_put,
+    _put_back_live: _repeat_put_live,
+    _into_place: lambda order, entry, _: (_forget_place, (order, entry[1])),
+    _forget_place: lambda order, key: (setitem, (order.places, key, order.places[key])),
+    take_away_timer: lambda *timer: (put_back_timer, timer),
+    put_back_timer: lambda *timer: (take_away_timer, timer),
+}

@@ -240,7 +240,10 @@ class UndoableTimers:
         self.next_timestamp = timers.next_timestamp
         self.first_of_key = timers.first_of_key
         self.fire = timers.fire
+        self.claim, self.take_due = timers.claim, timers.take_due
+        self.put_back, self.take_away = timers.put_back, timers.take_away
         if isinstance(timers, ProcessingTimers):
+            self.claim_overdue = timers.claim_overdue
             self.begin_epoch = timers.begin_epoch
             self.next_for_clock = timers.next_for_clock
             self.has_overdue = timers.has_overdue
@@ -254,11 +257,11 @@ class UndoableTimers:
         before = len(timers)
         timers.register(timestamp, namespace)
         if len(timers) > before:
-            self._undo.step(timers.take_away, timers.row_for(namespace), int(timestamp))
+            self._undo.timer_added(timers, timers.row_for(namespace), int(timestamp))
 
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
         timers = self._timers
         before = len(timers)
         timers.delete(timestamp, namespace)
         if len(timers) < before:
-            self._undo.step(timers.put_back, timers.row_for(namespace), int(timestamp))
+            self._undo.timer_removed(timers, timers.row_for(namespace), int(timestamp))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pillarbox._errors import shorten
 from pillarbox._state.inspect.view import LogView, ViewedRows
 from pillarbox._state.keys.addresses import OPERATOR
-from pillarbox._state.slots import state_name
+from pillarbox._state.slots import CARRIED, state_name
 from pillarbox._state.types.sizes import size_of_all
 
 # Of each chunk this many of the keys with most state are kept by name.
@@ -95,7 +95,7 @@ class LogSummary:
             self.watermark = gate["valve"]["watermark"]
         for uid, requests in (task.get("operators") or {}).items():
             if isinstance(requests, list):
-                self.carried[uid] = sum(type(each) is tuple and each[:1] == ("request",) for each in requests)
+                self.carried[uid] = sum(type(each) is tuple and each[0] in CARRIED for each in requests)
 
     def _without_own(self, rows: ViewedRows) -> ViewedRows:
         """Return rows without the row of the operator's own state, whose size is noted: it is of no key."""

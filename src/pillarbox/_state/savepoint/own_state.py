@@ -16,7 +16,7 @@ from pillarbox._elements import channel_code, edge_of_channel, subtask_of_channe
 from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.manifest import OperatorTable
-from pillarbox._state.slots import LIST, UNION
+from pillarbox._state.slots import ELEMENTS, LIST, UNION
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._unpickle import MissingGlobalError
 
@@ -210,6 +210,8 @@ def redistribute(
     owns = [gate] * parallelism
     if keys_stay and len(states) == parallelism:
         owns = [_merged([state.task["gate"]], channels) if state.task.get("gate") else gate for state in states]
+    else:
+        _check_no_elements(states)
     shares = _shares(uid, [state.task.get("operators") or {} for state in states], parallelism)
     known = [state.task.get("event_time") or {} for state in states]
     times = known if len(states) == parallelism else [_event_time(known)] * parallelism
@@ -218,6 +220,18 @@ def redistribute(
         for own, operators, time in zip(owns, shares, times)
     ]
     return [OwnState(task if any(task.values()) else {}, row) for task, row in zip(tasks, rows)]
+
+
+def _check_no_elements(states: Sequence[OwnState]) -> None:
+    """Refuse unfinished records of keyed functions, whose keys would be in other subtasks."""
+    for state in states:
+        for uid, entries in (state.task.get("operators") or {}).items():
+            if isinstance(entries, list) and any(type(entry) is tuple and entry[0] in ELEMENTS for entry in entries):
+                raise CheckpointMismatchError(
+                    f"operator {uid!r} has unfinished records of an async keyed function, which cannot be dealt out to"
+                    f" other subtasks: keep its {len(states)} subtasks and its max parallelism, or start the query with"
+                    " on_barrier='drain' for an epoch before"
+                )
 
 
 def _event_time(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

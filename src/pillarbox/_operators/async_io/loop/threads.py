@@ -49,6 +49,12 @@ class DaemonThreads(ThreadPoolExecutor):
             self._work.put((future, lambda: fn(*args, **kwargs)))
         return future
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls run or wait."""
+        with self._lock:
+            return self._free < self._started
+
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
         """End the threads when they are idle. Never waits for them."""
         with self._lock:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from decimal import getcontext
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from pillarbox._errors import OperatorError, shorten
 from pillarbox._operators.async_io.api.request import Request
@@ -42,6 +42,15 @@ def most_stuck(capacity: int) -> int:
     return max(capacity, 32)
 
 
+class PlaceOwner(Protocol):
+    """A subtask with workers."""
+
+    @property
+    def places_taken(self) -> int: ...
+
+    def start_workers(self) -> None: ...
+
+
 class Places:
     """Places for running requests, shared by an operator's subtasks in a process. Loop thread only.
 
@@ -59,13 +68,13 @@ class Places:
     def __init__(self, most: int) -> None:
         self.most = most
         self._taken = 0
-        self.line: dict[RequestWorkers, None] = {}
+        self.line: dict[PlaceOwner, None] = {}
 
-    def has_room(self, owner: RequestWorkers) -> bool:
+    def has_room(self, owner: PlaceOwner) -> bool:
         """Return whether a subtask's workers may take another place."""
         return self._taken < self.most or not owner.places_taken
 
-    def take(self, owner: RequestWorkers) -> bool:
+    def take(self, owner: PlaceOwner) -> bool:
         """Take a place, or wait in line for one; return whether it was taken."""
         if not self.has_room(owner):
             if owner.places_taken < self.most:
@@ -82,13 +91,16 @@ class Places:
             del self.line[first]
             first.start_workers()
 
-    def are_wanted(self, owner: RequestWorkers) -> bool:
+    def are_wanted(self, owner: PlaceOwner) -> bool:
         """Return whether others wait for this subtask's place."""
         return next(iter(self.line), owner) is not owner
 
-    def leave(self, owner: RequestWorkers) -> None:
+    def leave(self, owner: PlaceOwner) -> None:
         """Leave the line."""
         self.line.pop(owner, None)
+
+    def close(self) -> None:
+        """Release nothing: the last subtask has left."""
 
 
 class RequestWorkers:
@@ -266,7 +278,7 @@ class RequestWorkers:
                     return  # another has its place
                 if line and places.are_wanted(self):
                     return
-                if _differs(clean):
+                if differs(clean):
                     return  # the next one begins with a clean context
         finally:
             self._leave(worker)
@@ -404,7 +416,7 @@ class RequestWorkers:
             self._places.give()
 
 
-def _differs(clean: Context) -> bool:
+def differs(clean: Context) -> bool:
     """Return whether context variables have changed."""
     try:
         return copy_context() != clean

@@ -33,7 +33,7 @@ from pillarbox._state.inspect.view import LogView, ViewedRows
 from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._state.savepoint.manifest import parts_slot_of
 from pillarbox._state.savepoint.timer_column import encode_timers
-from pillarbox._state.slots import state_name
+from pillarbox._state.slots import CARRIED, state_name
 from pillarbox._state.types.opaque import Opaque
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
@@ -231,11 +231,15 @@ def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
     calls: list[dict[str, Any]] = []
     for uid, state in operators.items():
         for request in state if isinstance(state, list) else ():
-            if type(request) is not tuple or request[:1] != ("request",):
+            if type(request) is not tuple or request[0] not in CARRIED:
                 continue
-            records, asked = request[1], request[-1]
+            if request[0] == "request":
+                records, asked = request[1], request[-1]
+                matching = [record for record in records if any(_contains_key(record, key) for key in keys)]
+            else:  # of an async keyed function
+                records, asked = [request[3]], None
+                matching = [record for record in records if any(is_same_key(request[2], key) for key in keys)]
             carried[uid] = carried.get(uid, 0) + len(records)
-            matching = [record for record in records if any(_contains_key(record, key) for key in keys)]
             calls += [{"uid": uid, "record": _as_text(record), "asked": asked} for record in matching]
     return {"carried": carried, "calls": calls}
 

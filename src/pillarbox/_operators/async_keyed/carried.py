@@ -1,0 +1,98 @@
+"""Unfinished elements in a snapshot (R20, R21).
+
+At the barrier, the changes of each running element are rewound, the state log is written, and the changes are repeated.
+So the snapshot has the state after each key's last ended element. Mailbox thread only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pillarbox._elements import Watermark, WatermarkStatus
+from pillarbox._operators.async_io.api.request import Event, RequestState
+from pillarbox._operators.async_keyed.element import Element, Visit
+from pillarbox._operators.async_keyed.runner import ElementRunner
+from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.undo import Step, Undo, put_back_timer, take_away_timer
+from pillarbox._state.slots import NEW, Row
+from pillarbox._time.timestamps import MIN_TIMESTAMP
+
+
+class CarriedElements:
+    """Rewinds the elements that a barrier meets, and repeats their changes after the snapshot.
+
+    Args:
+        undo: has the notes of their changes.
+    """
+
+    def __init__(self, backend: KeyedStateBackend, undo: Undo) -> None:
+        self._backend = backend
+        self._undo = undo
+        # Keys, rows with changes, and the steps that repeat them.
+        self._rewound: list[tuple[Any, list[Row], list[Step]]] = []
+
+    def rewind(self, element: Element) -> None:
+        """Undo an element's changes until :meth:`repeat`."""
+        if element.notes is None:
+            return  # it has not begun
+        rows = element.notes.rows()
+        again = self._undo.rewind(element.notes)
+        if isinstance(element, Visit) and element.fired is not None:
+            put_back_timer(*element.fired)
+            again.insert(0, (take_away_timer, element.fired))
+            rows.append(element.fired[1])
+        if again:
+            element.was_carried = True
+            self._undo.is_kept = True
+            self._rewound.append((element.key, rows, again))
+
+    def repeat(self) -> None:
+        """Repeat all changes. The state log has been written."""
+        rewound, self._rewound = self._rewound, []
+        backend = self._backend
+        for key, rows, again in rewound:
+            for row in rows:
+                if backend.rows.get(key) is not row:
+                    # It held nothing without the changes, and was dropped.
+                    backend.rows[key] = row
+                    row[0] = NEW
+                    backend.dirty.append(row)
+            self._undo.repeat(again)
+
+
+def entry_of(element: Element | Event) -> tuple[Any, ...] | None:
+    """Return the entry of a snapshot for an element or event of the queue, or None if it needs no entry."""
+    if isinstance(element, Watermark):
+        return "watermark", element.timestamp
+    if isinstance(element, WatermarkStatus):
+        return "idle", element.idle
+    if element.state is RequestState.SETTLED:
+        return "outputs", element.outputs or []
+    if not isinstance(element, Visit):
+        value = element.value if element.notes is None else element.original
+        return "element", element.call, element.key, value, element.emitted, element.watermark
+    if element.domain is TimeDomain.EVENT_TIME:
+        return "visit", element.key, element.limit, element.watermark, element.outputs or []
+    # Its other timers are overdue in the next epoch.
+    return ("outputs", element.outputs) if element.outputs else None
+
+
+def restored_from(entry: tuple[Any, ...], runner: ElementRunner) -> Element | Event:
+    """Return the element or event of a snapshot's entry."""
+    what, *content = entry
+    if what == "watermark":
+        return Watermark(content[0])
+    if what == "idle":
+        return WatermarkStatus(content[0])
+    if what == "outputs":
+        element = Element(runner, 0, None, None, None, MIN_TIMESTAMP)
+        element.state = RequestState.SETTLED
+        (element.outputs,) = content
+        return element
+    if what == "element":
+        return Element(runner, *content)
+    key, limit, watermark, outputs = content
+    visit = Visit(runner, key, watermark, limit, TimeDomain.EVENT_TIME)
+    visit.outputs = outputs
+    return visit

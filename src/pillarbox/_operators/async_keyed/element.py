@@ -1,0 +1,250 @@
+"""An element that waits, runs, or has ended: a record, or a visit of its key's due timers.
+
+It is also the context that the function gets, as several functions run at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._copies import FIXED
+from pillarbox._errors import ProgramError, shorten, shorten_record
+from pillarbox._operators.async_io.api.request import RequestState
+from pillarbox._operators.async_keyed.reports import report_dropped_timer
+from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results, check_tag, not_a_pair
+from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain
+from pillarbox._operators.functions.contexts import TimerService
+from pillarbox._state.heap.undo import ElementNotes
+from pillarbox._state.slots import Row
+
+if TYPE_CHECKING:
+    from pillarbox._operators.async_io.queue import Segment
+    from pillarbox._operators.async_keyed.runner import ElementRunner
+    from pillarbox._operators.async_keyed.steps import WorkerSteps
+
+Output = tuple[str | None, Any, int | None]
+"""Tag of the side output or None, value, and timestamp."""
+
+LETTER = ""
+"""The tag of dead letters among the outputs: no side output has it. Its values are (letter or None, error's class)."""
+
+
+class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
+    """A record of a key.
+
+    Args:
+        runner: runs it.
+        call: the function, by the number of the input.
+
+    Attributes:
+        current: the timestamp of the record or of the current timer.
+        emitted: the timestamp of its results.
+        watermark: the watermark of its arrival.
+        state: whether it may leave. Its outputs then are complete.
+        is_queued: whether it is in the operator's queue, and its key is busy. An element of a free key is queued at its
+            first wait, and most elements never wait.
+        has_waited: whether it has awaited something.
+        is_over: whether it has ended, or was cut off: its remaining asyncio tasks have no key.
+        steps: its worker, once it has waited.
+        is_cancelled: whether its timeout is over.
+        original: the value before the function could change it.
+        notes: undo its changes; None if the operator never does.
+        outputs: complete outputs, also of a visit's earlier timers, or None.
+        results: outputs of the running call, or None.
+    """
+
+    domain = TimeDomain.EVENT_TIME
+    state = RequestState.PENDING
+    segment: Segment | None = None
+    is_queued = False
+    has_waited = False
+    is_over = False
+    is_cancelled = False
+    was_carried = False
+    steps: WorkerSteps | None = None
+    original: Any = None
+    notes: ElementNotes | None = None
+    outputs: list[Output] | None = None
+    results: list[Output] | None = None
+
+    def __init__(
+        self, runner: ElementRunner, call: int, key: Any, value: Any, timestamp: int | None, watermark: int
+    ) -> None:
+        self.runner = runner
+        self.call = call
+        self.key = key
+        self.value = value
+        self.current: Any = timestamp
+        self.emitted = timestamp
+        self.watermark = watermark
+
+    def __str__(self) -> str:
+        return f"the record {shorten_record(self.value)} of key {shorten(self.key)}"
+
+    # -- the context --
+
+    def _check(self) -> None:
+        """Refuse calls outside of the element's steps (R5)."""
+        runner = self.runner
+        if runner.current is not self or get_ident() != runner.rows.thread:
+            raise ProgramError(
+                f"operator {runner.name!r}: the context of {self} is used outside of its steps: in another thread, in"
+                " a callback, with another element, or in an asyncio task that the function has not awaited"
+            )
+
+    def timestamp(self) -> Any:
+        return self.current
+
+    def get_current_key(self) -> Any:
+        return self.key
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+    def timer_service(self) -> TimerService:
+        return self
+
+    def output(self, tag: OutputTag[Any], value: Any) -> None:
+        self._check()
+        self._add_side(tag, value)
+
+    def get_broadcast_state(self, state_descriptor: Any) -> Any:
+        """Return broadcast state, which functions of a keyed and a broadcast stream have."""
+        self._check()
+        return self.runner.get_broadcast_state(state_descriptor)
+
+    def current_processing_time(self) -> int:
+        return self.runner.clock.current_processing_time()
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self._check()
+        self.runner.timers.register_event_time_timer(None, timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self._check()
+        self.runner.timers.delete_event_time_timer(None, timestamp)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._check()
+        self.runner.timers.register_processing_time_timer(None, timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self._check()
+        self.runner.timers.delete_processing_time_timer(None, timestamp)
+
+    # -- outputs --
+
+    def collect(self, results: Iterable[Any]) -> None:
+        """Collect the results of the running call; ``(OutputTag, value)`` is a record of a side output."""
+        if type(results) not in USUAL_RESULTS:
+            check_results(results)
+        emitted = self.emitted
+        outputs = self.results
+        if outputs is None:
+            outputs = self.results = []
+        for result in results:
+            kind = type(result)
+            if kind is tuple:
+                for field in result:
+                    if type(field) not in FIXED:
+                        self._collect_unfixed(result)
+                        break
+                else:
+                    outputs.append((None, result, emitted))
+            elif kind in FIXED:
+                outputs.append((None, result, emitted))
+            else:
+                self._collect_unfixed(result)
+
+    def add(self, result: Any) -> None:
+        """Collect one result of the running call, as :meth:`collect`."""
+        kind = type(result)
+        if kind is tuple:
+            for field in result:
+                if type(field) not in FIXED:
+                    break
+            else:
+                self._add((None, result, self.emitted))
+                return
+        elif kind in FIXED:
+            self._add((None, result, self.emitted))
+            return
+        self._collect_unfixed(result)
+
+    def _collect_unfixed(self, result: Any) -> None:
+        if type(result) is OutputTag or (type(result) is tuple and type(result[0]) is OutputTag and len(result) != 2):
+            raise TypeError(not_a_pair(result))
+        if type(result) is tuple and type(result[0]) is OutputTag:
+            self._add_side(*result)
+        else:
+            self._add((None, self.runner.copier.emitted(result), self.emitted))
+
+    def _add_side(self, tag: OutputTag[Any], value: Any) -> None:
+        runner = self.runner
+        check_tag(runner.name, tag)
+        if tag.tag_id in runner.side_outputs:
+            self._add((tag.tag_id, runner.copier.copied(value), self.emitted))
+
+    def _add(self, output: Output) -> None:
+        if self.results is None:
+            self.results = []
+        self.results.append(output)
+
+    def keep_results(self) -> None:
+        """Keep the outputs of a call that has succeeded."""
+        if self.outputs is None:
+            self.outputs = self.results
+        elif self.results is not None:
+            self.outputs += self.results
+        self.results = None
+
+
+class Visit(Element):
+    """A visit of a key's due timers: calls ``on_timer`` for each that still exists at the turn of its key (R8).
+
+    Args:
+        limit: timers up to and at this timestamp are due.
+        domain: their clock.
+
+    Attributes:
+        fired: undoes that the running timer has left its row, for a barrier: ``put_back_timer`` with its arguments.
+        ends_key: whether batch mode ends the key, whose remaining timers then fire and whose state is dropped.
+    """
+
+    fired: tuple[Any, Row, int] | None = None
+
+    def __init__(
+        self,
+        runner: ElementRunner,
+        key: Any,
+        watermark: int,
+        limit: int,
+        domain: TimeDomain,
+        *,
+        ends_key: bool = False,
+    ) -> None:
+        super().__init__(runner, 0, key, None, None, watermark)
+        self.limit = limit
+        self.domain = domain
+        self.ends_key = ends_key
+
+    def __str__(self) -> str:
+        return f"the {self.domain.value} timer at {self.current} of key {shorten(self.key)}"
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self._register(super().register_event_time_timer, timestamp)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._register(super().register_processing_time_timer, timestamp)
+
+    def _register(self, register: Callable[[int], None], timestamp: int) -> None:
+        if self.ends_key:
+            self._check()
+            report_dropped_timer(self.key, timestamp, self.runner.name)
+        else:
+            register(timestamp)

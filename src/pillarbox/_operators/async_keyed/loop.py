@@ -1,0 +1,219 @@
+"""An asyncio event loop that runs in the mailbox thread, whenever that thread would wait for mail (R23)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from time import monotonic
+from typing import Any, NoReturn
+
+from pillarbox._errors import ProgramError
+from pillarbox._operators.async_io.loop.event_loop import GRACE, cancelled, hold_for_good
+from pillarbox._operators.async_io.loop.threads import DaemonThreads
+from pillarbox._state.heap.backend import OneThread
+from pillarbox._time.clock import ProcessingTimeService
+
+# Longest wait in seconds: Python does not handle a signal that arrived just before a thread blocked.
+_LONGEST_WAIT = 1.0
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits with the task's other threads at work.
+
+    Args:
+        resting: returns a context for waiting, for example one that releases a lock.
+    """
+
+    def __init__(self, resting: Callable[[], AbstractContextManager[object]]) -> None:
+        super().__init__()
+        self._resting = resting
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is not None and timeout <= 0:
+            return super().select(0)
+        with self._resting():
+            return super().select(_LONGEST_WAIT if timeout is None else min(timeout, _LONGEST_WAIT))
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still between epochs."""
+
+    def __init__(self, clock: Callable[[], float], selector: _Selector) -> None:
+        self._clock = clock
+        # Seconds that it stood still.
+        self._lost = 0.0
+        self._stopped_at: float | None = None
+        # Asked several times in each turn, so it is the clock itself as long as no time was lost.
+        self.time: Callable[[], float] = clock
+        super().__init__(selector)
+
+    def freeze(self) -> None:
+        if self._stopped_at is None:
+            self._stopped_at = self._clock()
+            now = self._stopped_at - self._lost
+            self.time = lambda: now
+
+    def thaw(self) -> None:
+        """Let time pass again. Callbacks of sockets then run first: a connection may have been closed meanwhile."""
+        if self._stopped_at is None:
+            return
+        self._lost += self._clock() - self._stopped_at
+        self._stopped_at = None
+        clock, lost = self._clock, self._lost
+        self.time = lambda: clock() - lost
+        loop: Any = self
+        ready = list(loop._ready)
+        loop._ready.clear()
+        loop._process_events(loop._selector.select(0))
+        loop._ready.extend(ready)
+
+    def use_real_time(self) -> None:
+        """Follow the system's clock: functions are being closed, and nothing sets another clock."""
+        self._stopped_at = None
+        self.time = monotonic
+
+    def next_due(self) -> float | None:
+        """Return the time of the earliest timer, or None."""
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        return scheduled[0].when() if scheduled else None
+
+    def has_ready(self) -> bool:
+        """Return whether the next turn has something to do."""
+        return bool(self._ready)  # type: ignore[attr-defined]
+
+    def add_signal_handler(self, *_: Any) -> NoReturn:  # type: ignore[override]
+        raise ProgramError("a function cannot handle signals: they end the process of the task")
+
+
+class OwnedLoop:
+    """The event loop of one task. Only the mailbox thread uses it, except for :meth:`wake`.
+
+    Args:
+        name: the operator's name, for its threads.
+        rows: the keyed state that the thread which runs the loop may use.
+        clock: the loop's time, if it is manual; otherwise the system's clock is.
+        resting: returns a context for waiting, for example one that releases a lock.
+
+    Attributes:
+        loop: the event loop.
+        raised_by_child: the SystemExit or KeyboardInterrupt of an element's asyncio task, which asyncio also raises
+            out of the loop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rows: OneThread,
+        clock: ProcessingTimeService,
+        resting: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        seconds = partial(_seconds, clock) if clock.is_manual else monotonic
+        self.loop: _Loop = _Loop(seconds, _Selector(resting))
+        self._threads = DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread")
+        self.loop.set_default_executor(self._threads)
+        self._rows = rows
+        self.raised_by_child: BaseException | None = None
+        self._is_running = False
+        self._thread: int | None = None
+
+    def turn(self) -> None:
+        """Run ready steps, without waiting."""
+        if not self._is_running:
+            self.loop.thaw()
+            self.loop.stop()
+            self._run()
+
+    def wait(self) -> None:
+        """Run until :meth:`wake`."""
+        if not self._is_running:
+            self.loop.thaw()
+            self._run()
+
+    def _run(self) -> None:
+        self._enter()
+        try:
+            with _no_outer_loop():
+                self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            if error is not self.raised_by_child:
+                raise
+        finally:
+            self._is_running = False
+
+    def _enter(self) -> None:
+        self._is_running = True
+        self._thread = self._rows.thread = threading.get_ident()
+
+    def wake(self) -> None:
+        """Make the running or the next :meth:`wait` return. Any thread."""
+        if self._is_running and threading.get_ident() == self._thread:
+            self.loop.stop()
+            return
+        try:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        except RuntimeError:
+            pass  # it is closed
+
+    def waits_for_time(self) -> bool:
+        """Return whether nothing but time can help: the loop has a timer, and no socket or thread is at work."""
+        loop: Any = self.loop
+        is_idle = not loop.has_ready() and len(loop._selector.get_map()) == 1 and not self._threads.is_busy
+        return is_idle and loop.next_due() is not None
+
+    def complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end; return its result."""
+        self.loop.thaw()
+        self._enter()
+        try:
+            with _no_outer_loop():
+                return self.loop.run_until_complete(coroutine)
+        finally:
+            self._is_running = False
+
+    def close(self) -> None:
+        """Cancel the remaining asyncio tasks, and close the loop."""
+        loop = self.loop
+        if loop.is_closed():
+            return
+        loop.use_real_time()
+        tasks = asyncio.all_tasks(loop)
+        try:
+            self.complete(cancelled(tasks))
+            hold_for_good(tasks)
+            self.complete(asyncio.wait_for(loop.shutdown_asyncgens(), GRACE))
+        finally:
+            loop.close()
+
+
+@contextmanager
+def _no_outer_loop() -> Iterator[None]:
+    """Hide the event loop that runs in this thread, such as a notebook's: asyncio allows one at a time."""
+    outer = asyncio._get_running_loop()
+    if outer is None:
+        yield
+        return
+    swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)  # from Python 3.12
+    task = None if swap is None else swap(outer, None)
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(outer)
+        if swap is not None:
+            swap(outer, task)
+
+
+class NextTurn:
+    """Awaiting it returns in the loop's next turn."""
+
+    def __await__(self) -> Any:
+        yield
+
+
+def _seconds(clock: ProcessingTimeService) -> float:
+    return clock.relative_time_millis() / 1000

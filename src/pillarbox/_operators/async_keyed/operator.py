@@ -1,0 +1,447 @@
+"""process on a keyed stream with ``async def``: keyed state, timers and any awaitable (R1 to R24, R40 to R42).
+
+The mailbox thread runs the functions in an event loop of the task: without waiting after each run of records, and
+wherever it would wait for mail. Plain functions have another operator.
+"""
+
+from __future__ import annotations
+
+import inspect
+from asyncio import wait_for
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+from math import ceil
+from operator import length_hint
+from threading import get_ident
+from typing import Any
+
+from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._errors import ProgramError
+from pillarbox._operators.async_io.api.request import Event, RequestState
+from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
+from pillarbox._operators.async_keyed.carried import CarriedElements, entry_of, restored_from
+from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
+from pillarbox._operators.async_keyed.options import WAITING, AsyncKeyedOptions
+from pillarbox._operators.async_keyed.runner import ElementRunner
+from pillarbox._operators.dead_letters.dead_letter import DeadLetters
+from pillarbox._operators.frame.collector import RUN_LIMIT
+from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keyed_run import KeyedRun
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
+from pillarbox._operators.frame.user_code import with_context
+from pillarbox._operators.functions.basic import Function, OutputTag, TimeDomain
+from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_undo
+from pillarbox._operators.functions.contexts import RuntimeContext
+from pillarbox._state.heap.undo import Undo
+from pillarbox._time.clock import ScheduledTimer
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox.mailbox import RejectedExecutionError
+
+# The longest close() of a function (seconds).
+_CLOSING = 30.0
+# The longest wait of an epoch without records for carried elements (seconds).
+_LINGERS = 0.1
+# Turns of the loop at the end of an epoch.
+_TURNS = 50
+
+
+class AsyncKeyedOperator(KeyedOperator):
+    """Applies ``process_element`` and ``on_timer``, which may be ``async def``.
+
+    Raises:
+        ProgramError: the function has operator state, which cannot be undone.
+    """
+
+    def __init__(self, context: OperatorContext, function: Any, keying: Keying, options: AsyncKeyedOptions) -> None:
+        assert context.keyed is not None
+        if options.undoes and isinstance(function, CheckpointedFunction):
+            raise ProgramError(no_undo(context.name))
+        self._undo: Undo | None = context.keyed.backend.allow_undo() if options.undoes else None
+        self._rows = context.keyed.backend.refuse_threads()
+        super().__init__(context, function, "process_element", keying)
+        self.options = options
+        timers = self.time_services.get_internal_timer_service("user-timers", self)
+        timers.processing_timers = _ProcessingTimers(timers.processing_timers, self)
+        self._timers = timers
+        self._queue: OrderedQueue[Element] | UnorderedQueue[Element]
+        self._queue = OrderedQueue() if options.ordered else UnorderedQueue()
+        self._carried = None if self._undo is None else CarriedElements(self.backend, self._undo)
+        tag = options.on_error
+        self._letters = DeadLetters(context, tag, context.side_outputs) if isinstance(tag, OutputTag) else None
+        self._most = options.capacity + WAITING
+        self._is_announced = False
+        # Whether the epoch has brought records.
+        self._had_input = False
+        self._opened: ElementRunner | None = None
+        # A manual clock's timer for the loop, and the time of the loop's own timer.
+        self._alarm: tuple[ScheduledTimer, float] | None = None
+        # In batch mode, the key whose records continue in the next run.
+        self._last_key: Any = None
+
+    # -- life --
+
+    @property
+    def runner(self) -> ElementRunner:
+        """Runs the elements of the open operator."""
+        assert self._opened is not None, f"operator {self.name!r} is not open"
+        return self._opened
+
+    def open(self) -> None:
+        """Create the event loop, and open the user's function in it."""
+        calls = self._calls()
+        runner = self._opened = ElementRunner(
+            self.context,
+            self.options,
+            self.backend,
+            self._rows,
+            undo=self._undo,
+            timers=self._timers,
+            calls=calls,
+            on_timer=self.function.on_timer if self._has_timers else _no_timer,
+            letters=self._letters,
+            queue=self._queue,
+            announce=self._announce,
+        )
+        self.context.mailbox_executor.wait_in(runner.loop)
+        if isinstance(self.function, Function):
+            context = RuntimeContext(self.context, self.keyed, self.own_states)
+            with_context(self.context, "open()", self._complete, self.function.open, context)
+
+    def use_state_here(self) -> None:
+        """Let this thread, the mailbox thread, use the state outside of the event loop."""
+        self._rows.thread = get_ident()
+
+    def _calls(self) -> list[Callable[..., Any]]:
+        return [self.call]
+
+    @property
+    def _has_timers(self) -> bool:
+        return isinstance(self.function, Function)
+
+    def _complete(self, method: Callable[..., Any], *args: Any, seconds: float | None = None) -> None:
+        """Call a method of the function, and run its coroutine to the end."""
+        outcome = method(*args)
+        if inspect.iscoroutine(outcome):
+            self.runner.loop.complete(outcome if seconds is None else wait_for(outcome, seconds))
+
+    def close(self) -> None:
+        """Cancel the elements, close the user's function, and close the event loop (R40)."""
+        if self._opened is None:
+            return
+        runner = self.runner
+        try:
+            self.context.mailbox_executor.wait_in(None)
+            runner.loop.loop.use_real_time()
+            runner.loop.complete(runner.cancel())
+            self.backend.leave_key()
+            if isinstance(self.function, Function):
+                with_context(self.context, "close()", self._close_function)
+        finally:
+            self._opened = None
+            runner.close()
+
+    def _close_function(self) -> None:
+        self._complete(self.function.close, seconds=_CLOSING)
+
+    # -- input --
+
+    def process_records(self, records: Records) -> None:
+        """Process a run, each record under its key."""
+        self.process_run(records, self.keying, 0)
+
+    def process_run(self, records: Records, keying: Keying, call: int) -> None:
+        """Process a run of an input.
+
+        Args:
+            call: the number of the input.
+        """
+        self._process(records.values, keying.keys_of(records), records.timestamps, call)
+
+    def _process(self, values: Sequence[Any], keys: Iterable[Any], timestamps: Any, call: int) -> None:
+        self._had_input = True
+        runner, watermark = self.runner, self._timers.current_watermark
+        pending, left = iter(values), -1
+        stamps = repeat(None) if timestamps is None else timestamps
+        run = zip(pending, keys, stamps)
+        # Workers take records as long as any makes progress without waiting.
+        runner.run = call, watermark, run
+        while runner.run is not None and length_hint(pending) != left:
+            left = length_hint(pending)
+            self._turn()
+        runner.run = None
+        for value, key, stamp in run:
+            self._await_room()
+            runner.admit(Element(runner, call, key, value, stamp, watermark))
+        self._turn()
+
+    def _await_room(self) -> None:
+        """Run mails until an element leaves, if there is no room for another one (R3)."""
+        if len(self._queue) >= self._most:
+            self._turn()
+        while len(self._queue) >= self._most:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._set_alarm()
+        self.context.mailbox_executor.yield_()
+
+    def _turn(self) -> None:
+        """Run ready steps, and emit ended elements."""
+        self.runner.turn()
+        self.emit()
+        self._set_alarm()
+
+    def run_ready(self) -> None:
+        """Run ready steps and the steps that follow, in a bounded number of turns. Mails emit ended elements."""
+        loop = self.runner.loop
+        for _ in range(_TURNS):
+            self.runner.start_workers()
+            loop.turn()
+            if not loop.loop.has_ready():
+                break
+        self._set_alarm()
+
+    def drain(self) -> None:
+        """Run mails until all elements have ended and left."""
+        self._turn()
+        while not self._queue.is_empty():
+            self._wait()
+
+    # -- time --
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Visit the keys with due timers, and emit the watermark after their elements (R8, R9)."""
+        self._timers.current_watermark = timestamp
+        keys = self._timers.event_timers.claim(timestamp)  # type: ignore[attr-defined]
+        self._visit(keys, timestamp, TimeDomain.EVENT_TIME)
+        self._put_event(Watermark(timestamp))
+
+    def process_status(self, idle: bool) -> None:
+        """Forward a change between idle and active, in order with the results."""
+        self._put_event(WatermarkStatus(idle))
+
+    def _put_event(self, event: Event) -> None:
+        self._turn()
+        if self._queue.is_empty():
+            self._emit_event(event)
+        else:
+            self._queue.put_event(event)
+            self.emit()
+
+    def visit_processing_time(self, keys: Mapping[Any, int]) -> None:
+        """Visit keys with processing-time timers that are due, even if the clock was set back."""
+        self._visit(keys, self._timers.current_processing_time(), TimeDomain.PROCESSING_TIME)
+
+    def _visit(self, keys: Mapping[Any, int], limit: int, domain: TimeDomain) -> None:
+        """Visit keys with due timers, and keys with elements, which may set timers that are due (R8).
+
+        Args:
+            keys: the latest due timer of each key.
+        """
+        self.backend.leave_key()
+        if self._has_timers:
+            for key in dict.fromkeys((*keys, *self.runner.busy_keys())):
+                due = max(limit, keys.get(key, limit))
+                self.runner.admit(Visit(self.runner, key, self._timers.current_watermark, due, domain))
+
+    def flush(self) -> None:
+        """Run visits of processing-time timers that were due together."""
+        self._turn()
+
+    def _set_alarm(self) -> None:
+        """With a manual clock, have the loop run when its next timer is due (R42)."""
+        clock, loop = self.context.processing_time_service, self.runner.loop.loop
+        if not clock.is_manual:
+            return
+        due = loop.next_due()
+        if self._alarm is not None:
+            timer, time = self._alarm
+            if time == due and not timer.done():
+                return
+            timer.cancel()
+            self._alarm = None
+        if due is not None:
+            at = clock.current_processing_time() + max(0, ceil((due - loop.time()) * 1000))
+            self._alarm = clock.register_timer(at, lambda timestamp: self._turn()), due
+
+    # -- batch mode (R41) --
+
+    def process_key_by_key(self, run: KeyedRun) -> None:
+        """Process a run in batch mode: keys run concurrently; each ends with its last record."""
+        records = Records(run.records.values, run.records.timestamps)
+        for key, start, end, ended in run.stretches():
+            if start < end:
+                self._last_key = key
+                part = records.slice(start, end)
+                for value, stamp in zip(part.values, part.timestamps or repeat(None)):
+                    self._await_room()
+                    self.runner.admit(Element(self.runner, run.way_in, key, value, stamp, MIN_TIMESTAMP))
+            if ended:
+                self.runner.admit(self._last_visit(self._last_key))
+        self._turn()
+
+    def _last_visit(self, key: Any) -> Visit:
+        return Visit(self.runner, key, MAX_WATERMARK, MAX_WATERMARK, TimeDomain.EVENT_TIME, ends_key=True)
+
+    # -- output --
+
+    def _announce(self) -> None:
+        """Have ended elements emitted by a mail."""
+        if not self._is_announced:
+            self._is_announced = True
+            try:
+                self.context.mailbox_executor.execute(self.emit, "ended elements of %s", self.name)
+            except RejectedExecutionError:
+                pass  # the task is ending
+
+    def emit(self) -> None:
+        """Emit the elements that may leave, as runs (R11).
+
+        Raises:
+            OperatorError: the function raised.
+        """
+        self._is_announced = False
+        if self.runner.failure is not None:
+            raise self.runner.failure
+        values: list[Any] = []
+        stamps: list[int | None] = []
+        output, sides, letters = self.context.output, self.side_outputs, self._letters
+
+        def flush() -> None:
+            nonlocal values, stamps
+            if values:
+                run, times = values, stamps
+                values, stamps = [], []
+                output.process_records(Records(run, None if times.count(None) == len(times) else times))
+
+        for element in self._queue.take_ready():
+            if not isinstance(element, Element):
+                flush()
+                self._emit_event(element)
+                continue
+            for tag, value, stamp in element.outputs or ():
+                if tag is None:
+                    values.append(value)
+                    stamps.append(stamp)
+                elif tag != LETTER:
+                    sides[tag].process_records(Records([value], None if stamp is None else [stamp]))
+                elif letters is not None:
+                    letters.emit(*value)
+            if len(values) >= RUN_LIMIT:
+                flush()
+        flush()
+
+    def _emit_event(self, event: Event) -> None:
+        if isinstance(event, Watermark):
+            StreamOperator.process_watermark(self, event.timestamp)
+        else:
+            StreamOperator.process_status(self, event.idle)
+
+    # -- ends of the input and of epochs --
+
+    def end_input(self) -> None:
+        """Wait for all elements: bounded input has ended."""
+        self.drain()
+
+    def finish(self) -> None:
+        """Wait for the timers of the last watermark."""
+        self.drain()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Wait for the epoch's elements, or carry them over (R19, R20).
+
+        If each epoch may create the task again in another process, elements might never end: the epoch then waits.
+        """
+        if self.options.carries and self.context.shared.stay:
+            self.run_ready()  # answers may have arrived since the last epoch
+            self.emit()
+            if not self._had_input:
+                self._linger()
+        else:
+            self.drain()
+            while self._timers.processing_timers.has_overdue():  # set by the elements that ended last
+                self._timers.fire_overdue_processing_time_timers()
+                self.drain()
+        self._had_input = False
+        figures = self.runner.figures
+        self.context.counters.update(in_flight=len(self._queue), **figures)
+        figures.update(dict.fromkeys(figures, 0))
+
+    def _linger(self) -> None:
+        """In an epoch without records, wait a little for an element to end: starting another epoch takes longer."""
+        count = len(self._queue)
+        if not count or self.context.processing_time_service.is_manual:
+            return
+        loop = self.runner.loop.loop
+        end = loop.time() + _LINGERS
+        timer = loop.call_at(end, self._announce)
+        while len(self._queue) == count and loop.time() < end:
+            self._wait()
+        timer.cancel()
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        """Return the elements that have not left, or None; time stands still until the next epoch (R23)."""
+        self.runner.loop.loop.freeze()
+        if self._queue.is_empty():
+            return None
+        assert self._carried is not None and self._undo is not None
+        entries = []
+        self._undo.is_kept = False
+        for element in self._queue.elements():
+            if isinstance(element, Element):
+                self._carried.rewind(element)
+            entry = entry_of(element)
+            if entry is not None:
+                entries.append(entry)
+        return entries
+
+    def resume_after_snapshot(self) -> None:
+        """Repeat the changes of the carried elements."""
+        if self._carried is not None:
+            self._carried.repeat()
+
+    def restore_state(self, state: Any) -> None:
+        """Begin the elements of a snapshot again."""
+        for entry in state or ():
+            element = restored_from(entry, self.runner)
+            if not isinstance(element, Element):
+                self._queue.put_event(element)
+            elif element.state is RequestState.SETTLED:
+                self._queue.put_settled(element)
+            else:
+                self.runner.admit(element)
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether the event loop waits for its next timer alone, and for no socket or thread."""
+        return self.runner.loop.waits_for_time()
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether elements have not left (R24)."""
+        return self._opened is not None and not self._queue.is_empty()
+
+
+class _ProcessingTimers:
+    """A timer service's processing-time timers, which visit their keys when they are due."""
+
+    def __init__(self, timers: Any, operator: AsyncKeyedOperator) -> None:
+        self._timers = timers
+        self._operator = operator
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._timers, name)
+
+    def fire(self, limit: int, trigger: object) -> None:
+        self._operator.visit_processing_time(self._timers.claim(limit))
+
+    def fire_overdue(self, trigger: object) -> None:
+        self._operator.visit_processing_time(self._timers.claim_overdue())
+
+
+def _no_timer(timestamp: int, context: Any) -> None:
+    """Plain functions set no timers."""

@@ -1,0 +1,85 @@
+"""The options of keyed functions with ``async def``."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pillarbox._errors import ProgramError, is_count, shorten
+from pillarbox._operators.async_io.api.options import OnBarrier
+from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
+from pillarbox._operators.functions.basic import Function, OutputTag
+from pillarbox._time.duration import DurationLike, positive_millis
+
+# Elements of a subtask that may wait for their key or for a place, in memory.
+WAITING = 1_000
+
+
+@dataclass(frozen=True)
+class AsyncKeyedOptions:
+    """Options of a keyed function with ``async def``, for the whole life of its operator.
+
+    Attributes:
+        method: the stream's method, for errors.
+        capacity: the maximum number of concurrent elements in a partition.
+        timeout: the longest duration of an element, or None.
+        ordered: whether results leave in the order of the elements.
+        on_error: the handling of errors.
+        on_barrier: whether an epoch waits for its elements.
+
+    Raises:
+        ProgramError: an invalid option.
+    """
+
+    method: str
+    capacity: int = 100
+    timeout: DurationLike | None = None
+    ordered: bool = False
+    on_error: OnError = "fail"
+    on_barrier: OnBarrier = "drain"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ordered, bool):
+            self._refuse("ordered", "True or False")
+        if not is_count(self.capacity):
+            self._refuse("capacity", "a whole number of at least 1")
+        if self.on_barrier not in ("drain", "carry"):
+            self._refuse("on_barrier", '"drain" or "carry"')
+        check_on_error(self.on_error, self.method)
+        _ = self.timeout_seconds  # for its error
+
+    def _refuse(self, name: str, expected: str) -> None:
+        raise ProgramError(f"{self.method}: {name} is {expected}, not {shorten(getattr(self, name))}")
+
+    @property
+    def carries(self) -> bool:
+        """Whether elements are carried over to the next epoch."""
+        return self.on_barrier == "carry"
+
+    @property
+    def undoes(self) -> bool:
+        """Whether changes of elements may have to be undone."""
+        return self.carries or isinstance(self.on_error, OutputTag)
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """The timeout in seconds, or None."""
+        return None if self.timeout is None else positive_millis(self.timeout, f"{self.method}: timeout") / 1000
+
+
+def is_async(function: Any, *methods: str) -> bool:
+    """Return whether one of a function's methods, or a plain function itself, is an ``async def``."""
+    if isinstance(function, Function):
+        return any(_is_async(getattr(function, method, None)) for method in (*methods, "open", "close"))
+    return _is_async(function)
+
+
+def _is_async(call: Any) -> bool:
+    while isinstance(call, partial):
+        call = call.func
+    return any(
+        inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part)
+        for part in (call, getattr(type(call), "__call__", None))  # noqa: B004
+    )

@@ -1,0 +1,505 @@
+"""Runs elements in the event loop: one at a time of a key, many keys concurrently (R1, R2).
+
+Everything runs in the mailbox thread. A step never emits and never runs a mail: ended elements wait in the operator's
+queue, and one mail emits them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from decimal import getcontext
+from functools import partial
+from time import perf_counter
+from types import AsyncGeneratorType, CoroutineType
+from typing import Any
+
+from pillarbox._errors import (
+    PillarboxError,
+    ProgramError,
+    failed,
+    raise_from_user_code,
+    shorten,
+)
+from pillarbox._operators.async_io.api.request import RequestState
+from pillarbox._operators.async_io.loop.event_loop import cancelled
+from pillarbox._operators.async_io.loop.workers import Places, differs, most_stuck
+from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
+from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
+from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop
+from pillarbox._operators.async_keyed.options import WAITING, AsyncKeyedOptions
+from pillarbox._operators.async_keyed.reports import report_slow_step
+from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps
+from pillarbox._operators.async_keyed.timeouts import Timeouts
+from pillarbox._operators.dead_letters.dead_letter import DeadLetters
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._state.heap.backend import KeyedStateBackend, OneThread
+from pillarbox._state.heap.undo import ElementNotes, Undo
+from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.timestamps import MAX_WATERMARK
+
+_FREE = object()
+_SETTLED = RequestState.SETTLED
+# Ended elements wait up to this long (seconds) for others, while more than _PLENTY are ready: a mail is expensive.
+_PATIENCE = 0.002
+_PLENTY = 16
+# Seconds that a worker may take before the loop looks at sockets and timers again.
+_TURN = 0.01
+# Limit of timers that one visit fires: after the end of the data, timers that set timers would never end.
+_LAST = 1_000_000
+
+
+class ElementRunner:
+    """Runs the elements of one operator.
+
+    Args:
+        rows: the keyed state as the function sees it.
+        undo: notes the elements' changes, or None.
+        timers: the function's timers.
+        calls: the function for the records of each input.
+        on_timer: the function for timers.
+        letters: writes dead letters, or None.
+        queue: elements that have not left.
+        announce: called when ended elements should be emitted.
+
+    Attributes:
+        context: the operator's.
+        loop: the event loop.
+        ready: elements that wait for a place only.
+        run: records that workers may still take, or None.
+        current: the element whose step runs, or None.
+        get_broadcast_state: returns a broadcast state for reading.
+        failure: the error that fails the task, or None.
+        is_turning: whether the caller of a turn emits the elements that end in it.
+        closing: whether the operator is being closed.
+        cut_off: workers whose elements ignored a cancellation, and still run without key and place.
+        figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        options: AsyncKeyedOptions,
+        backend: KeyedStateBackend,
+        rows: OneThread,
+        *,
+        undo: Undo | None,
+        timers: InternalTimerService,
+        calls: list[Callable[..., Any]],
+        on_timer: Callable[..., Any],
+        letters: DeadLetters | None,
+        queue: OrderedQueue[Element] | UnorderedQueue[Element],
+        announce: Callable[[], None],
+    ) -> None:
+        self.name = context.name
+        self.clock = context.processing_time_service
+        self.copier = context.copier
+        self.side_outputs = context.side_outputs
+        self.rows = rows
+        self.timers = timers
+        self.context = context
+        self._options = options
+        self._backend = backend
+        self.get_broadcast_state: Callable[[Any], Any] = self._no_broadcast_state
+        self._undo = undo
+        self._calls = calls
+        self._on_timer = on_timer
+        self._letters = letters
+        self._queue = queue
+        self._most = options.capacity + WAITING
+        self._announce = announce
+        is_manual = self.clock.is_manual
+        self.loop: OwnedLoop = OwnedLoop(self.name, rows, self.clock, context.shared.resting)
+        self.loop.loop.set_task_factory(self._new_task)
+        # In a manual clock's time, no step takes any.
+        self.stopwatch: Callable[[], float] = self.loop.loop.time if is_manual else perf_counter
+        self._patience = 0.0 if is_manual else _PATIENCE
+        self._places = context.shared.lease(("async keyed", context.uid), lambda: Places(options.capacity))
+        self._plenty = max(_PLENTY, options.capacity // 2)
+        self.ready: deque[Element] = deque()
+        self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
+        # By key: None while an element of it runs or waits for a place, or a deque of the elements that wait for it.
+        self._lines: dict[Any, deque[Element] | None] = {}
+        self._workers: set[WorkerSteps] = set()
+        # Workers before their first step; the number of workers to start next: it doubles while elements wait.
+        self._starting = 0
+        self._burst = 1
+        self.cut_off: set[WorkerSteps] = set()
+        self._later: asyncio.TimerHandle | None = None
+        seconds_each = options.timeout_seconds
+        self._timeouts = None if seconds_each is None else Timeouts(self, seconds_each, most_stuck(options.capacity))
+        self.closing = False
+        self.current: Element | None = None
+        self.failure: BaseException | None = None
+        self.is_turning = False
+        self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0}
+        # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
+        self._base = copy_context()
+        self._base.run(getcontext)
+
+    # -- keys --
+
+    def admit(self, element: Element) -> None:
+        """Take an element: it runs after earlier elements of its key."""
+        element.is_queued = True
+        self._queue.put(element)
+        lines, key = self._lines, element.key
+        line: Any = lines.get(key, _FREE)
+        if line is _FREE:
+            lines[key] = None
+            self.ready.append(element)
+        elif line is None:
+            lines[key] = deque([element])
+        else:
+            line.append(element)
+            if len(line) > self.figures["longest_key"]:
+                self.figures["longest_key"] = len(line)
+
+    def _take_from_run(self) -> Element | None:
+        """Return the next record of the run whose key is free, or None without records or room."""
+        run, lines = self.run, self._lines
+        if run is None or len(self._queue) >= self._most:
+            return None
+        call, watermark, records = run
+        for value, key, timestamp in records:
+            element = Element(self, call, key, value, timestamp, watermark)
+            if key not in lines:
+                return element
+            self.admit(element)
+            if len(self._queue) >= self._most:
+                return None
+        self.run = None
+        return None
+
+    def first_wait(self, element: Element, steps: WorkerSteps) -> None:
+        """Queue an element that waits for the first time, and watch its timeout."""
+        element.has_waited = True
+        element.steps = steps
+        if not element.is_queued:
+            element.is_queued = True
+            self._queue.put(element)
+            self._lines[element.key] = None
+        if self._timeouts is not None:
+            self._timeouts.watch(element)
+
+    def busy_keys(self) -> list[Any]:
+        """Return the keys with elements that have not ended."""
+        return list(self._lines)
+
+    def end(self, element: Element) -> None:
+        """End a queued element: the next of its key becomes ready."""
+        element.is_over = True
+        element.state = _SETTLED
+        element.steps = element.notes = None
+        self._queue.complete(element)
+        lines, key = self._lines, element.key
+        line = lines[key]
+        if line is None:
+            del lines[key]
+        else:
+            self.ready.append(line.popleft())
+            if not line:
+                lines[key] = None
+        if not self.is_turning:
+            self._announce_soon()
+
+    def _announce_soon(self) -> None:
+        if len(self.ready) <= self._plenty or not self._patience:
+            self._announce()
+        elif self._later is None:
+            self._later = self.loop.loop.call_later(self._patience, self._announce_later)
+
+    def _announce_later(self) -> None:
+        self._later = None
+        self._announce()
+
+    def turn(self) -> None:
+        """Run ready steps. The caller emits the elements that end."""
+        self.start_workers()
+        self.is_turning = True
+        try:
+            self.loop.turn()
+        finally:
+            self.is_turning = False
+
+    # -- steps --
+
+    def enter(self, element: Element) -> None:
+        """Make the key of an element the current one."""
+        backend, key = self._backend, element.key
+        backend.row = backend.rows[key]
+        backend.key = key
+        self.current = element
+        if self._undo is not None:
+            assert element.notes is not None
+            self._undo.enter(element.notes)
+
+    def leave(self) -> None:
+        """Make no key the current one."""
+        backend = self._backend
+        backend.row = backend.nowhere
+        backend.key = None
+        self.current = None
+        if self._undo is not None:
+            self._undo.leave()
+
+    def _new_task(self, loop: Any, run: Any, **options: Any) -> asyncio.Task[Any]:
+        if self.current is not None:
+            run = ChildSteps(self, self.current, run)
+        return asyncio.Task(run, loop=loop, **options)
+
+    # -- workers --
+
+    def start_workers(self) -> None:
+        """Start more workers if elements are ready: twice as many as the last time."""
+        count = self._burst
+        if self.run is None:
+            count = min(count, len(self.ready) - self._starting)
+        if count <= 0 or self.closing:
+            return
+        loop, places = self.loop.loop, self._places.resource
+        for _ in range(count):
+            if not places.take(self):
+                break
+            self._starting += 1
+            steps = WorkerSteps(self)
+            self._workers.add(steps)
+            steps.task = self._base.copy().run(partial(asyncio.Task, steps, loop=loop))
+        self._burst = min(2 * self._burst, self._options.capacity)
+        self.figures["in_flight_max"] = max(self.figures["in_flight_max"], len(self._workers))
+
+    @property
+    def places_taken(self) -> int:
+        """Number of its workers' places."""
+        return len(self._workers)
+
+    async def work(self, steps: WorkerSteps) -> None:
+        """Run one element after another, as long as any is ready."""
+        self._starting -= 1
+        ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
+        calls, line, undo = self._calls, self._places.resource.line, self._undo
+        backend, copied = self._backend, self.copier.copied
+        rows, put_settled = backend.rows, self._queue.put_settled
+        try:
+            while self.failure is None and not self.closing:
+                element = ready.popleft() if ready else self._take_from_run()
+                if element is None:
+                    return
+                steps.element = element
+                if undo is not None:
+                    element.notes = ElementNotes()
+                    element.original = copied(element.value)
+                    undo.enter(element.notes)
+                # (enter(), inlined)
+                key = element.key
+                backend.row = rows[key]
+                backend.key = key
+                self.current = element
+                try:
+                    if type(element) is Visit:
+                        await self._visit(element, steps)
+                    else:
+                        outcome = calls[element.call](element.value, element)
+                        if outcome is not None:
+                            kind = type(outcome)
+                            if kind is CoroutineType:
+                                steps.coroutine = outcome
+                                results = await outcome
+                                if results is not None:
+                                    element.collect(results)
+                            elif kind is AsyncGeneratorType:
+                                # (_generate(), inlined)
+                                steps.coroutine = outcome
+                                try:
+                                    async for result in outcome:
+                                        element.add(result)
+                                except BaseException:
+                                    await outcome.aclose()
+                                    raise
+                            else:
+                                element.collect(outcome)
+                        if element.notes is not None or element.outputs is not None:
+                            if not element.is_over:
+                                self._keep(element)
+                        else:
+                            element.outputs = element.results
+                except BaseException as error:
+                    if self.closing:
+                        return
+                    self.raised(element, error)
+                if steps.is_cut_off:
+                    return
+                if element.is_cancelled and sys.version_info >= (3, 11):
+                    while steps.task.cancelling():
+                        steps.task.uncancel()
+                # (leave(), inlined)
+                backend.row = backend.nowhere
+                backend.key = self.current = None
+                if undo is not None:
+                    undo.leave()
+                now = stopwatch()
+                if now - steps.began > SLOW_STEP:
+                    report_slow_step(steps, now, self.context)
+                steps.began = now
+                steps.element = None
+                if element.is_queued:
+                    self.end(element)
+                else:  # (the same, for an element that never waited)
+                    element.is_over = True
+                    element.state = _SETTLED
+                    element.notes = None
+                    put_settled(element)
+                    if not self.is_turning:
+                        self._announce_soon()
+                if (line and self._places.resource.are_wanted(self)) or differs(clean):
+                    return  # the next element begins with a clean context
+                if now - steps.turn_began > _TURN:
+                    await NextTurn()
+        finally:
+            self.give_up_place(steps)
+            self.cut_off.discard(steps)
+            if not steps.has_waited:
+                self._burst = 1
+            if not self.closing:
+                self.start_workers()
+
+    def give_up_place(self, steps: WorkerSteps) -> None:
+        if steps in self._workers:
+            self._workers.discard(steps)
+            self._places.resource.give()
+
+    async def _generate(self, element: Element, results: AsyncGeneratorType[Any, None], steps: WorkerSteps) -> None:
+        steps.coroutine = results
+        try:
+            async for result in results:
+                element.add(result)
+        except BaseException:
+            await results.aclose()
+            raise
+
+    async def _visit(self, visit: Visit, steps: WorkerSteps) -> None:
+        """Call ``on_timer`` for each due timer of the key, the earliest first."""
+        if visit.ends_key:
+            await self._fire(visit, steps)
+            visit.domain = TimeDomain.PROCESSING_TIME
+            await self._fire(visit, steps)
+            self._backend.drop_key(visit.key)
+        else:
+            await self._fire(visit, steps)
+
+    async def _fire(self, visit: Visit, steps: WorkerSteps) -> None:
+        is_event_time = visit.domain is TimeDomain.EVENT_TIME
+        timers: Any = self.timers.event_timers if is_event_time else self.timers.processing_timers
+        fired = 0
+        while not visit.is_over and self.failure is None:
+            row = self._backend.rows[visit.key]
+            timestamp = timers.take_due(row, visit.limit)
+            if timestamp is None:
+                return
+            fired += 1
+            if fired > _LAST and visit.limit == MAX_WATERMARK:
+                raise ProgramError(
+                    f"operator {self.name!r}, key {shorten(visit.key)}: the data has ended, and timers have set more"
+                    f" than {_LAST} timers: set no timer where current_watermark() is 2**63 - 1"
+                )
+            visit.fired = timers, row, timestamp
+            visit.current = timestamp
+            visit.emitted = timestamp if is_event_time else None
+            try:
+                outcome = self._on_timer(timestamp, visit)
+                if outcome is not None:
+                    kind = type(outcome)
+                    if kind is AsyncGeneratorType:
+                        await self._generate(visit, outcome, steps)
+                    else:
+                        if kind is CoroutineType:
+                            steps.coroutine = outcome
+                            outcome = await outcome
+                        if outcome is not None:
+                            visit.collect(outcome)
+                if visit.is_over:
+                    return
+                self._keep(visit)
+            except BaseException as error:
+                if self.closing:
+                    raise
+                self.raised(visit, error)
+            visit.fired = None
+
+    def _keep(self, element: Element) -> None:
+        """Keep the outputs and changes of a call that has succeeded."""
+        element.keep_results()
+        if element.notes is not None:
+            if element.was_carried:
+                # Changes of earlier epochs were rewound for their snapshots.
+                for row in element.notes.rows():
+                    if row[0] >= 0:
+                        self._backend.touch_row(row)
+            if type(element) is Visit:
+                self._renew_notes(element)
+
+    def _renew_notes(self, element: Element) -> None:
+        """Give an element new notes, for the rest of its step as well."""
+        assert self._undo is not None
+        element.notes = ElementNotes()
+        if self.current is element:
+            self._undo.enter(element.notes)
+
+    # -- failures --
+
+    def raised(self, element: Element, error: BaseException) -> None:
+        """Take the error of an element's call: a dead letter, or the end of the task."""
+        if element.is_over:
+            return  # it was cut off
+        if isinstance(error, asyncio.CancelledError) and element.is_cancelled and self._timeouts is not None:
+            error = self._timeouts.error()
+        can_be_letter = isinstance(error, (Exception, asyncio.CancelledError))
+        if self._letters is not None and can_be_letter and not isinstance(error, (PillarboxError, MemoryError)):
+            self._write_letter(element, error)
+        else:
+            self.fail(element, error)
+
+    def _write_letter(self, element: Element, error: BaseException) -> None:
+        assert self._letters is not None and self._undo is not None and element.notes is not None
+        self._undo.undo(element.notes)
+        self._renew_notes(element)
+        timer = element.domain if type(element) is Visit else None
+        letter = self._letters.letter(error, element.original, element.key, element.current, timer)
+        element.results = [(LETTER, (letter, type(error).__name__), None)]
+        element.keep_results()
+
+    def fail(self, element: Element, error: BaseException) -> None:
+        if self.failure is not None:
+            return
+        details: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask, "key": element.key}
+        if type(element) is not Visit:
+            details["record"] = element.value
+        try:
+            raise_from_user_code(error, f"operator {self.name!r} {failed(error)} at {element}", **details)
+        except BaseException as failure:
+            self.failure = failure
+        self._announce()
+
+    def _no_broadcast_state(self, descriptor: Any) -> Any:
+        raise ProgramError(f"operator {self.name!r}: there is no broadcast state, as no stream is broadcast")
+
+    # -- the end --
+
+    async def cancel(self) -> None:
+        """Cancel the elements that run, with their keys at hand, and wait some seconds for their end (R40)."""
+        self.closing = True
+        await cancelled([steps.task for steps in (*self._workers, *self.cut_off)])
+        for steps in list(self._workers):
+            self.give_up_place(steps)
+
+    def close(self) -> None:
+        """Cancel the remaining asyncio tasks, and close the loop."""
+        try:
+            self.loop.close()
+        finally:
+            self._places.resource.leave(self)
+            self._places.release()

@@ -1,0 +1,128 @@
+"""Coroutines whose steps run under the key of their element: "set the key, step, unset the key".
+
+They stand between an asyncio task and the coroutine, so they work with each awaitable of each library. They are no
+``async def``: a task that is cancelled before its first step would leave a coroutine that was never awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._operators.async_keyed.reports import report_slow_step
+
+if TYPE_CHECKING:
+    from pillarbox._operators.async_keyed.element import Element
+    from pillarbox._operators.async_keyed.runner import ElementRunner
+
+# A step that takes longer (seconds) is reported.
+SLOW_STEP = 1.0
+
+
+class WorkerSteps(Coroutine[Any, Any, None]):
+    """The steps of a worker, which runs one element after another.
+
+    Attributes:
+        element: the element that runs, or None between two, and if it was cut off.
+        coroutine: its function's coroutine or generator, or None.
+        task: the worker's asyncio task.
+        has_waited: whether any of its elements has awaited something.
+        is_cut_off: whether its element ignored a cancellation, and lost its place.
+        turn_began: when the step began (seconds).
+        began: when the step, or the element within the step, began (seconds).
+    """
+
+    __slots__ = ("_inner", "_runner", "began", "coroutine", "element", "has_waited", "is_cut_off", "task", "turn_began")
+
+    def __init__(self, runner: ElementRunner) -> None:
+        self._runner = runner
+        self.element: Element | None = None
+        self.coroutine: Any = None
+        self._inner = runner.work(self)
+        self.has_waited = False
+        self.is_cut_off = False
+        self.turn_began = self.began = 0.0
+        self.task: asyncio.Task[None]
+
+    def send(self, value: Any) -> Any:
+        runner, element = self._runner, self.element
+        self.turn_began = self.began = runner.stopwatch()
+        if element is not None:
+            runner.enter(element)
+        try:
+            awaited = self._inner.send(value)
+        finally:
+            runner.leave()
+        self._suspend()
+        return awaited
+
+    def throw(self, *error: Any) -> Any:
+        runner, element = self._runner, self.element
+        self.turn_began = self.began = runner.stopwatch()
+        if element is not None:
+            runner.enter(element)
+        try:
+            awaited = self._inner.throw(*error)
+        finally:
+            runner.leave()
+        self._suspend()
+        return awaited
+
+    def _suspend(self) -> None:
+        runner, element = self._runner, self.element
+        if element is None:
+            return
+        self.has_waited = True
+        if not element.has_waited:
+            runner.first_wait(element, self)
+        if runner.stopwatch() - self.began > SLOW_STEP:
+            report_slow_step(self, runner.stopwatch(), runner.context)
+        if runner.ready or runner.run is not None:
+            runner.start_workers()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        raise TypeError("a worker is an asyncio task")
+
+
+class ChildSteps(Coroutine[Any, Any, Any]):
+    """The steps of an asyncio task that an element has created. After the element they have no key."""
+
+    __slots__ = ("_element", "_inner", "_runner")
+
+    def __init__(self, runner: ElementRunner, element: Element, inner: Any) -> None:
+        self._runner = runner
+        self._element = element
+        self._inner = inner
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._inner.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._inner.throw, *error)
+
+    def _step(self, step: Any, *arguments: Any) -> Any:
+        runner, element = self._runner, self._element
+        try:
+            if element.is_over:
+                return step(*arguments)
+            runner.enter(element)
+            try:
+                return step(*arguments)
+            finally:
+                runner.leave()
+        except (SystemExit, KeyboardInterrupt) as error:
+            runner.loop.raised_by_child = error
+            raise
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        raise TypeError("an asyncio task awaits it")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)  # cr_frame and the like, for code that inspects the task

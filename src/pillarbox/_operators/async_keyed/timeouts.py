@@ -1,0 +1,82 @@
+"""Timeouts of elements (R16). They follow the event loop's time, which stands still between epochs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pillarbox._errors import OperatorError
+
+if TYPE_CHECKING:
+    from pillarbox._operators.async_keyed.element import Element
+    from pillarbox._operators.async_keyed.runner import ElementRunner
+
+# Seconds for a cancelled element to end, before it loses its place.
+_HEED = 1.0
+
+
+class Timeouts:
+    """Cancels overdue elements.
+
+    Args:
+        seconds: the timeout.
+        most_stuck: the maximum number of elements that ignore their cancellation.
+    """
+
+    def __init__(self, runner: ElementRunner, seconds: float, most_stuck: int) -> None:
+        self._runner = runner
+        self._seconds = seconds
+        self._most_stuck = most_stuck
+        self._deadlines: deque[tuple[float, Element]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, element: Element) -> None:
+        """Watch an element that has begun."""
+        loop = self._runner.loop.loop
+        self._deadlines.append((loop.time() + self._seconds, element))
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._expire)
+
+    def error(self) -> TimeoutError:
+        """Return the error of an overdue element, and count it."""
+        self._runner.figures["timed_out"] += 1
+        return TimeoutError(f"no end within {self._seconds:g} s")
+
+    def _expire(self) -> None:
+        self._timer = None
+        loop, deadlines = self._runner.loop.loop, self._deadlines
+        while deadlines:
+            deadline, element = deadlines[0]
+            if not element.is_over and deadline > loop.time():
+                self._timer = loop.call_at(deadline, self._expire)
+                return
+            deadlines.popleft()
+            if not element.is_over:
+                assert element.steps is not None
+                element.is_cancelled = True
+                element.steps.task.cancel()
+                loop.call_later(_HEED, self._cut_off, element)
+
+    def _cut_off(self, element: Element) -> None:
+        """Let an element that ignores its cancellation continue without key and place."""
+        runner, steps = self._runner, element.steps
+        if element.is_over or steps is None or runner.closing:
+            return
+        if len(runner.cut_off) >= self._most_stuck:
+            runner.fail(
+                element,
+                OperatorError(
+                    f"operator {runner.name!r}: {len(runner.cut_off)} elements do not heed their cancellation after"
+                    f" their timeout, the last of them {element}: let the function raise CancelledError"
+                ),
+            )
+            return
+        runner.raised(element, self.error())
+        if runner.failure is None:
+            steps.is_cut_off = True
+            steps.element = None
+            runner.cut_off.add(steps)
+            runner.end(element)
+            runner.give_up_place(steps)
+            runner.start_workers()

@@ -1,0 +1,120 @@
+"""Async keyed functions of two streams, and of a keyed and a broadcast stream (R13)."""
+
+from __future__ import annotations
+
+from asyncio import wait_for
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from types import AsyncGeneratorType, CoroutineType
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._errors import PillarboxError, failed, raise_from_user_code, shorten_record
+from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
+from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
+from pillarbox._operators.connected.broadcast import KeyedReadOnly, KeyedWritable
+from pillarbox._operators.frame.collector import Collector, check_results
+from pillarbox._operators.frame.contexts import Clocks
+from pillarbox._operators.frame.inputs import StreamInput
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._state.descriptors import MapStateDescriptor
+from pillarbox._state.heap.undo import ElementNotes
+
+
+class AsyncKeyedCoProcessOperator(AsyncKeyedOperator):
+    """Applies ``process_element1``, ``process_element2`` and ``on_timer``, which may be ``async def``."""
+
+    def __init__(
+        self, context: OperatorContext, function: Any, keyings: tuple[Keying, Keying], options: AsyncKeyedOptions
+    ) -> None:
+        super().__init__(context, function, keyings[0], options)
+        self._inputs = [
+            StreamInput(partial(self.process_run, keying=keying, call=call), keying)
+            for call, keying in enumerate(keyings)
+        ]
+
+    def _calls(self) -> list[Callable[..., Any]]:
+        return [self.function.process_element1, self.function.process_element2]
+
+
+class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
+    """Applies ``process_element``, ``process_broadcast_element`` and ``on_timer``, which may be ``async def``.
+
+    A broadcast record waits for all elements before it, and later records wait for it. So an element sees one version
+    of the broadcast state.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        function: Any,
+        keying: Keying,
+        descriptors: Sequence[MapStateDescriptor],
+        options: AsyncKeyedOptions,
+    ) -> None:
+        super().__init__(context, function, keying, options)
+        self._clocks = Clocks(context)
+        self._read_only = KeyedReadOnly(context, self._collector, self._clocks, descriptors)
+        self._writable = KeyedWritable(context, self._collector, self._clocks, descriptors)
+        self._inputs = [StreamInput(self.process_records, keying), StreamInput(self.process_broadcast)]
+
+    def open(self) -> None:
+        """Create the event loop, and open the user's function in it."""
+        super().open()
+        self.runner.get_broadcast_state = self._read_only.get_broadcast_state
+
+    def process_broadcast(self, records: Records) -> None:
+        """Process a run of the broadcast stream, record by record, without a current key."""
+        self.drain()
+        self._clocks.watermark = self._timers.current_watermark
+        for value, timestamp in zip(records.values, records.timestamps or repeat(None)):
+            self._process_broadcast_record(value, timestamp)
+
+    def _process_broadcast_record(self, value: Any, timestamp: int | None) -> None:
+        context, collector = self._writable, Collector(self.context)
+        context.current = timestamp
+        context.collector = collector
+        original, notes = value, ElementNotes()
+        if self._undo is not None:
+            original = self.context.copier.copied(value)
+            self._undo.enter(notes)
+        try:
+            self.use_state_here()
+            collector.collect(self._results(self.function.process_broadcast_element(value, context)), timestamp)
+        except BaseException as error:
+            is_letter = isinstance(error, Exception) and not isinstance(error, (PillarboxError, MemoryError))
+            if self._letters is None or self._undo is None or not is_letter:
+                what = f"operator {self.name!r} {failed(error)} at the broadcast record {shorten_record(value)}"
+                raise_from_user_code(error, what, operator=self.name, subtask=self.context.subtask, record=value)
+            self._undo.undo(notes)
+            letter = self._letters.letter(error, original, None, timestamp, None)
+            self._letters.emit(letter, type(error).__name__)
+        else:
+            collector.flush()
+        finally:
+            self.backend.leave_key()
+            if self._undo is not None:
+                self._undo.leave()
+
+    def _results(self, outcome: Any) -> list[Any]:
+        """Return the results of a call, awaited."""
+        if isinstance(outcome, AsyncGeneratorType):
+            outcome = _listed(outcome)
+        if isinstance(outcome, CoroutineType):
+            loop = self.runner.loop.loop
+            seconds = self.options.timeout_seconds
+            task = loop.create_task(outcome if seconds is None else wait_for(outcome, seconds))
+            task.add_done_callback(lambda _: self._announce())
+            while not task.done():
+                self._wait()
+            outcome = task.result()
+        if outcome is None:
+            return []
+        check_results(outcome)
+        return list(outcome)
+
+
+async def _listed(results: AsyncGeneratorType[Any, None]) -> list[Any]:
+    return [result async for result in results]

@@ -1,0 +1,322 @@
+"""Random programs of async keyed functions, compared with the same function without ``await`` in plain ``process``.
+
+A seed decides the records, watermarks, barriers and crashes, and the waits of the functions. Compared are each key's
+results in order, with the state and the watermark that they saw; the results between two watermarks; each key's dead
+letters in order; and the state and timers of all keys at the end, in memory and after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+from pillarbox import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, ProgramError, ValueStateDescriptor
+from pillarbox._elements import Watermark
+from pillarbox._state.log import large_collections
+from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness as Harness
+from pillarbox.testing import harness_for
+from tests.operators.async_keyed.gates import BAD
+
+_PRIME = (1 << 61) - 1
+Step = tuple[Any, ...]
+Outcome = dict[str, Any]
+
+
+class FailedError(Exception):
+    """An error of the functions."""
+
+
+class _Steps(KeyedProcessFunction[str, Any, Any]):
+    """Reads and changes state of all kinds; an async function may wait at each ``yield``."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.key = runtime_context.get_state(ValueStateDescriptor("key"))
+        self.hash = runtime_context.get_state(ValueStateDescriptor("hash"))
+        self.object = runtime_context.get_state(ValueStateDescriptor("object"))
+        self.list = runtime_context.get_list_state(ListStateDescriptor("list"))
+        self.map = runtime_context.get_map_state(MapStateDescriptor("map"))
+
+    def own(self, ctx: Any) -> str:
+        """Check that the current state belongs to the key."""
+        key: str = ctx.get_current_key()
+        owner = self.key.value()
+        if owner is None:
+            self.key.update(key)
+        elif owner != key:
+            raise SystemExit(f"state of {owner!r} under {key!r}")
+        return key
+
+    def element(self, value: Any, ctx: Any, results: list[Any]) -> Iterator[None]:
+        key, x = value
+        self.own(ctx)
+        before = self.hash.value() or 7
+        holder = self.object.value()
+        if holder is None:
+            holder = {"count": 0, "last": []}
+            self.object.update(holder)
+        holder["count"] += 1
+        yield
+        self.own(ctx)
+        if (self.hash.value() or 7) != before:
+            raise SystemExit("another element has changed the state")
+        self.hash.update((before * 1_000_003 + x) % _PRIME)
+        holder["last"].append(x)
+        del holder["last"][:-3]
+        self.object.update(holder)
+        if x % 3 == 0:
+            self.list.add(x)
+        yield
+        self.own(ctx)
+        if x % 11 < 3:
+            self.map.remove(x % 7)
+        if x % 5 < 3:
+            self.map.put(x % 7, [x])
+        yield
+        if x % 10 == 0 and self.map.contains(x % 7):
+            entry = self.map.get(x % 7)
+            entry.append(-x)
+            self.map.put(x % 7, entry)
+        if x % 7 < 3:
+            self.map.remove(x % 5)
+            self.map.put((x + 1) % 7, [x])
+        if x % 13 == 0:
+            self.list.update([x])
+        if x % 97 == 0:
+            self.map.clear()
+            self.object.clear()
+        yield
+        timers, stamp = ctx.timer_service(), ctx.timestamp()
+        if x % 4 == 0:
+            timers.register_event_time_timer(stamp + x % 50)
+        if x % 9 == 0:
+            timers.delete_event_time_timer(stamp + x % 50)
+        if x % 17 == 0:
+            timers.register_event_time_timer(stamp - 1000)
+        yield
+        self.own(ctx)
+        if x % 29 == 0:
+            raise FailedError(f"{key} {x}")
+        state = self.hash.value(), tuple(self.list.get())[-4:], repr(self.map.items()), repr(self.object.value())
+        results.append((key, "element", x, state, timers.current_watermark(), stamp))
+        if x % 8 == 0:
+            results.append((key, "more", x))
+
+    def timer(self, timestamp: int, ctx: Any, results: list[Any]) -> Iterator[None]:
+        key = self.own(ctx)
+        before = self.hash.value() or 7
+        self.hash.update((before * 31 + timestamp) % _PRIME)
+        yield
+        self.own(ctx)
+        self.list.add(timestamp)
+        if before % 3 == 0:
+            ctx.timer_service().register_event_time_timer(timestamp + 5)
+        if before % 7 == 0:
+            ctx.timer_service().delete_event_time_timer(timestamp + 5)
+        yield
+        if before % 11 == 0:
+            raise FailedError(f"{key} timer {timestamp}")
+        results.append((key, "timer", timestamp, self.hash.value(), ctx.timer_service().current_watermark()))
+
+
+class Sequential(_Steps):
+    """The model."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        results: list[Any] = []
+        for _ in self.element(value, ctx, results):
+            pass
+        return results
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        results: list[Any] = []
+        for _ in self.timer(timestamp, ctx, results):
+            pass
+        return results
+
+
+class Awaiting(_Steps):
+    """The same, with random waits."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    async def pause(self, ctx: Any) -> None:
+        kind = self._rng.random()
+        if kind < 0.3:
+            return
+        if kind < 0.6:
+            await asyncio.sleep(0)
+        elif kind < 0.8:
+            await asyncio.sleep(self._rng.randrange(1, 40) / 1000)
+        elif kind < 0.86:
+            loop = asyncio.get_running_loop()
+            future = loop.create_future()
+            loop.call_soon(future.set_result, None)
+            await future
+        elif kind < 0.92:
+            await asyncio.gather(self.look(ctx, 1), self.look(ctx, 2))
+        elif kind < 0.975:
+            await asyncio.wait_for(asyncio.sleep(0), 5)
+        elif kind < 0.98:
+            thread = threading.Thread(target=self.change)
+            thread.start()
+            thread.join()
+        else:
+            asyncio.get_running_loop().create_task(asyncio.sleep(0.001))
+
+    async def look(self, ctx: Any, times: int) -> None:
+        for _ in range(times):
+            await asyncio.sleep(0)
+            self.own(ctx)
+
+    def change(self) -> None:
+        """Try to change the state in a thread."""
+        try:
+            self.hash.update(-1)
+        except ProgramError:
+            pass
+
+    async def process_element(self, value: Any, ctx: Any) -> Any:
+        results: list[Any] = []
+        for _ in self.element(value, ctx, results):
+            await self.pause(ctx)
+        return results
+
+    async def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        results: list[Any] = []
+        for _ in self.timer(timestamp, ctx, results):
+            await self.pause(ctx)
+        for result in results:
+            yield result
+
+
+def steps_of(rng: random.Random, records: int, keys: int) -> list[Step]:
+    """Draw records, watermarks, barriers and the passing of time."""
+    steps: list[Step] = []
+    now = 10_000
+    runs, barriers = rng.choice([([1, 5, 20, 60], 0.3), ([1, 2, 5], 0.6)])
+    while records > 0:
+        count = min(records, rng.choice(runs))
+        records -= count
+        values, stamps = [], []
+        for _ in range(count):
+            key = f"k{rng.randrange(keys)}" if rng.random() < 0.7 else f"hot{rng.randrange(2)}"
+            values.append((key, rng.randrange(1, 100_000)))
+            stamps.append(now + rng.randrange(-40, 60))
+        steps.append(("push", values, stamps))
+        if rng.random() < 0.5:
+            now += rng.randrange(0, 80)
+            steps.append(("watermark", now))
+        if rng.random() < 0.4:
+            steps.append(("time", rng.randrange(1, 60)))
+        if rng.random() < barriers:
+            steps.append(("barrier",))
+    return [*steps, ("barrier",)]
+
+
+def take_outcome(harness: Harness, elements: list[Any], letters: list[Any]) -> None:
+    """Move a harness's output to lists."""
+    elements += harness.get_elements()
+    letters += harness.get_side_records(BAD)
+    harness.clear_output()
+
+
+def outcome(elements: list[Any], letters: list[Any], harness: Harness) -> Outcome:
+    """Return the outcome of a run, for comparison."""
+    by_key, by_stretch, bad = defaultdict(list), [Counter[Any]()], defaultdict(list)
+    for element in elements:
+        if isinstance(element, Watermark):
+            by_stretch.append(Counter({("watermark", element.timestamp): 1}))
+        else:
+            by_key[element.value[0]].append(element)
+            by_stretch[-1][element] += 1
+    for letter, stamp in letters:
+        bad[letter.key].append((letter.value, letter.timestamp, letter.error, letter.timer, stamp))
+    state = {key: (repr(harness.state_of(key)), harness.event_time_timers_of(key)) for key in harness.get_keys()}
+    return {"results by key": by_key, "results by stretch": by_stretch, "letters": bad, "state": state}
+
+
+def differences(seed: int, *, carry: bool, records: int = 150, keys: int = 10, crashes: float = 0.1) -> list[str]:
+    """Run a schedule; return its differences from the model."""
+    rng = random.Random(seed)
+    steps = steps_of(rng, records, rng.choice([2, keys]))
+    ordered, large = rng.random() < 0.2, rng.choice([40, 32 * 1024])
+    capacity = rng.choice([1, 3, 100])
+    with patch.object(large_collections, "_LARGE", large):
+        expected = _expected(steps)
+
+        def opened(number: int, snapshot: Any, now: int) -> Harness:
+            harness: Harness = harness_for(
+                Awaiting(seed * 1000 + number),
+                lambda record: record[0],
+                on_error=BAD,
+                capacity=capacity,
+                ordered=ordered,
+                on_barrier="carry" if carry else "drain",
+                snapshot=snapshot,
+                processing_time=now,
+            )
+            return harness
+
+        elements: list[Any] = []
+        letters: list[Any] = []
+        at, number, snapshot, position = 0, 0, None, 0
+        harness = opened(0, None, 0)
+        try:
+            while position < len(steps):
+                what, *arguments = steps[position]
+                position += 1
+                if what == "barrier":
+                    if position == len(steps):
+                        with harness._patience.time_passes("1 hour"):
+                            harness.operator.end_input()
+                    snapshot = harness.snapshot(time_passes=0 if carry else "1 hour")
+                    take_outcome(harness, elements, letters)
+                    at = position
+                else:
+                    _do(harness, what, arguments)
+                if position < len(steps) and rng.random() < crashes:
+                    now = harness.get_processing_time()
+                    harness.close()
+                    number += 1
+                    harness, position = opened(number, snapshot, now), at
+            actual = outcome(elements, letters, harness)
+            unfinished = ["unfinished elements"] if harness.operator.is_unfinished else []
+            with opened(number + 1, snapshot, harness.get_processing_time()) as restored:
+                actual["restored state"] = outcome([], [], restored)["state"]
+            expected["restored state"] = expected["state"]
+        finally:
+            harness.close()
+    return unfinished + [
+        _difference(name, actual[name], expected[name]) for name in actual if actual[name] != expected[name]
+    ]
+
+
+def _difference(name: str, actual: Any, expected: Any) -> str:
+    if isinstance(actual, dict):
+        for key in sorted(set(actual) | set(expected)):
+            if actual.get(key) != expected.get(key):
+                return f"{name} of {key}:\n  {actual.get(key)}\n  {expected.get(key)}"
+    return name
+
+
+def _do(harness: Harness, what: str, arguments: list[Any]) -> None:
+    if what == "push":
+        harness.push_all(*arguments)
+    elif what == "watermark":
+        harness.push_watermark(*arguments)
+    else:
+        harness.advance_processing_time(*arguments)
+
+
+def _expected(steps: list[Step]) -> Outcome:
+    with harness_for(Sequential(), lambda record: record[0], on_error=BAD) as harness:
+        for what, *arguments in steps:
+            if what != "barrier":
+                _do(harness, what, arguments)
+        return outcome(harness.get_elements(), harness.get_side_records(BAD), harness)
