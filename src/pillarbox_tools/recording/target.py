@@ -35,7 +35,7 @@ class Target(NamedTuple):
         subtask: its subtask, or a source's partition.
         epoch: number of the micro-batch.
         failure: its failure, or None if unknown.
-        known: the history's record of the epoch, or None.
+        epoch_run: the history's record of the epoch, or None.
     """
 
     program: PlannedProgram
@@ -43,7 +43,7 @@ class Target(NamedTuple):
     subtask: int
     epoch: int
     failure: Failure | None
-    known: EpochRun | None
+    epoch_run: EpochRun | None
 
     @property
     def _plan(self) -> Plan:
@@ -171,7 +171,7 @@ def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
     Args:
         end: the task's summary of its input.
     """
-    epoch = target.known
+    epoch = target.epoch_run
     if epoch is None:
         return []
     program, key = target.vertex.program, (target.vertex.number, target.subtask)
