@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from pillarbox import (
     AggregateFunction,
     AsyncFunction,
@@ -31,6 +33,19 @@ class Timed(KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield ctx.get_current_key(), timestamp, list(self.seen)
+
+
+class AsyncTimed(Timed):
+    """Waits for a turn of the event loop."""
+
+    async def process_element(self, value, ctx):
+        await asyncio.sleep(0)
+        super().process_element(value, ctx)
+
+    async def on_timer(self, timestamp, ctx):
+        for result in super().on_timer(timestamp, ctx):
+            await asyncio.sleep(0)
+            yield result
 
 
 class Raising(Timed):
@@ -94,6 +109,12 @@ class Pairs(KeyedCoProcessFunction):
         self.left.clear()
 
 
+class AsyncPairs(Pairs):
+    async def process_element2(self, value, ctx):
+        await asyncio.sleep(0)
+        return super().process_element2(value, ctx)
+
+
 class Ruled(BroadcastProcessFunction):
     def process_element(self, value, ctx):
         yield value.n, ctx.get_broadcast_state(RULES).get(value.key)
@@ -118,6 +139,12 @@ class KeyedRuled(KeyedBroadcastProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield ctx.get_current_key(), timestamp, self.sum.value(), sorted(ctx.get_broadcast_state(RULES).items())
+
+
+class AsyncKeyedRuled(KeyedRuled):
+    async def process_element(self, value, ctx):
+        await asyncio.sleep(0)
+        return super().process_element(value, ctx)
 
 
 class Asked(AsyncFunction):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pillarbox import DataStream, DeadLetter, OutputTag, ReduceFunction
+from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.dead_letters.guarded import GuardedOperator
 from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
 from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
@@ -32,10 +33,10 @@ from tests.operators_table.entry import (
     pick,
     record,
 )
-from tests.operators_table.functions import Raising, Timed
+from tests.operators_table.functions import AsyncTimed, Raising, Timed
 from tests.operators_table.stateless import stateless
 from tests.simulation import oracles
-from tests.simulation.programs import state, two_inputs
+from tests.simulation.programs import awaiting, state, two_inputs
 from tests.simulation.programs.program import LAST, SimulatedProgram, of_events
 from tests.support.programs import bounded, first, monotonous, second
 
@@ -64,6 +65,19 @@ GUARDED = replace(
     case="with `on_error`",
     simulated=pick(state, "dead-letters"),
     chaos=letters.STRICT,
+)
+ASYNC = replace(
+    PROCESS,
+    operator=AsyncKeyedOperator,
+    build=lambda s: s.key_by("key").process(AsyncTimed(), on_barrier="carry"),
+    case="with `async def`",
+    state=Kept(
+        "the function's states and timers; with `carry`, the unfinished records",
+        "pickle: an operator chained",
+        by_user=True,
+    ),
+    simulated=pick(awaiting, *awaiting.PROGRAMS),
+    chaos=Because("tests/spark/test_async_keyed.py kills homes with records in progress"),
 )
 
 # -- reduce, and folds of a field --
@@ -347,4 +361,4 @@ IN_EVENT_TIME_ORDER = Entry(
     chaos=Part("ordered", lambda events, faults: events.key_by("key").in_event_time_order(), OrderedModel, id_of),
 )
 
-ENTRIES = [KEY_BY, PROCESS, GUARDED, REDUCE, *FOLDS, DEDUPLICATE, IN_EVENT_TIME_ORDER]
+ENTRIES = [KEY_BY, PROCESS, GUARDED, ASYNC, REDUCE, *FOLDS, DEDUPLICATE, IN_EVENT_TIME_ORDER]

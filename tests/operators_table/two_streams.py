@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 from pillarbox._datastream.connected import columnar_joins
+from pillarbox._operators.async_keyed.two_inputs import AsyncKeyedBroadcastOperator, AsyncKeyedCoProcessOperator
 from pillarbox._operators.columnar.joins.join_operator import ColumnarJoinOperator
 from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
 from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
@@ -33,7 +34,17 @@ from tests.operators_table.entry import (
     Refused,
     pick,
 )
-from tests.operators_table.functions import RULES, AnyOf, Either, KeyedRuled, Pairs, Ruled, Seen
+from tests.operators_table.functions import (
+    RULES,
+    AnyOf,
+    AsyncKeyedRuled,
+    AsyncPairs,
+    Either,
+    KeyedRuled,
+    Pairs,
+    Ruled,
+    Seen,
+)
 from tests.operators_table.windows import SESSIONS, SLIDING
 from tests.simulation.programs import columnar_joins as simulated_joins
 from tests.simulation.programs import two_inputs
@@ -90,6 +101,20 @@ CONNECTED = [
         simulated=pick(two_inputs, "connected-by-key"),
         chaos=connected.BALANCE,
     ),
+    replace(
+        MAP,
+        method="ConnectedStreams.process",
+        operator=AsyncKeyedCoProcessOperator,
+        build=lambda a, b: a.connect(b).key_by("key", "key").process(AsyncPairs()),
+        case="by key, with `async def`",
+        ordered=False,
+        state=Kept(
+            "the function's states and timers; with `carry`, the unfinished records", "pickle: the", by_user=True
+        ),
+        batch=Differs("a key's records are sorted by time, across both streams"),
+        simulated=Because("KeyedStream.process has the same operator but for its inputs"),
+        chaos=Because("tests/operators/async_keyed/test_two_inputs.py has its rules"),
+    ),
 ]
 
 # -- broadcast state --
@@ -116,6 +141,18 @@ BROADCAST = [
         batch=FIRST,
         simulated=pick(two_inputs, "rules-by-time"),
         chaos=joins.RULED,
+    ),
+    replace(
+        MAP,
+        method="BroadcastConnectedStream.process",
+        operator=AsyncKeyedBroadcastOperator,
+        build=lambda a, b: a.key_by("key").connect(b.broadcast(RULES)).process(AsyncKeyedRuled()),
+        case="by key, with `async def`",
+        ordered=False,
+        state=Kept("broadcast state, the function's states and timers", "pickle: ", by_user=True),
+        batch=Differs("the broadcast stream is read first"),
+        simulated=Because("KeyedStream.process has the same operator but for its inputs"),
+        chaos=Because("tests/operators/async_keyed/test_two_inputs.py has its rules"),
     ),
 ]
 

@@ -98,9 +98,9 @@ class ProcessingTimeService(ABC):
         """
 
     @property
-    def is_manual(self) -> bool:
-        """Whether the clock stands still until it is set: event loops then follow it instead of the system's clock."""
-        return False
+    def manual(self) -> ProcessingTimeService | None:
+        """The underlying clock if it stands still until it is set: event loops then follow it. Otherwise None."""
+        return None
 
     @abstractmethod
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:

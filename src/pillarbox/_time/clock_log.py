@@ -148,8 +148,8 @@ class LoggedClock(ProcessingTimeService):
         return self._inner.relative_time_millis()
 
     @property
-    def is_manual(self) -> bool:
-        return self._inner.is_manual
+    def manual(self) -> ProcessingTimeService | None:
+        return self._inner.manual
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
         return self._inner.register_timer(timestamp, callback)

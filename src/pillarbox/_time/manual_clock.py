@@ -30,8 +30,8 @@ class ManualProcessingTimeService(HeapTimerService):
         return self._now
 
     @property
-    def is_manual(self) -> bool:
-        return True
+    def manual(self) -> ManualProcessingTimeService:
+        return self
 
     def set_current_time(self, timestamp: int) -> None:
         """Set the clock (epoch milliseconds), possibly back, and fire the timers that are due."""

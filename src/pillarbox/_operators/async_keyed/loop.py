@@ -112,7 +112,7 @@ class OwnedLoop:
         clock: ProcessingTimeService,
         resting: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        seconds = partial(_seconds, clock) if clock.is_manual else monotonic
+        seconds = partial(_seconds, clock) if clock.manual is not None else monotonic
         self.loop: _Loop = _Loop(seconds, _Selector(resting))
         self._threads = DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread")
         self.loop.set_default_executor(self._threads)

@@ -43,7 +43,7 @@ _CLOSING = 30.0
 # The longest wait of an epoch without records for carried elements (seconds).
 _LINGERS = 0.1
 # Turns of the loop at the end of an epoch.
-_TURNS = 50
+TURNS = 50
 
 
 class AsyncKeyedOperator(KeyedOperator):
@@ -132,6 +132,8 @@ class AsyncKeyedOperator(KeyedOperator):
         runner = self.runner
         try:
             self.context.mailbox_executor.wait_in(None)
+            if self._alarm is not None:
+                self._alarm[0].cancel()
             runner.loop.loop.use_real_time()
             runner.loop.complete(runner.cancel())
             self.backend.leave_key()
@@ -195,7 +197,7 @@ class AsyncKeyedOperator(KeyedOperator):
     def run_ready(self) -> None:
         """Run ready steps and the steps that follow, in a bounded number of turns. Mails emit ended elements."""
         loop = self.runner.loop
-        for _ in range(_TURNS):
+        for _ in range(TURNS):
             self.runner.start_workers()
             loop.turn()
             if not loop.loop.has_ready():
@@ -251,8 +253,8 @@ class AsyncKeyedOperator(KeyedOperator):
 
     def _set_alarm(self) -> None:
         """With a manual clock, have the loop run when its next timer is due (R42)."""
-        clock, loop = self.context.processing_time_service, self.runner.loop.loop
-        if not clock.is_manual:
+        clock, loop = self.context.processing_time_service.manual, self.runner.loop.loop
+        if clock is None:
             return
         due = loop.next_due()
         if self._alarm is not None:
@@ -263,7 +265,16 @@ class AsyncKeyedOperator(KeyedOperator):
             self._alarm = None
         if due is not None:
             at = clock.current_processing_time() + max(0, ceil((due - loop.time()) * 1000))
-            self._alarm = clock.register_timer(at, lambda timestamp: self._turn()), due
+            self._alarm = clock.register_timer(at, self._post_turn), due
+
+    def _post_turn(self, timestamp: int) -> None:
+        self._post(self._turn, "run the event loop of %s")
+
+    def _post(self, action: Callable[[], None], description: str) -> None:
+        try:
+            self.context.mailbox_executor.execute(action, description, self.name)
+        except RejectedExecutionError:
+            pass  # the task is ending
 
     # -- batch mode (R41) --
 
@@ -290,10 +301,7 @@ class AsyncKeyedOperator(KeyedOperator):
         """Have ended elements emitted by a mail."""
         if not self._is_announced:
             self._is_announced = True
-            try:
-                self.context.mailbox_executor.execute(self.emit, "ended elements of %s", self.name)
-            except RejectedExecutionError:
-                pass  # the task is ending
+            self._post(self.emit, "ended elements of %s")
 
     def emit(self) -> None:
         """Emit the elements that may leave, as runs (R11).
@@ -371,7 +379,7 @@ class AsyncKeyedOperator(KeyedOperator):
     def _linger(self) -> None:
         """In an epoch without records, wait a little for an element to end: starting another epoch takes longer."""
         count = len(self._queue)
-        if not count or self.context.processing_time_service.is_manual:
+        if not count or self.context.processing_time_service.manual is not None:
             return
         loop = self.runner.loop.loop
         end = loop.time() + _LINGERS
@@ -411,6 +419,11 @@ class AsyncKeyedOperator(KeyedOperator):
                 self._queue.put_settled(element)
             else:
                 self.runner.admit(element)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether the event loop has ready steps."""
+        return self.runner.loop.loop.has_ready()
 
     @property
     def waits_for_time(self) -> bool:

@@ -51,7 +51,7 @@ class AsyncKeyedOptions:
         _ = self.timeout_seconds  # for its error
 
     def _refuse(self, name: str, expected: str) -> None:
-        raise ProgramError(f"{self.method}: {name} is {expected}, not {shorten(getattr(self, name))}")
+        raise ProgramError(f"{self.method}: {name} must be {expected}, not {shorten(getattr(self, name))}")
 
     @property
     def carries(self) -> bool:

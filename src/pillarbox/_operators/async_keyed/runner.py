@@ -112,12 +112,11 @@ class ElementRunner:
         self._queue = queue
         self._most = options.capacity + WAITING
         self._announce = announce
-        is_manual = self.clock.is_manual
         self.loop: OwnedLoop = OwnedLoop(self.name, rows, self.clock, context.shared.resting)
         self.loop.loop.set_task_factory(self._new_task)
         # In a manual clock's time, no step takes any.
-        self.stopwatch: Callable[[], float] = self.loop.loop.time if is_manual else perf_counter
-        self._patience = 0.0 if is_manual else _PATIENCE
+        self.stopwatch: Callable[[], float] = self.loop.loop.time if self.clock.manual else perf_counter
+        self._patience = 0.0 if self.clock.manual else _PATIENCE
         self._places = context.shared.lease(("async keyed", context.uid), lambda: Places(options.capacity))
         self._plenty = max(_PLENTY, options.capacity // 2)
         self.ready: deque[Element] = deque()

@@ -88,8 +88,8 @@ def check_tag(operator: str, tag: Any) -> None:
     """
     if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
         raise ProgramError(
-            f"operator {operator!r}: a side output needs an OutputTag, not {shorten(tag)}:"
-            " create tag = OutputTag('...') and use it in ctx.output(tag, value) and get_side_output(tag)"
+            f"operator {operator!r}: a side output needs an OutputTag, not {shorten(tag)}: create tag"
+            " = OutputTag('...') and use it in ctx.output(tag, value) and get_side_output(tag)"
         )
 
 

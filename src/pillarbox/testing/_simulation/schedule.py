@@ -13,6 +13,7 @@ import numpy as np
 
 from pillarbox._elements import Records
 from pillarbox._operators.async_io.loop import host
+from pillarbox._operators.async_keyed import operator as async_keyed
 from pillarbox._operators.keyed import reduce
 from pillarbox._state.log import limits as log_limits
 from pillarbox._task import stream_task
@@ -105,6 +106,7 @@ def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
         (log_limits, "SPARE_CHUNKS", rng.choice([0, 4, 64])),
         (log_limits, "GATHERING", rng.choice([1, 16])),
         (log_limits, "SLACK_BYTES", rng.choice([0, 500, 10**6])),
+        (async_keyed, "TURNS", rng.choice([3, 50])),
     ]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from pillarbox._operators.async_io.loop.event_loop import CallFailed
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task.network.task_input import EXHAUSTED, Reader
 from pillarbox._time.manual_clock import ManualProcessingTimeService
@@ -198,14 +199,20 @@ class Turns(Patience):
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
         """Run one mail. Until there is one, the chain's loops take turns, and then time advances."""
-        loops: list[Any] = [op.in_flight.host.thread for op in chain if isinstance(op, AsyncWaitOperator)]
+        operators = list(chain)
+        loops: list[Any] = [op.in_flight.host.thread for op in operators if isinstance(op, AsyncWaitOperator)]
+        keyed = [op for op in operators if isinstance(op, AsyncKeyedOperator)]
         if self._rng is not None:
             self._step(loops)
         while not executor.try_yield():
             for loop in loops:
                 loop.rest()
+            for operator in keyed:
+                operator.run_ready()
             if executor.try_yield():
                 return
+            if any(operator.has_ready for operator in keyed):
+                continue
             leapt = [loop.leap() for loop in loops]
             if not any(leapt):
                 self._let_time_pass(name)
