@@ -67,15 +67,12 @@ class ElementRunner:
         announce: called when ended elements should be emitted.
 
     Attributes:
-        context: the operator's.
-        loop: the event loop.
         ready: elements that wait for a place only.
         run: records that workers may still take, or None.
         current: the element whose step runs, or None.
         get_broadcast_state: returns a broadcast state for reading.
         failure: the error that fails the task, or None.
         is_turning: whether the caller of a turn emits the elements that end in it.
-        closing: whether the operator is being closed.
         cut_off: workers whose elements ignored a cancellation, and still run without key and place.
         figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
     """
