@@ -35,7 +35,7 @@ class Target(NamedTuple):
         subtask: its subtask, or a source's partition.
         epoch: number of the micro-batch.
         failure: its failure, or None if unknown.
-        known: the history's record of the epoch, or None.
+        epoch_run: the history's record of the epoch, or None.
     """
 
     program: PlannedProgram
@@ -43,11 +43,11 @@ class Target(NamedTuple):
     subtask: int
     epoch: int
     failure: Failure | None
-    known: EpochRun | None
+    epoch_run: EpochRun | None
 
     @property
     def _plan(self) -> Plan:
-        plan = None if self.program.facts is None else self.program.facts.plan
+        plan = None if self.program.summary is None else self.program.summary.plan
         assert plan is not None, "the vertex was found in it"
         return plan
 
@@ -140,7 +140,7 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
 
 
 def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, uid: str, text: str) -> int:
-    facts = program.facts
+    facts = program.summary
     assert facts is not None, "the vertex was found in it"
     layout = facts.description.with_layout(program.layout)
     operator = next((operator for operator in layout["operators"] if operator["uid"] == uid), None)
@@ -171,7 +171,7 @@ def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
     Args:
         end: the task's summary of its input.
     """
-    epoch = target.known
+    epoch = target.epoch_run
     if epoch is None:
         return []
     program, key = target.vertex.program, (target.vertex.number, target.subtask)

@@ -1,7 +1,7 @@
 """Refusal of calls that user code makes in a replay: to services and to other programs.
 
 Python's audit events announce them. A C library that opens its own sockets raises no events; only a network namespace
-stops it (``cli/apart.py``).
+stops it (``cli/replay_process.py``).
 """
 
 from __future__ import annotations

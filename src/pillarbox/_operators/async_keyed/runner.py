@@ -26,7 +26,7 @@ from pillarbox._errors import (
 )
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.async_io.loop.event_loop import cancelled
-from pillarbox._operators.async_io.loop.workers import Places, differs, most_stuck
+from pillarbox._operators.async_io.loop.workers import CallSlots, differs, most_stuck
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
 from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop
@@ -66,15 +66,12 @@ class ElementRunner:
         announce: called when ended elements should be emitted.
 
     Attributes:
-        context: the operator's.
-        loop: the event loop.
         ready: elements that wait for a place only.
         run: records that workers may still take, or None.
         current: the element whose step runs, or None.
         get_broadcast_state: returns a broadcast state for reading, or None if no stream is broadcast.
         failure: the error that fails the task, or None.
         is_turning: whether the caller of a turn emits the elements that end in it.
-        closing: whether the operator is being closed.
         cut_off: workers whose elements ignored a cancellation, and still run without key and place.
         figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
     """
@@ -116,7 +113,7 @@ class ElementRunner:
         # In a manual clock's time, no step takes any.
         self.stopwatch: Callable[[], float] = self.loop.loop.time if self.clock.manual else perf_counter
         self._patience = 0.0 if self.clock.manual else _PATIENCE
-        self._places = context.shared.lease(("async keyed", context.uid), lambda: Places(options.capacity))
+        self._places = context.shared.lease(("async keyed", context.uid), lambda: CallSlots(options.capacity))
         self._plenty = max(_PLENTY, options.capacity // 2)
         self.ready: deque[Element] = deque()
         self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
