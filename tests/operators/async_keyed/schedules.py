@@ -48,7 +48,7 @@ class FailedError(Exception):
     """An error of the functions."""
 
 
-class _Steps(KeyedProcessFunction[str, Any, Any]):
+class _Steps:
     """Reads and changes state of all kinds; an async function may wait at each ``yield``."""
 
     def open(self, runtime_context: Any) -> None:
@@ -140,8 +140,8 @@ class _Steps(KeyedProcessFunction[str, Any, Any]):
         results.append((key, "timer", timestamp, self.hash.value(), ctx.timer_service().current_watermark()))
 
 
-class Sequential(_Steps):
-    """The model."""
+class _Sequential(_Steps):
+    """The model's steps."""
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         results: list[Any] = []
@@ -156,7 +156,7 @@ class Sequential(_Steps):
         return results
 
 
-class Awaiting(_Steps):
+class _Awaiting(_Steps):
     """The same, with random waits."""
 
     def __init__(self, seed: int) -> None:
@@ -212,11 +212,19 @@ class Awaiting(_Steps):
             yield result
 
 
+class Sequential(_Sequential, KeyedProcessFunction[str, Any, Any]):
+    """The model."""
+
+
+class Awaiting(_Awaiting, KeyedProcessFunction[str, Any, Any]):
+    """The same, with random waits."""
+
+
 def shifted(value: Any, by: int) -> Any:
     return value[0], value[1] + by
 
 
-class SequentialOfTwo(Sequential, KeyedCoProcessFunction[str, Any, Any, Any]):
+class SequentialOfTwo(_Sequential, KeyedCoProcessFunction[str, Any, Any, Any]):
     def process_element1(self, value: Any, ctx: Any) -> Any:
         return self.process_element(value, ctx)
 
@@ -224,12 +232,15 @@ class SequentialOfTwo(Sequential, KeyedCoProcessFunction[str, Any, Any, Any]):
         return self.process_element(shifted(value, 3), ctx)
 
 
-class AwaitingOfTwo(Awaiting, KeyedCoProcessFunction[str, Any, Any, Any]):
-    process_element1 = SequentialOfTwo.process_element1  # type: ignore[assignment]
-    process_element2 = SequentialOfTwo.process_element2  # type: ignore[assignment]
+class AwaitingOfTwo(_Awaiting, KeyedCoProcessFunction[str, Any, Any, Any]):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        return self.process_element(value, ctx)
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        return self.process_element(shifted(value, 3), ctx)
 
 
-class SequentialRuled(Sequential, KeyedBroadcastProcessFunction[str, Any, Any, Any]):
+class SequentialRuled(_Sequential, KeyedBroadcastProcessFunction[str, Any, Any, Any]):
     def process_element(self, value: Any, ctx: Any) -> Any:
         rule = ctx.get_broadcast_state(RULES).get("rule") or 0
         return super().process_element(shifted(value, rule), ctx)
@@ -238,7 +249,7 @@ class SequentialRuled(Sequential, KeyedBroadcastProcessFunction[str, Any, Any, A
         ctx.get_broadcast_state(RULES).put("rule", value)
 
 
-class AwaitingRuled(Awaiting, KeyedBroadcastProcessFunction[str, Any, Any, Any]):
+class AwaitingRuled(_Awaiting, KeyedBroadcastProcessFunction[str, Any, Any, Any]):
     async def process_element(self, value: Any, ctx: Any) -> Any:
         await self.pause(ctx)
         rule = ctx.get_broadcast_state(RULES).get("rule") or 0
