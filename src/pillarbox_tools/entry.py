@@ -24,7 +24,7 @@ def on_started(started: StartedQuery) -> None:
     configuration = started.configuration
     if configuration is not None:
         warn_of_findings(Facts(configuration.versions, None, configuration.settings), START_RULES)
-    places = {program.facts.dashboard for program in started.programs if program.facts.dashboard is not None}
+    places = {program.summary.dashboard for program in started.programs if program.summary.dashboard is not None}
     if not started.is_watched or not places:
         return
     from pillarbox_tools.dashboard.server import open_dashboard

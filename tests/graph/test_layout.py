@@ -14,7 +14,7 @@ from pillarbox._graph.description import compare, describe_programs, read_layout
 from pillarbox._graph.layout import Layout, lay_out, subtask_places
 from pillarbox._graph.targets import CODES, subtask_codes
 from pillarbox._graph.transformations import SinkTransformation
-from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
+from pillarbox._runtime.spark.tasks.task_info import ProgramLayout, TaskInfo
 from tests.runtime.spark_of_dicts import context_of_task
 
 
@@ -99,12 +99,12 @@ def test_tasks_learn_the_layout_from_their_query(monkeypatch):
 
     program = compiled(2)
     layout = ProgramLayout.of(program)
-    compiled_with = TaskFacts.here(layout).layout
+    compiled_with = TaskInfo.here(layout).layout
     assert compiled_with == Layout(4, 4, 2)
     assert [layout.decode(compiled_with, code) for code in (1, 2)] == [(1, 0), None]
     context = context_of_task(0, 0, {f"spark.pillarbox.layout.{program.id}": "[4, 128, 2]"})
     monkeypatch.setattr(TaskContext, "_taskContext", context)
-    current = TaskFacts.here(layout).layout
+    current = TaskInfo.here(layout).layout
     assert current == Layout(4, 128, 2)
     assert layout.decode(current, subtask_codes(1, 4)[3]) == (1, 3)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox._runtime.spark.homes import keeper, relay, sockets
-from pillarbox._runtime.spark.homes.keeper import Keeper
+from pillarbox._runtime.spark.homes import relay, sockets, starter_connection
+from pillarbox._runtime.spark.homes.starter_connection import StarterConnection
 from tests.homes.forks import SECRET, Forks
 
 
@@ -24,7 +24,7 @@ class Executor:
         code = "import sys; sys.stdin.read()"
         self.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
         # The process stands for the daemon, too.
-        self.keeper = Keeper(self.process.pid, self.process.pid)
+        self.keeper = StarterConnection(self.process.pid, self.process.pid)
 
     @property
     def starter(self) -> int:
@@ -68,8 +68,8 @@ def forks() -> Iterator[Forks]:
 def executor(monkeypatch: pytest.MonkeyPatch, forks: Forks) -> Iterator[Executor]:
     executor = Executor()
     monkeypatch.setattr(sockets, "secret", SECRET.encode)
-    monkeypatch.setattr(keeper, "start_python", forks.start_python)
-    for module in (keeper, relay):
+    monkeypatch.setattr(starter_connection, "start_python", forks.start_python)
+    for module in (starter_connection, relay):
         monkeypatch.setattr(module, "of_this_worker", lambda: executor.keeper)
     yield executor
     executor.end()

@@ -22,8 +22,8 @@ from pyspark import TaskContext
 from pillarbox import KeyedProcessFunction, OperatorError, ValueStateDescriptor
 from pillarbox._elements import Buffer, decode
 from pillarbox._runtime.spark.homes import relay
-from pillarbox._runtime.spark.homes.keeper import NoHomesError
 from pillarbox._runtime.spark.homes.settings import IDLE, MODE, MOST
+from pillarbox._runtime.spark.homes.starter_connection import NoHomesError
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP
 from pillarbox._runtime.spark.worker.processor import Processor

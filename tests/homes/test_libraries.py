@@ -58,7 +58,7 @@ def test_in_workers(tmp_path: Path) -> None:
 
 def test_the_document_shows_the_table() -> None:
     text = (ROOT / "docs" / "execution.md").read_text()
-    section = text.partition("### What libraries do to a process")[2]
+    section = text.partition("### Libraries that change a process")[2]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[: len(TABLE) + 2]]
     assert rows[0] == ["", *PLACES] and re.fullmatch(r"[-| ]+", lines[1])

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox._runtime.spark.homes import keeper, sockets
-from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError
+from pillarbox._runtime.spark.homes import sockets, starter_connection
 from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.homes.starter_connection import NoHomesError, StarterConnection
 from tests.homes.conftest import Executor, wait_until
 from tests.homes.forks import SECRET
 
@@ -118,7 +118,7 @@ def test_requests_of_an_executor_that_was_killed_make_no_homes(executor: Executo
 
 
 def test_a_starter_whose_socket_has_vanished_is_replaced(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "_BEGIN_SECONDS", 0.0)
+    monkeypatch.setattr(starter_connection, "_BEGIN_SECONDS", 0.0)
     home = executor.home()
     os.unlink(sockets._address(sockets.starter_name(executor.process.pid, executor.process.pid)))
     executor.keeper.disconnect()
@@ -126,7 +126,7 @@ def test_a_starter_whose_socket_has_vanished_is_replaced(executor: Executor, mon
 
 
 def test_workers_that_begin_at_once_have_one_starter(executor: Executor) -> None:
-    keepers = [Keeper(executor.process.pid, executor.process.pid) for _ in range(4)]
+    keepers = [StarterConnection(executor.process.pid, executor.process.pid) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda each: each.ask("over", runs=[]), keepers))
     assert answers == [{"over": []}] * 4
@@ -174,7 +174,7 @@ def test_how_a_home_ended_is_known(executor: Executor) -> None:
 
 def test_a_daemons_end_is_that_of_its_homes(executor: Executor) -> None:
     daemon = Executor()
-    its_keeper = Keeper(executor.process.pid, daemon.process.pid)
+    its_keeper = StarterConnection(executor.process.pid, daemon.process.pid)
     request: dict[str, Any] = {"place": "a", "run": "run", "query": "query", "secret": "s", "epoch": 0, "most": 9}
     pid = its_keeper.ask("home", mode="fork", idle=99.0, **request)["pid"]
     assert pid != executor.home()["pid"], "each daemon's workers have homes of their own"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 
-from pillarbox._runtime.spark.homes.guest import Turn
+from pillarbox._runtime.spark.homes.partition_tasks import FunctionLock
 
 
-def waiting(turn: Turn, count: int) -> None:
+def waiting(turn: FunctionLock, count: int) -> None:
     while len(turn.waiting) < count:
         threading.Event().wait(0.001)
 
 
 def test_one_thread_at_a_time_has_the_turn() -> None:
-    turn, seen, inside = Turn(), [], []
+    turn, seen, inside = FunctionLock(), [], []
 
     def run(number: int) -> None:
         with turn.held():
@@ -33,7 +33,7 @@ def test_one_thread_at_a_time_has_the_turn() -> None:
 
 
 def test_who_rests_lets_others_have_it_and_gets_it_back() -> None:
-    turn, order = Turn(), []
+    turn, order = FunctionLock(), []
 
     def run() -> None:
         with turn.held():
@@ -50,7 +50,7 @@ def test_who_rests_lets_others_have_it_and_gets_it_back() -> None:
 
 
 def test_a_thread_without_the_turn_rests_without_giving_it_away() -> None:
-    turn, order = Turn(), []
+    turn, order = FunctionLock(), []
 
     def read() -> None:
         with turn.released():

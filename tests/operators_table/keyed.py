@@ -77,7 +77,7 @@ ASYNC = replace(
         by_user=True,
     ),
     simulated=pick(awaiting, *awaiting.PROGRAMS),
-    chaos=Because("tests/spark/test_async_keyed.py kills homes with records in progress"),
+    chaos=Because("tests/services/test_async_keyed.py kills homes with records in progress"),
 )
 
 # -- reduce, and folds of a field --

@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, BufferOutput
 from pillarbox._runtime.spark.session.spark_names import JOB_GROUP, QUERY_ID
-from pillarbox._runtime.spark.tasks.task_facts import DRAIN, ProgramLayout
+from pillarbox._runtime.spark.tasks.task_info import DRAIN, ProgramLayout
 from pillarbox._runtime.spark.worker.processor import Processor
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.task_host import TaskHost

@@ -1,4 +1,4 @@
-"""Homes on Spark: state and surroundings of their functions, and their ends."""
+"""Homes on Spark: state and environment of their functions, and their ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Count(KeyedProcessFunction):
 
 
 class Look(KeyedProcessFunction):
-    """Emits its surroundings, and adds to an accumulator."""
+    """Emits its environment, and adds to an accumulator."""
 
     def __init__(self, table: Any, total: Any) -> None:
         self.table = table

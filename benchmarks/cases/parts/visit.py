@@ -71,12 +71,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     from pillarbox._runtime.spark.homes import relay
-    from pillarbox._runtime.spark.homes.keeper import Keeper
+    from pillarbox._runtime.spark.homes.starter_connection import StarterConnection
     from pillarbox._runtime.spark.worker import closing
 
     # An executor is a process that lives.
     executor = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    keeper = Keeper(executor.pid, os.getpid())
+    keeper = StarterConnection(executor.pid, os.getpid())
     try:
         with (
             patch.object(relay, "of_this_worker", lambda: keeper),

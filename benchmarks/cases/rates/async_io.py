@@ -14,6 +14,11 @@ counts is the share of it, and pillarbox over the best of four others:
   flink      PyFlink's ``AsyncDataStream.unordered_wait``, in a virtual environment of its own, which is made when it
              is missing; where that does not work it is left out
 
+and of no weight in the ratio:
+
+  keyed      pillarbox's ``process`` with ``async def``, 10,000 keys and a count per key in state: batch mode sorts the
+             records by key first
+
 and, to know what is possible at all, once per setting and of no weight in the ratio:
 
   bare       ``capacity`` coroutines in ``mapInArrow`` that take one record after the other, and nothing else: no
@@ -70,11 +75,13 @@ from benchmarks.peers.environments import DIRECTORY, FLINK
 from benchmarks.peers.lookups import SCHEMA, Stopwatch, Work, score, sums
 from benchmarks.report.charts import draw_groups
 from benchmarks.report.words import page
-from pillarbox import Function, StreamExecutionEnvironment
+from pillarbox import Function, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 
 # Records per second.
 SLOW = 5_000
 MOST_RECORDS = 100_000
+# Of the keyed function.
+KEYS = 10_000
 HEADLINE = "sleep/10/100"
 # Of a run before each that counts, so that Python workers are there and have imported what they need.
 PRIMER = 200
@@ -82,6 +89,7 @@ FLINK_WARM_UP = 2_000
 PEERS = ("gather", "threads", "udf", "flink")
 CONTENDERS = {
     "pillarbox": Contender("pillarbox map_async", "ours"),
+    "keyed": Contender("pillarbox process, async def", "ours"),
     "gather": Contender("asyncio.gather in mapInArrow", "spark"),
     "threads": Contender("thread pool in mapInArrow", "spark"),
     "udf": Contender("Arrow UDF with concurrency", "spark"),
@@ -94,7 +102,7 @@ SMALL = {
     "rounds": 1,
     "seconds": 1,
     "flink_records": 2_000,
-    "only": ["pillarbox", "gather", "threads", "udf", "bare"],
+    "only": ["pillarbox", "keyed", "gather", "threads", "udf", "bare"],
 }
 
 
@@ -162,6 +170,30 @@ def pillarbox_query(source: DataFrame, work: Work) -> DataFrame:
     return env.from_dataframe(source).map_async(Lookup(work), capacity=work.capacity).to_dataframe(SCHEMA)
 
 
+class KeyedLookup(KeyedProcessFunction):
+    """The same with keyed state: numbers the records of a key."""
+
+    def __init__(self, work: Work) -> None:
+        self.look_up = Lookup(work)
+
+    async def open(self, ctx):
+        self.count = ctx.get_state(ValueStateDescriptor("count", int, default=0))
+        await self.look_up.open(ctx)
+
+    async def close(self):
+        await self.look_up.close()
+
+    async def process_element(self, row, ctx):
+        self.count.update(self.count.value() + 1)
+        return [await self.look_up(row)]
+
+
+def keyed_query(source: DataFrame, work: Work) -> DataFrame:
+    env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(SUBTASKS)
+    keyed = env.from_dataframe(source).key_by(lambda row: row.id % KEYS)
+    return keyed.process(KeyedLookup(work), capacity=work.capacity).to_dataframe(SCHEMA)
+
+
 def map_in_arrow(form: str) -> Callable[[DataFrame, Work], DataFrame]:
     look_up_all = getattr(lookups, form)
 
@@ -183,6 +215,7 @@ def udf_query(source: DataFrame, work: Work) -> DataFrame:
 
 QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
     "pillarbox": pillarbox_query,
+    "keyed": keyed_query,
     "udf": udf_query,
     **{form: map_in_arrow(form) for form in (*GATHER_FORMS, "threads", "bare")},
 }

@@ -47,7 +47,7 @@ class Target(NamedTuple):
 
     @property
     def _plan(self) -> Plan:
-        plan = None if self.program.facts is None else self.program.facts.plan
+        plan = None if self.program.summary is None else self.program.summary.plan
         assert plan is not None, "the vertex was found in it"
         return plan
 
@@ -140,7 +140,7 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
 
 
 def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, uid: str, text: str) -> int:
-    facts = program.facts
+    facts = program.summary
     assert facts is not None, "the vertex was found in it"
     layout = facts.description.with_layout(program.layout)
     operator = next((operator for operator in layout["operators"] if operator["uid"] == uid), None)

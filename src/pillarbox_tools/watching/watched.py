@@ -134,7 +134,7 @@ def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) 
 
 
 def _plan_with(program: PlannedProgram, layout: Layout | None) -> Plan | None:
-    facts = program.facts
+    facts = program.summary
     if facts.plan is None or layout is None:
         return facts.plan
     operators = facts.description.with_layout(layout)["operators"]

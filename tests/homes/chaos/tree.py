@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from pillarbox._runtime.spark.homes import keeper, sockets, starter
+from pillarbox._runtime.spark.homes import sockets, starter, starter_connection
 from pillarbox._runtime.spark.homes.processes import status
 
 _SIZE = struct.Struct("!Q")
@@ -114,7 +114,7 @@ def _work(connected: socket.socket, work: Callable[[Any], Any]) -> NoReturn:
     """Be a worker."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sockets.secret.cache_clear()
-    keeper.start_python = _start_python  # type: ignore[assignment]
+    starter_connection.start_python = _start_python  # type: ignore[assignment]
     with suppress(EOFError, BrokenPipeError):
         while True:
             try:

@@ -190,8 +190,8 @@ def test_who_waits_in_line_has_the_next_place():
         assert not shared_places(one).line
 
 
-def shared_places(harness: Any) -> workers.Places:
-    places: workers.Places = harness.operator.in_flight.host._lease.resource.places
+def shared_places(harness: Any) -> workers.CallSlots:
+    places: workers.CallSlots = harness.operator.in_flight.host._lease.resource.places
     return places
 
 

@@ -32,7 +32,7 @@ from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.async_io.loop import event_loop, workers
 from pillarbox._operators.async_io.loop.event_loop import EventLoopThread
-from pillarbox._operators.async_io.loop.workers import Places, RequestWorkers
+from pillarbox._operators.async_io.loop.workers import CallSlots, RequestWorkers
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
@@ -630,7 +630,7 @@ def test_completed_requests_wait_for_others_while_there_is_enough_to_ask_about(m
         thread,
         ask,
         batched=False,
-        places=Places(40),
+        places=CallSlots(40),
         retry=None,
         turns=None,
         clock=lambda: 0,

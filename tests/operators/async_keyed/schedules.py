@@ -17,6 +17,8 @@ from unittest.mock import patch
 
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, ProgramError, ValueStateDescriptor
 from pillarbox._elements import Watermark
+from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
+from pillarbox._operators.async_keyed.options import WAITING
 from pillarbox._state.log import large_collections
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import harness_for
@@ -307,6 +309,10 @@ def _difference(name: str, actual: Any, expected: Any) -> str:
 
 def _do(harness: Harness, what: str, arguments: list[Any]) -> None:
     if what == "push":
+        operator = harness.operator
+        # The clock of a harness stands still while the input waits for room.
+        while isinstance(operator, AsyncKeyedOperator) and len(operator._queue) > WAITING // 2:
+            harness.advance_processing_time(20)
         harness.push_all(*arguments)
     elif what == "watermark":
         harness.push_watermark(*arguments)

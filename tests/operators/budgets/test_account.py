@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Budget, CircuitBreaker
-from pillarbox._operators.budgets.account import AHEAD, LATE, Account, Later, Period, Refused, Report, Slots
+from pillarbox._operators.budgets.account import AHEAD, LATE, Account, Period, Refused, Report, RetryAt, Slots
 from pillarbox._operators.budgets.budget import Limits
 
 DAY = 86_400_000
@@ -30,7 +30,7 @@ def run(account: Account, until: float, start: float = 0.0, estimate: float = 1,
             times += booking.times
             now = max(now, booking.times[-1])
         else:
-            assert isinstance(booking, Later)
+            assert isinstance(booking, RetryAt)
             assert booking.at > now
             now = booking.at
     return [at for at in times if at < until]
@@ -86,7 +86,7 @@ def test_units_are_reserved_and_settled_and_nobody_begins_in_debt():
     # It cost 320 units: the income of 3.2 seconds.
     budget.settle(Report(300.0), 0.0)
     booking = budget.book([20], 0.5, 0)
-    assert isinstance(booking, Later)
+    assert isinstance(booking, RetryAt)
     assert 3.2 - AHEAD <= booking.at <= 3.2
     assert isinstance(budget.book([20], 3.2, 0), Slots)
     # An estimate that was too high is given back.
@@ -125,7 +125,7 @@ def test_a_period_begins_with_the_first_request_after_the_one_before():
     budget = account(ceiling=("5 USD", "1 day"), estimate=1)
     assert len(run(budget, until=1.0, wall=5 * DAY)) == 5
     end = budget.book([1], 2.0, 5 * DAY + 2_000)
-    assert isinstance(end, Later)
+    assert isinstance(end, RetryAt)
     assert end.at == pytest.approx(DAY / 1000)
     # No bookings for two days and a half; the period begins now, and not at a multiple of a day.
     late = int(7.5 * DAY)
@@ -138,7 +138,7 @@ def test_a_period_begins_with_the_first_request_after_the_one_before():
 
 def test_a_ceiling_is_spent_only_as_far_as_the_file_says():
     budget = Account(Budget("model", ceiling=(100, "1 day")).limits, 0.0, written=True)
-    assert isinstance(budget.book([1] * 50, 0.0, 1), Later)
+    assert isinstance(budget.book([1] * 50, 0.0, 1), RetryAt)
     allowance = budget.next_allowance(1)
     assert allowance == 2  # two requests, more than a hundredth
     budget.allowance = allowance
@@ -204,7 +204,7 @@ def test_a_probe_whose_process_died_is_followed_by_another():
     budget = account(breaker=CircuitBreaker(1, 1, "1 second"))
     budget.settle(Report(outcomes=(False,)), 0.0)
     assert isinstance(budget.book([1], 1.0, 0), Slots)
-    assert isinstance(budget.book([1], 1.5, 0), Later)
+    assert isinstance(budget.book([1], 1.5, 0), RetryAt)
     assert budget.book([1], 2.0, 0) == Slots([2.0], probes=True)
 
 

@@ -236,7 +236,7 @@ assigners = st.sampled_from(
 )
 
 
-@pytest.mark.long("two operators over many windows; spark/test_columnar_windows.py compares with Spark")
+@pytest.mark.long("two operators over many windows; spark/columns/test_columnar_windows.py compares with Spark")
 @given(
     assigners,
     st.lists(st.lists(st.lists(rows, max_size=25), min_size=1, max_size=3), min_size=1, max_size=5),

@@ -63,7 +63,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
             plan=None,
             auto_rescale=False,
         )
-        planned[:] = [SimpleNamespace(facts=facts, parallelism=2)] * 2
+        planned[:] = [SimpleNamespace(summary=facts, parallelism=2)] * 2
         monkeypatch.setattr(module, "programs_of", lambda writer: planned)
         writer: Any = SimpleNamespace(foreachBatch=None)
         pillarbox.start(writer)

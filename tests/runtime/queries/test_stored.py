@@ -216,8 +216,8 @@ def test_the_plan_has_the_subtasks_of_the_checkpoint() -> None:
     description = ProgramDescription(Layout(2, 128), content, (None, 3))
     one = plan()
     with_own = replace(one, vertices=[*one.vertices, replace(one.vertices[1], number=2, parallelism=3)])
-    program: Any = SimpleNamespace(facts=SimpleNamespace(plan=with_own, description=description))
-    unknown: Any = SimpleNamespace(facts=SimpleNamespace(plan=None))
+    program: Any = SimpleNamespace(summary=SimpleNamespace(plan=with_own, description=description))
+    unknown: Any = SimpleNamespace(summary=SimpleNamespace(plan=None))
 
     def subtasks(*layouts: Layout) -> list[int]:
         result = watched.plan_in([program, unknown], layouts)

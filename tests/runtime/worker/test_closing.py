@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pillarbox import MapFunction, StreamExecutionEnvironment
-from pillarbox._runtime.spark.homes.keeper import SIGNAL
 from pillarbox._runtime.spark.homes.settings import MODE
+from pillarbox._runtime.spark.homes.starter_connection import SIGNAL
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.worker import closing

@@ -17,7 +17,7 @@ from pillarbox import MapFunction, StreamExecutionEnvironment
 from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.tasks import residency
-from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
+from pillarbox._runtime.spark.tasks.task_info import TaskInfo
 
 
 class Noted(MapFunction):
@@ -37,7 +37,7 @@ env = StreamExecutionEnvironment()
 stream = env.from_collection([1]).map(Noted())
 sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
 program = env._compile("test", [sink])
-task = residency.here.source_task(ship(program.vertices[0]), TaskFacts(program.layout))
+task = residency.here.source_task(ship(program.vertices[0]), TaskInfo(program.layout))
 {then}
 """
 

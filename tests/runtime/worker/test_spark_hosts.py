@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.savepoint import restore_host
 from pillarbox._runtime.spark.savepoint.restore_host import Router
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.residency import Residency
-from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
+from pillarbox._runtime.spark.tasks.task_info import ProgramLayout, TaskInfo
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
@@ -292,7 +292,7 @@ def test_a_task_that_ends_is_freed_without_a_look_at_what_was_there_before(worke
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(Closes()))
     worker.spare_the_collector()
-    task = worker.source_task(query.shipped[0], TaskFacts(query.program.layout))
+    task = worker.source_task(query.shipped[0], TaskInfo(query.program.layout))
     ended = weakref.ref(task)
     gc.collect()  # as during long work of a task: its objects then count as old
     worker.end(task)

@@ -30,9 +30,9 @@ def replayed(query: Any, folder: Path) -> int:
     started = find(query)
     assert started is not None
     (program,) = started.programs
-    assert program.facts is not None
-    assert program.facts.plan is not None
-    vertices = program.facts.plan.vertices
+    assert program.summary is not None
+    assert program.summary.plan is not None
+    vertices = program.summary.plan.vertices
     last = max(vertices, key=lambda vertex: vertex.level)
     source = next(vertex for vertex in vertices if vertex.level == 0)
     tasks = [(Target(program, each, 0, 0, None, None).uid, subtask) for subtask, each in enumerate((source, last))]

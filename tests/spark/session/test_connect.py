@@ -205,7 +205,7 @@ def test_aggregates_of_columns(connect):
 
 
 def in_the_session(spark, folder: Path):
-    """Return the surroundings of a streaming program in its session, and the queries' start settings."""
+    """Return the environment of a streaming program in its session, and the queries' start settings."""
     events(spark).where("at < 100000").coalesce(1).write.parquet(str(folder / "in"))
     df = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
     spark.conf.set("spark.sql.shuffle.partitions", "6")

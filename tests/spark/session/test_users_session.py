@@ -224,7 +224,7 @@ def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
     result = programs_of(both)
     assert [program.parallelism for program in result] == [2, 2]
     assert len({program.id for program in result}) == 2
-    assert all(program.facts.begins is None for program in result)
+    assert all(program.summary.begins is None for program in result)
     assert programs_of(files.groupBy("key").count()) == []
     assert programs_of(left.writeStream) == programs_of(left)
     frame = counts(files, 2)

@@ -14,7 +14,7 @@ from pillarbox._graph.layout import Layout
 from pillarbox._operators.async_io.api.libraries import import_library
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.rows.output import BufferOutput
-from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
+from pillarbox._runtime.spark.tasks.task_info import ProgramLayout
 from pillarbox._runtime.spark.worker.processor import Processor
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 

@@ -26,7 +26,7 @@ from pillarbox._errors import (
 )
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.async_io.loop.event_loop import cancelled
-from pillarbox._operators.async_io.loop.workers import Places, differs, most_stuck
+from pillarbox._operators.async_io.loop.workers import CallSlots, differs, most_stuck
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
 from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop
@@ -42,7 +42,6 @@ from pillarbox._state.heap.undo import ElementNotes, Undo
 from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-_FREE = object()
 _SETTLED = RequestState.SETTLED
 # Ended elements wait up to this long (seconds) for others, while more than _PLENTY are ready: a mail is expensive.
 _PATIENCE = 0.002
@@ -67,15 +66,12 @@ class ElementRunner:
         announce: called when ended elements should be emitted.
 
     Attributes:
-        context: the operator's.
-        loop: the event loop.
         ready: elements that wait for a place only.
         run: records that workers may still take, or None.
         current: the element whose step runs, or None.
-        get_broadcast_state: returns a broadcast state for reading.
+        get_broadcast_state: returns a broadcast state for reading, or None if no stream is broadcast.
         failure: the error that fails the task, or None.
         is_turning: whether the caller of a turn emits the elements that end in it.
-        closing: whether the operator is being closed.
         cut_off: workers whose elements ignored a cancellation, and still run without key and place.
         figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
     """
@@ -104,7 +100,7 @@ class ElementRunner:
         self.context = context
         self._options = options
         self._backend = backend
-        self.get_broadcast_state: Callable[[Any], Any] = self._no_broadcast_state
+        self.get_broadcast_state: Callable[[Any], Any] | None = None
         self._undo = undo
         self._calls = calls
         self._on_timer = on_timer
@@ -117,7 +113,7 @@ class ElementRunner:
         # In a manual clock's time, no step takes any.
         self.stopwatch: Callable[[], float] = self.loop.loop.time if self.clock.manual else perf_counter
         self._patience = 0.0 if self.clock.manual else _PATIENCE
-        self._places = context.shared.lease(("async keyed", context.uid), lambda: Places(options.capacity))
+        self._places = context.shared.lease(("async keyed", context.uid), lambda: CallSlots(options.capacity))
         self._plenty = max(_PLENTY, options.capacity // 2)
         self.ready: deque[Element] = deque()
         self.run: tuple[int, int, Iterator[tuple[Any, Any, int | None]]] | None = None
@@ -147,11 +143,10 @@ class ElementRunner:
         element.is_queued = True
         self._queue.put(element)
         lines, key = self._lines, element.key
-        line: Any = lines.get(key, _FREE)
-        if line is _FREE:
+        if key not in lines:
             lines[key] = None
             self.ready.append(element)
-        elif line is None:
+        elif (line := lines[key]) is None:
             lines[key] = deque([element])
         else:
             line.append(element)
@@ -482,9 +477,6 @@ class ElementRunner:
         except BaseException as failure:
             self.failure = failure
         self._announce()
-
-    def _no_broadcast_state(self, descriptor: Any) -> Any:
-        raise ProgramError(f"operator {self.name!r}: there is no broadcast state, as no stream is broadcast")
 
     # -- the end --
 

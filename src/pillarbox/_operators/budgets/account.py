@@ -38,7 +38,7 @@ class Slots(NamedTuple):
     probes: bool = False
 
 
-class Later(NamedTuple):
+class RetryAt(NamedTuple):
     """No slot is available yet.
 
     Attributes:
@@ -130,7 +130,7 @@ class Account:
         """Whether the breaker is open."""
         return self._open is not None
 
-    def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | Later | Refused:
+    def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | RetryAt | Refused:
         """Book slots for requests, in order: for all, or for the first ones.
 
         Args:
@@ -138,7 +138,7 @@ class Account:
             wall: the wall clock (epoch ms).
         """
         if now < self._stopped:
-            return Later(self._stopped)
+            return RetryAt(self._stopped)
         if self._open is not None and now < self._open:
             pause = f"{self._open - now:.1f} s"
             return self._exceeded(self._open, f"its circuit breaker is open, for {pause} more", is_open=True)
@@ -152,9 +152,9 @@ class Account:
                 return self._exceeded(now + end / 1000, why)
             count = min(count, self._affordable(estimates, self.allowance))
             if not count:
-                return Later(now + _QUANTUM)  # the file is being written
+                return RetryAt(now + _QUANTUM)  # the file is being written
         times = self._times(estimates[:count], now)
-        if isinstance(times, Later):
+        if isinstance(times, RetryAt):
             return times
         self.period.spent += sum(estimates[: len(times)])
         if self._open is None:
@@ -163,7 +163,7 @@ class Account:
         self._open = now + self._pause
         return Slots(times, probes=True)
 
-    def _times(self, estimates: Sequence[float], now: float) -> list[float] | Later:
+    def _times(self, estimates: Sequence[float], now: float) -> list[float] | RetryAt:
         rate, units = self.limits.requests, self.limits.units
         if now < self._half:
             rate, units = (None if limit is None else limit / 2 for limit in (rate, units))
@@ -177,12 +177,12 @@ class Account:
             slot = at if rate is None else at + 1 / rate
             solvent = at if units is None else at + estimate / units
         if not times:
-            return Later(max(slot, solvent) - AHEAD + _QUANTUM)
+            return RetryAt(max(slot, solvent) - AHEAD + _QUANTUM)
         self._next, self._solvent = slot, solvent
         return times
 
-    def _exceeded(self, until: float, why: str, *, is_open: bool = False) -> Later | Refused:
-        return Later(until, why) if self.limits.holds else Refused(why, is_open)
+    def _exceeded(self, until: float, why: str, *, is_open: bool = False) -> RetryAt | Refused:
+        return RetryAt(until, why) if self.limits.holds else Refused(why, is_open)
 
     # -- ceiling --
 

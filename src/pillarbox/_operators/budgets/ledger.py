@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pillarbox._operators.budgets.account import LATE, Account, Later, Refused, Report
+from pillarbox._operators.budgets.account import LATE, Account, Refused, Report, RetryAt
 from pillarbox._operators.budgets.budget import Limits
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.system_clock import system_clock_ms
@@ -102,7 +102,7 @@ class LocalLedger(Ledger, LedgerEnd):
                 booking = self.account(limits).book(estimates, self.now(), wall)
             if isinstance(booking, Refused):
                 return booking
-            if not isinstance(booking, Later):
+            if not isinstance(booking, RetryAt):
                 return [Slot(at, at + LATE, each, booking.probes, at) for at, each in zip(booking.times, estimates)]
             await self.sleep(booking.at - self.now())
 

@@ -45,7 +45,7 @@ def arrow_type(declared: spark.DataType) -> pa.DataType:
         ) from None
 
 
-class Part(NamedTuple):
+class PartialColumn(NamedTuple):
     """One column of an aggregate's partial results.
 
     Attributes:
@@ -75,7 +75,7 @@ class Accumulator(ABC):
     """
 
     result_type: spark.DataType
-    parts: tuple[Part, ...]
+    parts: tuple[PartialColumn, ...]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
         """Return the results, which can be cast to their type. By default, the first partial results.
@@ -114,7 +114,7 @@ class CountRows(ByKernels):
     """The number of rows, which is counted in any case."""
 
     result_type: spark.DataType = spark.LongType()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PartialColumn, ...] = ()
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return no partial results."""
@@ -132,7 +132,7 @@ class Count(ByKernels):
         arrow_type(kind)  # raises for columns that cannot be read
 
     result_type: spark.DataType = spark.LongType()
-    parts: tuple[Part, ...] = (Part(pa.int64(), "count"),)
+    parts: tuple[PartialColumn, ...] = (PartialColumn(pa.int64(), "count"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
@@ -144,7 +144,7 @@ class Sum(ByKernels):
 
     def __init__(self, kind: spark.DataType) -> None:
         self.result_type: spark.DataType = _sum_type(kind, "sum_")
-        self.parts: tuple[Part, ...] = (Part(_added_as(self.result_type), "sum"),)
+        self.parts: tuple[PartialColumn, ...] = (PartialColumn(_added_as(self.result_type), "sum"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
@@ -164,7 +164,10 @@ class Average(ByKernels):
             self.result_type = spark.DayTimeIntervalType()
         else:
             self.result_type = total = spark.DoubleType()
-        self.parts: tuple[Part, ...] = (Part(_added_as(total), "sum"), Part(pa.int64(), "count"))
+        self.parts: tuple[PartialColumn, ...] = (
+            PartialColumn(_added_as(total), "sum"),
+            PartialColumn(pa.int64(), "count"),
+        )
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
@@ -218,7 +221,7 @@ class Extreme(ByKernels):
         self.result_type: spark.DataType = kind
         self._kind = arrow_type(kind)
         part = pa.int64() if isinstance(kind, (*_FLOATS, spark.DayTimeIntervalType)) else self._kind
-        self.parts: tuple[Part, ...] = (Part(part, which),)
+        self.parts: tuple[PartialColumn, ...] = (PartialColumn(part, which),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row: floats as integers of the same order, NaN last."""
@@ -239,7 +242,7 @@ class Earliest(ByGroups):
         self._order = "descending" if latest else "ascending"
         # (A duration cannot be sorted.)
         self._stored = pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
-        self.parts: tuple[Part, ...] = (Part(self._stored), Part(pa.int64()))
+        self.parts: tuple[PartialColumn, ...] = (PartialColumn(self._stored), PartialColumn(pa.int64()))
 
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial results of rows."""
@@ -261,7 +264,7 @@ class ApproxCountDistinct(ByGroups):
     """The approximate number of distinct values, by their smallest hashes."""
 
     result_type: spark.DataType = spark.LongType()
-    parts: tuple[Part, ...] = (Part(pa.list_(pa.uint64())),)
+    parts: tuple[PartialColumn, ...] = (PartialColumn(pa.list_(pa.uint64())),)
 
     def __init__(self, kind: spark.DataType) -> None:
         _check_compared(kind, "approx_count_distinct_", "it has no hash")
@@ -288,12 +291,12 @@ class UserAggregate(ByGroups):
         self._function = function
         self.result_type: spark.DataType = result_type
         self._result_kind = arrow_type(result_type)
-        self.parts: tuple[Part, ...] = ()
+        self.parts: tuple[PartialColumn, ...] = ()
         none = pa.array([], pa.int64())
         empty = list(function.partial(none, 0, *(pa.array([], arrow_type(kind)) for kind in types)))
         if not empty or not all(isinstance(part, pa.Array) for part in empty):
             raise ProgramError(f"{function!r}: partial() must return a list of one or more Arrow arrays")
-        self.parts = tuple(Part(part.type) for part in empty)
+        self.parts = tuple(PartialColumn(part.type) for part in empty)
         self._checked("merge()", function.merge(none, 0, *empty), 0)
         function.result(*empty).cast(self._result_kind)
 

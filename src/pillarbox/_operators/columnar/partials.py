@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 import pyspark.sql.types as spark
 
 from pillarbox._errors import CheckpointMismatchError, OperatorError, PillarboxError, ProgramError, shorten
-from pillarbox._operators.columnar.accumulators import Accumulator, ByGroups, ByKernels, Overflow, Part, arrow_type
+from pillarbox._operators.columnar.accumulators import (
+    Accumulator,
+    ByGroups,
+    ByKernels,
+    Overflow,
+    PartialColumn,
+    arrow_type,
+)
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields, key_array
 from pillarbox._operators.windowing.by_key import positions_by_key
@@ -254,11 +261,11 @@ class Partials:
         self, by: list[str], columns: dict[str, Any], starts: Any
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64]]:
         """Group columns, and merge those with a kernel. Also return the group number of each row, if needed."""
-        kernels = {ROWS: Part(pa.int64(), "count")}
+        kernels = {ROWS: PartialColumn(pa.int64(), "count")}
         if self._sessions:
-            kernels |= {START: Part(pa.int64(), "min"), END: Part(pa.int64(), "max")}
+            kernels |= {START: PartialColumn(pa.int64(), "min"), END: PartialColumn(pa.int64(), "max")}
         if _MARK in columns:
-            kernels[_MARK] = Part(pa.bool_(), "max")
+            kernels[_MARK] = PartialColumn(pa.bool_(), "max")
         for bound, by_kernels in self._by_kernels:
             kernels.update(zip(bound.names, by_kernels.parts))
         # Numbers as names: Arrow derives the names of its results from them, and users' names may be any.
@@ -398,7 +405,7 @@ def _array(column: Any) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def _wide(column: Any, part: Part, count: int) -> Any:
+def _wide(column: Any, part: PartialColumn, count: int) -> Any:
     """Cast numbers to a type that their sums fit, as Arrow's sums may wrap around silently."""
     kind = part.kind
     if pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision < 38):
@@ -414,7 +421,7 @@ def _wide(column: Any, part: Part, count: int) -> Any:
     return column if largest * count <= _INT64_MAX else column.cast(_LONG)
 
 
-def _narrow(column: pa.Array, part: Part) -> pa.Array:
+def _narrow(column: pa.Array, part: PartialColumn) -> pa.Array:
     """Cast merged values to the type of their part.
 
     Raises:

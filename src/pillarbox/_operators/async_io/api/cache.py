@@ -61,7 +61,7 @@ class AsyncCache:
                 ) from None
 
 
-class KeptResults:
+class SharedResults:
     """An operator's results by key, shared by its subtasks in a process.
 
     Args:
@@ -95,7 +95,7 @@ class ResultCache:
         self._copied = context.copier.copied
         self._keying = None if settings.key is None else Keying(settings.key, self._operator)
         clock = context.processing_time_service.relative_time_millis
-        self._lease = context.shared.lease(("cache", context.uid), lambda: KeptResults(settings, clock))
+        self._lease = context.shared.lease(("cache", context.uid), lambda: SharedResults(settings, clock))
         self._results = self._lease.resource.by_key
         self._leaders: dict[Any, Request] = {}
 

@@ -26,7 +26,7 @@ from pillarbox._operators.async_io.loop.event_loop import (
 )
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 from pillarbox._operators.async_io.loop.turns import Turns
-from pillarbox._operators.async_io.loop.workers import Places, RequestWorkers, most_stuck
+from pillarbox._operators.async_io.loop.workers import CallSlots, RequestWorkers, most_stuck
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.shared_resources import Lease
 from pillarbox._operators.functions.basic import Function
@@ -196,7 +196,7 @@ class _Loop:
 
     def __init__(self, context: OperatorContext, options: AsyncOptions, tasks: int) -> None:
         self._operator = context.name
-        self.places: Places = Places(options.capacity)
+        self.places: CallSlots = CallSlots(options.capacity)
         self.turns: Turns | None = None
         if options.takes_turns:
             self.turns = Turns(options, context.budget_scope, context.uid, context.parallelism, tasks)

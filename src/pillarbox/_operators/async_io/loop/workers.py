@@ -51,8 +51,8 @@ class PlaceOwner(Protocol):
     def start_workers(self) -> None: ...
 
 
-class Places:
-    """Places for running requests, shared by an operator's subtasks in a process. Loop thread only.
+class CallSlots:
+    """CallSlots for running requests, shared by an operator's subtasks in a process. Loop thread only.
 
     A subtask without a free place waits in line, and the first in line gets the next place. A subtask without any place
     may always take one: otherwise a subtask with hanging calls could stop another, whose epoch must end before those
@@ -126,7 +126,7 @@ class RequestWorkers:
         function: Callable[[Any], Awaitable[Any]],
         *,
         batched: bool,
-        places: Places,
+        places: CallSlots,
         retry: AsyncRetryStrategy | None,
         turns: Turns | None,
         clock: Callable[[], int],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import ConfigurationError, describe
 from pillarbox._graph.budgets import budgets_of, check_equal
 from pillarbox._graph.program import Program
-from pillarbox._operators.budgets.account import AHEAD, LATE, Account, Later, Period, Refused, Report
+from pillarbox._operators.budgets.account import AHEAD, LATE, Account, Period, Refused, Report, RetryAt
 from pillarbox._operators.budgets.budget import Limits
 from pillarbox._operators.budgets.driver_ledger import DriverLedger
 from pillarbox._operators.budgets.wire import Connection, ForgedError, token_id
@@ -89,7 +89,7 @@ class _SharedAccount:
             outcome = self.account.book(booking.estimates, now, system_clock_ms())
             if self.writes:
                 self._write(booking.estimates[0])
-            if isinstance(outcome, Later):
+            if isinstance(outcome, RetryAt):
                 if outcome.why and not self._is_held:
                     _log.warning("budget %r: %s; requests wait", self.account.limits.name, outcome.why)
                 self._is_held = bool(outcome.why)

@@ -2,7 +2,7 @@
 
 | thread                 | task                                                                            |
 | ---------------------- | ------------------------------------------------------------------------------- |
-| main, or a guest's own | waits for the relays of one guest and serves one at a time; see `guest.py`      |
+| main, or a guest's own | waits for the relays of one guest and serves one at a time; see `partition_tasks.py`      |
 | ``door``               | accepts relays and starters; during an epoch, receives visits of newer attempts |
 |                        | and detects a disconnected relay; ends the process                              |
 """
@@ -21,10 +21,10 @@ from contextlib import suppress
 from typing import NoReturn
 
 from pillarbox._runtime.spark.homes import sockets
-from pillarbox._runtime.spark.homes.guest import Guest, Turn
+from pillarbox._runtime.spark.homes.partition_tasks import FunctionLock, PartitionTasks
 from pillarbox._runtime.spark.homes.processes import Process, leave, watch_all
 from pillarbox._runtime.spark.homes.signals import EndSignal
-from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts
+from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
 
 # Seconds that a home gets to close its functions when it ends.
@@ -40,7 +40,7 @@ _TICK_MS = 500
 _log = logging.getLogger("pillarbox")
 
 
-def run_home(facts: HomeFacts, listening: socket.socket) -> NoReturn:
+def run_home(facts: HomeDescription, listening: socket.socket) -> NoReturn:
     """Run a home in the main thread. The process ends with it.
 
     Args:
@@ -50,7 +50,7 @@ def run_home(facts: HomeFacts, listening: socket.socket) -> NoReturn:
 
 
 class _Home:
-    def __init__(self, facts: HomeFacts, listening: socket.socket) -> None:
+    def __init__(self, facts: HomeDescription, listening: socket.socket) -> None:
         self._facts = facts
         self._listening = listening
         # A home's pid is read from its listening socket: this sets it to this process instead of the starter.
@@ -60,12 +60,12 @@ class _Home:
         self._polled: list[Process] = []
         # Connections of starters, by descriptor.
         self._starters: dict[int, Channel] = {}
-        self._guests: dict[str, Guest] = {}
-        self._turn = Turn()
+        self._guests: dict[str, PartitionTasks] = {}
+        self._turn = FunctionLock()
         self._threads: list[threading.Thread] = []
         # Set when the first guest exists, or the home ends without any.
         self._has_begun = threading.Event()
-        self._first: Guest | None = None
+        self._first: PartitionTasks | None = None
         self._created_at = time.monotonic()
         self._ends_at: float | None = None
 
@@ -213,10 +213,10 @@ class _Home:
             del self._starters[number]
             channel.close()
 
-    def _guest(self, place: str) -> Guest:
+    def _guest(self, place: str) -> PartitionTasks:
         guest = self._guests.get(place)
         if guest is None:
-            guest = self._guests[place] = Guest(time.monotonic, self._facts.idle, self._turn)
+            guest = self._guests[place] = PartitionTasks(time.monotonic, self._facts.idle, self._turn)
             if self._first is None:
                 self._first = guest
                 self._has_begun.set()

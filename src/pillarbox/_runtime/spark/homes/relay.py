@@ -22,13 +22,13 @@ from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import spark_hash
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import remote_error
-from pillarbox._runtime.spark.homes import surroundings
-from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
+from pillarbox._runtime.spark.homes import worker_environment
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.homes.sockets import connect, is_disconnected
-from pillarbox._runtime.spark.homes.wire import Hello, Kind, Visit
+from pillarbox._runtime.spark.homes.starter_connection import NoHomesError, StarterConnection, of_this_worker
+from pillarbox._runtime.spark.homes.wire import EpochRequest, Hello, Kind
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, SilentError
-from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
+from pillarbox._runtime.spark.tasks.task_info import TaskInfo, local_property
 from pillarbox._state.chunks.head import META
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._task.vertex import REPORT_TARGET
@@ -76,7 +76,7 @@ class Homes:
         ]
         return hashlib.sha256("\0".join(identity).encode()).hexdigest()
 
-    def relay(self, vertices: dict[int, ShippedVertex], facts: TaskFacts, code: int) -> Relay | None:
+    def relay(self, vertices: dict[int, ShippedVertex], facts: TaskInfo, code: int) -> Relay | None:
         """Return a relay to the home of a subtask's state partition, or None if homes are off.
 
         Raises:
@@ -132,14 +132,14 @@ class Relay:
     """
 
     def __init__(
-        self, keeper: Keeper, vertices: dict[int, ShippedVertex], request: dict[str, Any], attempt: int
+        self, keeper: StarterConnection, vertices: dict[int, ShippedVertex], request: dict[str, Any], attempt: int
     ) -> None:
         self._vertices = vertices
         self._request = request
         self._attempt = attempt
         self._keeper = keeper
         self._origin: str = "known"
-        # Whether the home has this Spark task's surroundings.
+        # Whether the home has this Spark task's environment.
         self._has_entered = False
         connection = _idle.pop(request["place"], None)
         if connection is not None:
@@ -183,7 +183,7 @@ class Relay:
     def run_epoch(
         self,
         subtask: tuple[int, int],
-        facts: TaskFacts,
+        facts: TaskInfo,
         buffers: Iterable[list[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
@@ -224,7 +224,7 @@ class Relay:
         return fate
 
     def _begin(
-        self, subtask: tuple[int, int], facts: TaskFacts, answers: _Answers, chunks: ChunkStore
+        self, subtask: tuple[int, int], facts: TaskInfo, answers: _Answers, chunks: ChunkStore
     ) -> tuple[Kind, list[Any]]:
         """Begin an epoch and return the home's first message, before which the home has done nothing.
 
@@ -234,10 +234,12 @@ class Relay:
         ahead = answers.ahead()
         head = chunks.get(META)  # the home needs it first
         for _ in range(_TRIES):
-            worker = None if self._has_entered else surroundings.here(self._home.process)
+            worker = None if self._has_entered else worker_environment.here(self._home.process)
             try:
                 self._channel.set_timeout(_DOOR_SECONDS)
-                self._channel.send(Visit(self._attempt, self._request["epoch"], worker, subtask, facts, head, ahead))
+                self._channel.send(
+                    EpochRequest(self._attempt, self._request["epoch"], worker, subtask, facts, head, ahead)
+                )
                 kind, *fields = self._channel.receive()
                 self._channel.set_timeout(None)
             except LostError as error:
@@ -253,7 +255,7 @@ class Relay:
         raise NoHomesError("all homes ended before they answered")
 
     def _relay_epoch(
-        self, subtask: tuple[int, int], facts: TaskFacts, buffers: Iterable[list[Buffer]], chunks: ChunkStore
+        self, subtask: tuple[int, int], facts: TaskInfo, buffers: Iterable[list[Buffer]], chunks: ChunkStore
     ) -> Generator[list[Buffer], None, int | None]:
         began, taking = time.monotonic(), 0.0
         answers = _Answers(buffers)
@@ -276,10 +278,10 @@ class Relay:
             elif kind is Kind.LEVEL:
                 self._channel.send(self._vertices)
             elif kind is Kind.VALUE:
-                self._channel.send_bytes(surroundings.value(*fields))
+                self._channel.send_bytes(worker_environment.value(*fields))
             elif kind is Kind.DONE:
                 wakes_up, added = fields
-                surroundings.add(added)
+                worker_environment.add(added)
                 self._home.subtasks.add(subtask)
                 return wakes_up  # type: ignore[no-any-return]
             elif kind is Kind.FAILED:

@@ -37,18 +37,18 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from pillarbox._runtime.spark.homes import sockets
-from pillarbox._runtime.spark.homes.keeper import SIGNAL, start_python
 from pillarbox._runtime.spark.homes.processes import Process, leave, watch_all
-from pillarbox._runtime.spark.homes.starter_connections import (
+from pillarbox._runtime.spark.homes.starter_clients import (
     TICK_SECONDS,
     WAIT,
     Client,
     Ending,
-    Greeter,
+    HoldThread,
     HomeChannel,
     readable,
     send,
 )
+from pillarbox._runtime.spark.homes.starter_connection import SIGNAL, start_python
 from pillarbox._runtime.spark.homes.table import (
     BadRequestError,
     HomeEntry,
@@ -59,7 +59,7 @@ from pillarbox._runtime.spark.homes.table import (
     text_of,
     texts_of,
 )
-from pillarbox._runtime.spark.homes.wire import HomeFacts
+from pillarbox._runtime.spark.homes.wire import HomeDescription
 from pillarbox._runtime.spark.tasks.channel import LostError
 
 # Seconds after which an ending home is killed: a little more than it gives itself.
@@ -337,7 +337,7 @@ class _Starter:
 
     def _import(self) -> None:
         """Import the modules of homes, before the first one is forked."""
-        greeter = Greeter(self._listening, self._clients)
+        greeter = HoldThread(self._listening, self._clients)
         from pillarbox._runtime.spark.homes.imports import import_and_freeze
 
         import_and_freeze()
@@ -351,7 +351,7 @@ class _Starter:
             self._import()
         name = f"{self._name}.{os.urandom(8).hex()}"
         watched = [[*process] for process in self._watched]
-        facts = HomeFacts(
+        facts = HomeDescription(
             name, request.run, request.query, request.secret, request.idle, watched, request.epoch, [request.place]
         )
         with sockets.listen(name) as listening:  # early connections wait in the backlog
@@ -359,7 +359,7 @@ class _Starter:
             self._watch_channel(HomeChannel(name), pid)
         return HomeEntry(Process.of(pid), name, request.run, request.query, request.secret)
 
-    def _fork(self, facts: HomeFacts, listening: socket.socket) -> int:
+    def _fork(self, facts: HomeDescription, listening: socket.socket) -> int:
         from pillarbox._runtime.spark.homes.home import run_home
 
         with warnings.catch_warnings():
@@ -383,7 +383,7 @@ class _Starter:
         finally:
             leave(1)
 
-    def _spawn(self, facts: HomeFacts, listening: socket.socket) -> int:
+    def _spawn(self, facts: HomeDescription, listening: socket.socket) -> int:
         process = start_python("run_spawned", [facts, listening.fileno()], [listening.fileno()])
         self._spawned[process.pid] = process
         return process.pid
@@ -412,7 +412,7 @@ class _Starter:
             channel.close()
             sockets.remove(name)
 
-    def _adopt(self, channel: HomeChannel, facts: HomeFacts) -> None:
+    def _adopt(self, channel: HomeChannel, facts: HomeDescription) -> None:
         home = HomeEntry(Process.of(facts.pid), facts.name, facts.run, facts.query, facts.secret, {*facts.places})
         self._table.adopt(home, facts.since)
         self._table.record_visits(home, facts.epoch, facts.unused)
@@ -472,7 +472,7 @@ def run_spawned(facts: list[Any], listening: int) -> NoReturn:
     import_all()
     from pillarbox._runtime.spark.homes.home import run_home
 
-    run_home(HomeFacts(*facts), socket.socket(fileno=listening))
+    run_home(HomeDescription(*facts), socket.socket(fileno=listening))
 
 
 def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
@@ -486,7 +486,7 @@ def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setpgid(0, 0)  # signals for the worker or PySpark's daemon must not reach this process
     listening = sockets.listen(name)
-    greeter = Greeter(listening)
+    greeter = HoldThread(listening)
     sockets.sweep()
     starter = _Starter(name, listening, lock, [Process(*process) for process in watched])
     starter.adopt()

@@ -8,7 +8,7 @@ same time. Exceptions are the first messages of a connection, a visit and an epo
 | ------- | ------------------------------------ | -------------------------------------------------------------- |
 | relay   | the executor's secret, a line        | it is one of the executor's processes                          |
 | relay   | ``Hello``, as JSON                   | the place that it visits, and the plan's secret                |
-| relay   | ``Visit``                            | run an epoch for a Spark task                                  |
+| relay   | ``EpochRequest``                     | run an epoch for a Spark task                                  |
 | home    | ``VALUE``, number                    | request the value of a broadcast variable                      |
 | home    | ``WELCOME``                          | the epoch is running; sent only if nothing else is sent soon   |
 | home    | ``LATE``                             | the visit is refused, since a newer attempt has been here      |
@@ -21,8 +21,8 @@ same time. Exceptions are the first messages of a connection, a visit and an epo
 | home    | ``DONE``, next wake-up, accumulators | the epoch has ended                                            |
 | home    | ``FAILED``, kind, text               | the epoch has failed; the connection ends                      |
 
-The starter connects, too: its ``Hello`` has no place. The home answers that and each ``ASK`` with its ``HomeFacts``, as
-JSON.
+The starter connects, too: its ``Hello`` has no place. The home answers that and each ``ASK`` with its
+``HomeDescription``, as JSON.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.spark.homes.surroundings import Surroundings
-    from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
+    from pillarbox._runtime.spark.homes.worker_environment import WorkerEnvironment
+    from pillarbox._runtime.spark.tasks.task_info import TaskInfo
 
 
 class Kind(IntEnum):
@@ -67,13 +67,13 @@ class Hello(NamedTuple):
     secret: str
 
 
-class Visit(NamedTuple):
+class EpochRequest(NamedTuple):
     """A request to run an epoch of a subtask for a Spark task.
 
     Attributes:
         attempt: the Spark task's number; later tasks have higher ones.
         epoch: the query's epoch.
-        surroundings: the worker's environment, or None if unchanged since the connection's previous visit.
+        environment: the worker's environment, or None if unchanged since the connection's previous visit.
         subtask: (vertex, subtask).
         facts: the facts of the Spark task.
         head: the log's head, which the home needs first, or None if the relay has not read it.
@@ -82,14 +82,14 @@ class Visit(NamedTuple):
 
     attempt: int
     epoch: int
-    surroundings: Surroundings | None
+    environment: WorkerEnvironment | None
     subtask: tuple[int, int]
-    facts: TaskFacts
+    facts: TaskInfo
     head: bytes | None
     answers: list[bytes]
 
 
-class HomeFacts(NamedTuple):
+class HomeDescription(NamedTuple):
     """The starter's parameters for a new home, and the home's description of itself.
 
     Attributes:

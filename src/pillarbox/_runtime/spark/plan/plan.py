@@ -33,7 +33,7 @@ from pillarbox._runtime.spark.rows.output import (
 from pillarbox._runtime.spark.session.requirements import check_requirements
 from pillarbox._runtime.spark.session.session_settings import without_setting
 from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
-from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
+from pillarbox._runtime.spark.tasks.task_info import ProgramLayout
 from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once

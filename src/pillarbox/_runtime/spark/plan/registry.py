@@ -43,7 +43,7 @@ _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
-class ProgramFacts:
+class ProgramSummary:
     """A program's properties that the start of its query needs, without its functions and DataFrames.
 
     Attributes:
@@ -65,8 +65,8 @@ class ProgramFacts:
     plan: Plan | None = None
 
     @staticmethod
-    def of(program: Program) -> ProgramFacts:
-        return ProgramFacts(
+    def of(program: Program) -> ProgramSummary:
+        return ProgramSummary(
             ProgramDescription.of(program),
             program.uses_processing_time,
             program.auto_rescale,
@@ -95,7 +95,7 @@ class PlannedProgram:
     layout: Layout
     sets_parallelism: bool
     sets_max_parallelism: bool
-    facts: ProgramFacts
+    summary: ProgramSummary
     secret: str = ""
     registered: PlannedProgram | None = None
 
@@ -103,7 +103,7 @@ class PlannedProgram:
     def of(program: Program, secret: str = "") -> PlannedProgram:
         parallelism = program.parallelism if len(program.levels) > 1 else 0
         sets = program.sets_parallelism, program.sets_max_parallelism
-        return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramFacts.of(program), secret)
+        return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramSummary.of(program), secret)
 
 
 def vertex_with(
@@ -122,8 +122,8 @@ def vertex_with(
     operators = [
         (program, vertex, operator)
         for program in programs
-        if program.facts.plan is not None
-        for vertex in program.facts.plan.vertices
+        if program.summary.plan is not None
+        for vertex in program.summary.plan.vertices
         for operator in vertex.operators
     ]
     matches = [entry for entry in operators if entry[2].uid == uid] or [
@@ -208,10 +208,10 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
 
 
 def _named(program: PlannedProgram, name: str) -> PlannedProgram:
-    plan = program.facts.plan
+    plan = program.summary.plan
     if plan is None:
         return program
-    return replace(program, facts=replace(program.facts, plan=plan.named(name)), registered=program)
+    return replace(program, summary=replace(program.summary, plan=plan.named(name)), registered=program)
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:

@@ -126,7 +126,7 @@ class Pulse:
 
     @property
     def _levels(self) -> int:
-        plans = [program.facts.plan for program in self._started.programs]
+        plans = [program.summary.plan for program in self._started.programs]
         if len(plans) != 1 or plans[0] is None:
             return 0
         return len({vertex.level for vertex in plans[0].vertices})

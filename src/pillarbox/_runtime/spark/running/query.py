@@ -108,7 +108,7 @@ def start(
     _adapt(how, planned)
     with changes_refused(watched=True):
         query = how.run()
-    timed = any(program.facts.uses_processing_time for program in planned)
+    timed = any(program.summary.uses_processing_time for program in planned)
     started = find(query)
     assert started is not None
     watch = _Watch(started, ends=timed and how.is_available_now)
@@ -136,7 +136,7 @@ def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
 def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
     """Rescale the checkpoint to the programs' parallelism, if they enable that."""
     target = wanted_parallelism(planned)
-    if target is None or not any(program.facts.auto_rescale for program in planned):
+    if target is None or not any(program.summary.auto_rescale for program in planned):
         return
     if start.checkpoint is None:
         return

@@ -212,4 +212,4 @@ class _Stop:
 
 def _uids(started: StartedQuery) -> list[str]:
     """Return the uids of all stateful operators of the query's programs."""
-    return [uid for program in started.programs for uid in program.facts.description.uids]
+    return [uid for program in started.programs for uid in program.summary.description.uids]

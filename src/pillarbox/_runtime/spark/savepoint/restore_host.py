@@ -28,7 +28,7 @@ from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.rows.output import Output
 from pillarbox._runtime.spark.tasks.level_tasks import short_lived
 from pillarbox._runtime.spark.tasks.residency import loaded
-from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
+from pillarbox._runtime.spark.tasks.task_info import ProgramLayout
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.log_builder import build_log

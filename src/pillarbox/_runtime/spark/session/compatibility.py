@@ -1,8 +1,8 @@
 """Checks that Spark has every private name that a query needs.
 
 PySpark's names in a worker (broadcast variables, accumulators, the task's context, shipped files) are in
-``homes/surroundings.py``, and the conversion of a batch to Arrow is in ``rows/arrow_frame.py``. Without these, tasks
-fail in homes, or values are converted twice.
+``homes/worker_environment.py``, and the conversion of a batch to Arrow is in ``rows/arrow_frame.py``. Without these,
+tasks fail in homes, or values are converted twice.
 """
 
 from __future__ import annotations

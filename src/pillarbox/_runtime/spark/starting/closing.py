@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pillarbox._errors import ConfigurationError, describe
-from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError
 from pillarbox._runtime.spark.homes.sockets import daemons_of, executor_pid
+from pillarbox._runtime.spark.homes.starter_connection import NoHomesError, StarterConnection
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.session.parallelism import task_slots
 from pillarbox._runtime.spark.session.session import session_of
@@ -46,7 +46,7 @@ def _end(executor: int, request: dict[str, Any]) -> None:
     for daemon in daemons_of(executor):
         # A dead daemon's homes are dead, too. A lost starter is restarted with the next epoch.
         with suppress(OSError, NoHomesError):
-            keeper = Keeper(executor, daemon)
+            keeper = StarterConnection(executor, daemon)
             keeper.ask("end", starts=False, timeout=2 * _CLOSE_SECONDS, within=_CLOSE_SECONDS, **request)
 
 

@@ -35,7 +35,7 @@ def begin_batch_without_input(
         now: epoch seconds; None: the clock's.
     """
     last = checkpoint.last_committed
-    timed = any(program.facts.uses_processing_time for program in programs)
+    timed = any(program.summary.uses_processing_time for program in programs)
     if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once:
         return False
     offsets = session_of(start.spark).hadoop_folder(f"{checkpoint}/offsets")

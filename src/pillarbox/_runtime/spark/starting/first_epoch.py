@@ -71,7 +71,7 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
         ConfigurationError: the session is a Spark Connect session.
         ProgramError: the query cannot start from a savepoint.
     """
-    asked = next((program.facts.begins for program in planned if program.facts.begins is not None), None)
+    asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
             raise ProgramError(

@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.session.spark_names import (
     STATE_FORMAT,
     STATE_PARTITIONS,
 )
-from pillarbox._runtime.spark.tasks.task_facts import DRAIN, layout_setting
+from pillarbox._runtime.spark.tasks.task_info import DRAIN, layout_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,7 @@ def program_settings(
         if not needed:
             yield
             return
-        are_narrow = all(program.facts.has_narrow_rows for program in programs)
+        are_narrow = all(program.summary.has_narrow_rows for program in programs)
         present = spark.conf.getAll
         needed |= batch_settings(spark, present, are_narrow=are_narrow and not other_python)
         if CHECKSUMS not in present:

@@ -42,7 +42,7 @@ from pillarbox._runtime.spark.starting.query_settings import drain_setting, prog
 from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
 from pillarbox._runtime.spark.starting.whole_batches import whole_batches
-from pillarbox._runtime.spark.tasks.task_facts import RUN
+from pillarbox._runtime.spark.tasks.task_info import RUN
 from pillarbox._runtime.spark.tools import Hooks, installed_tools
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class _Starter:
         stateful = [layout.subtasks for program, layout in zip(programs, self._layouts) if program.parallelism]
         if _refusing.get() and stateful:
             checkpoint.check_parallelism(wanted_parallelism(programs), min(stateful))
-        described = [program.facts.description for program in programs]
+        described = [program.summary.description for program in programs]
         if _refusing.get():
             checkpoint.check(described, self._layouts)
             return
@@ -228,7 +228,7 @@ def _layouts_in_state(
     heads = CheckpointState(spark, str(checkpoint)).all_heads()
     layouts: list[Layout | None] = []
     for program in planned:
-        own = [head for head in heads if head.operator in program.facts.description.uids]
+        own = [head for head in heads if head.operator in program.summary.description.uids]
         if not own:
             layouts.append(None)
             continue

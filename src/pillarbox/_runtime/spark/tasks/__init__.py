@@ -2,5 +2,5 @@
 
 Imports only `session` and `failures.py` of `_runtime/spark`. Start with `residency.py`, then `level_tasks.py`. The
 thread that runs the tasks owns all of it except `channel.py`, which connects processes. Weak spot: settings of the
-query carry a task's parameters (`task_facts.py`).
+query carry a task's parameters (`task_info.py`).
 """

@@ -12,7 +12,7 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox._runtime.spark.tasks.residency import Residency
-from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
+from pillarbox._runtime.spark.tasks.task_info import TaskInfo
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
@@ -51,7 +51,7 @@ class LevelTasks:
     def run_epoch(
         self,
         address: tuple[int, int],
-        facts: TaskFacts,
+        facts: TaskInfo,
         buffers: Iterable[Iterable[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pillarbox._elements import Buffer
-from pillarbox._runtime.spark.tasks.task_facts import local_property
+from pillarbox._runtime.spark.tasks.task_info import local_property
 from pillarbox._state.chunks.store import ChunkStore
 
 #: The setting with the class, as ``module:Class``, and its arguments, as JSON.

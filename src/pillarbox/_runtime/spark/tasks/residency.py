@@ -26,7 +26,7 @@ from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
-from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
+from pillarbox._runtime.spark.tasks.task_info import TaskInfo
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
@@ -104,7 +104,7 @@ class Residency:
         self.is_busy = False
         self.closes_later = False
 
-    def source_task(self, shipped: ShippedVertex, facts: TaskFacts) -> SourceStreamTask:
+    def source_task(self, shipped: ShippedVertex, facts: TaskInfo) -> SourceStreamTask:
         """Return the worker's task of a source, which serves all partitions in turn."""
 
         def make() -> SourceStreamTask:
@@ -118,13 +118,11 @@ class Residency:
     def __len__(self) -> int:
         return len(self._residents)
 
-    def has(self, shipped: ShippedVertex, subtask: int, facts: TaskFacts) -> bool:
+    def has(self, shipped: ShippedVertex, subtask: int, facts: TaskInfo) -> bool:
         """Return whether a subtask's task is here."""
         return (facts.run, shipped.digest, facts.layout, subtask) in self._residents
 
-    def task(
-        self, shipped: ShippedVertex, subtask: int, store: ChunkStore, facts: TaskFacts
-    ) -> MultipleInputStreamTask:
+    def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, facts: TaskInfo) -> MultipleInputStreamTask:
         """Return a subtask's task, at the version in ``store``."""
         key = (facts.run, shipped.digest, facts.layout, subtask)
 
@@ -264,7 +262,7 @@ class Residency:
         self._has_ended = False
 
 
-def _clock_of(facts: TaskFacts) -> ReplayedClock | None:
+def _clock_of(facts: TaskInfo) -> ReplayedClock | None:
     """Return a task's recorded clock, or None for the machine's clock."""
     return None if facts.clock is None else ReplayedClock(ClockLog.of_bytes(facts.clock), facts.time)
 

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pillarbox._runtime.spark.homes.keeper import SIGNAL, NoHomesError, of_this_worker
 from pillarbox._runtime.spark.homes.settings import settings_of
+from pillarbox._runtime.spark.homes.starter_connection import SIGNAL, NoHomesError, of_this_worker
 from pillarbox._runtime.spark.tasks import residency
-from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
+from pillarbox._runtime.spark.tasks.task_info import TaskInfo, local_property
 
 
-def hold(facts: TaskFacts) -> None:
+def hold(facts: TaskInfo) -> None:
     """Close the tasks of the running query when it ends. Does not wait for the starter."""
     is_main = threading.current_thread() is threading.main_thread()
     if not facts.run or not is_main or settings_of(local_property) is None:

@@ -15,7 +15,7 @@ from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.replacement import replacement_here
-from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
+from pillarbox._runtime.spark.tasks.task_info import ProgramLayout, TaskInfo
 from pillarbox._runtime.spark.worker.closing import hold, working
 from pillarbox._runtime.spark.worker.executor import executor_here
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
@@ -48,7 +48,7 @@ class SourceHost:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the epoch of this partition."""
         acknowledge_at_once()
-        facts = TaskFacts.here(self._layout)._replace(executor=executor_here())
+        facts = TaskInfo.here(self._layout)._replace(executor=executor_here())
         replacement = replacement_here()
         if replacement is not None and replacement.is_task(self._layout.program, self._shipped.number, facts.partition):
             epoch = {"is_last": facts.is_last, "layout": list(facts.layout), "is_pickled": self._columns is None}

@@ -18,9 +18,9 @@ from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor
 from pillarbox._elements import Buffer
 from pillarbox._operators.frame.operator import SparkTime
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.homes.keeper import NoHomesError
 from pillarbox._runtime.spark.homes.relay import Homes, Relay
 from pillarbox._runtime.spark.homes.settings import MODE
+from pillarbox._runtime.spark.homes.starter_connection import NoHomesError
 from pillarbox._runtime.spark.rows.arrow_frame import arrow_frame
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, Output
@@ -28,7 +28,7 @@ from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.replacement import replacement_here
-from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
+from pillarbox._runtime.spark.tasks.task_info import ProgramLayout, TaskInfo
 from pillarbox._runtime.spark.worker.executor import executor_here
 from pillarbox._task.vertex import WAKE_CHANNEL
 
@@ -91,7 +91,7 @@ class TaskHost:
         self._handle = handle
         self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
-        self._facts = TaskFacts.here(self._program)._replace(executor=executor_here())
+        self._facts = TaskInfo.here(self._program)._replace(executor=executor_here())
         self._replacement = replacement_here()
         # The home or worker in which this partition's subtasks live.
         self._tasks: LevelTasks | Relay | None = None

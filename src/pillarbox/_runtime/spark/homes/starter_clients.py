@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pillarbox._runtime.spark.homes import sockets
-from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts
+from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 
 # Timeout of messages to homes (seconds); they are small, so sending never blocks.
@@ -46,7 +46,7 @@ class Ending:
     homes: set[int]
 
 
-class Greeter:
+class HoldThread:
     """A thread that asks clients to wait during a long operation of the main thread.
 
     Args:
@@ -110,13 +110,13 @@ class HomeChannel:
             with suppress(LostError):
                 self._channel.send_bytes(ASK)
 
-    def facts(self) -> HomeFacts:
+    def facts(self) -> HomeDescription:
         """Receive the answer.
 
         Raises:
             LostError: the home has ended.
         """
-        facts = HomeFacts(**json.loads(self._channel.receive_bytes()))
+        facts = HomeDescription(**json.loads(self._channel.receive_bytes()))
         self._is_asked = False
         return facts
 

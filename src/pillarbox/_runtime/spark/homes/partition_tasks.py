@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from pillarbox._elements import Buffer
-from pillarbox._runtime.spark.homes import surroundings
-from pillarbox._runtime.spark.homes.wire import Kind, Visit
+from pillarbox._runtime.spark.homes import worker_environment
+from pillarbox._runtime.spark.homes.wire import EpochRequest, Kind
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
@@ -32,7 +32,7 @@ Resting = Callable[[], AbstractContextManager[None]]
 _log = logging.getLogger("pillarbox")
 
 
-class Turn:
+class FunctionLock:
     """The right to run functions in a home, shared by its guests like a lock. Thread-safe.
 
     Attributes:
@@ -108,7 +108,7 @@ class _Chunks:
         self._channel.post((Kind.REMOVE, number))
 
 
-class Guest:
+class PartitionTasks:
     """The tasks of one level and state partition, and their thread.
 
     Args:
@@ -117,7 +117,7 @@ class Guest:
         turn: the right to run functions in this process.
     """
 
-    def __init__(self, clock: Callable[[], float], idle: float, turn: Turn) -> None:
+    def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock
         self._residency = Residency(clock, idle=idle, stay=True, resting=turn.released)
         self._turn = turn
@@ -129,7 +129,7 @@ class Guest:
         self._lock = threading.Lock()
         # Connections of idle relays, by descriptor. The thread that removes one reads from it.
         self._idle: dict[int, Channel] = {}
-        self._waiting: tuple[Visit, Channel] | None = None
+        self._waiting: tuple[EpochRequest, Channel] | None = None
         self._present: Channel | None = None
         self._newest = -1
         self._is_over = False
@@ -150,14 +150,14 @@ class Guest:
             return
         try:
             channel.set_timeout(_VISIT_SECONDS)
-            visit: Visit = channel.receive()
+            visit: EpochRequest = channel.receive()
             channel.set_timeout(None)
             if not self._offer(visit, channel):
                 _refuse(channel)
         except LostError:
             channel.close()
 
-    def _offer(self, visit: Visit, channel: Channel) -> bool:
+    def _offer(self, visit: EpochRequest, channel: Channel) -> bool:
         """Queue a relay and cancel the running attempt. Returns False if the relay's attempt is not the newest.
 
         Raises:
@@ -273,7 +273,7 @@ class Guest:
             self._idle = {number: idle for number, idle in self._idle.items() if idle is not channel}
         channel.close()
 
-    def _await_visit(self) -> tuple[Visit, Channel] | None:
+    def _await_visit(self) -> tuple[EpochRequest, Channel] | None:
         """Return the next visit, or None at the end."""
         while True:
             with self._lock:
@@ -303,17 +303,17 @@ class Guest:
                 if not channel.is_lost:
                     self._idle[channel.fileno()] = channel
 
-    def _serve(self, visit: Visit, channel: Channel) -> None:
-        if visit.surroundings is not None:
-            surroundings.enter(visit.surroundings, lambda number: channel.ask_bytes(Kind.VALUE, number))
+    def _serve(self, visit: EpochRequest, channel: Channel) -> None:
+        if visit.environment is not None:
+            worker_environment.enter(visit.environment, lambda number: channel.ask_bytes(Kind.VALUE, number))
         if self._tasks is None:
             self._tasks = LevelTasks(pickle.loads(channel.ask_bytes(Kind.LEVEL)), self._residency)
         try:
             with self._turn.held():
                 wakes_up = self._run_epoch(visit, channel, self._tasks)
-                updates = surroundings.take_updates()
+                updates = worker_environment.take_updates()
         except BaseException as error:
-            surroundings.drop()
+            worker_environment.drop()
             if channel.is_lost:
                 raise LostError from None
             # An input thread may still be waiting for this connection, so it cannot be reused.
@@ -323,7 +323,7 @@ class Guest:
         self._leave_visit(channel)
         channel.send((Kind.DONE, wakes_up, updates))
 
-    def _run_epoch(self, visit: Visit, channel: Channel, tasks: LevelTasks) -> int | None:
+    def _run_epoch(self, visit: EpochRequest, channel: Channel, tasks: LevelTasks) -> int | None:
         rest = self._turn.released
         buffers, chunks = _buffers(visit.answers, channel, rest), _Chunks(channel, visit.head, rest)
         epoch = tasks.run_epoch(visit.subtask, visit.facts, buffers, chunks)

@@ -34,7 +34,7 @@ class NoHomesError(Exception):
     """No home is available."""
 
 
-class Keeper:
+class StarterConnection:
     """A connection to a starter. Used by one thread at a time.
 
     Args:
@@ -220,7 +220,7 @@ def python_command(function: str, file: int) -> list[str]:
     return [sys.executable, "-c", code, str(file)]
 
 
-def of_this_worker() -> Keeper:
+def of_this_worker() -> StarterConnection:
     """Return the connection of this worker. A forked process gets its own.
 
     Raises:
@@ -233,5 +233,5 @@ def of_this_worker() -> Keeper:
 
 
 @cache
-def _of_process(pid: int) -> Keeper:
-    return Keeper(sockets.executor_pid(), os.getppid())
+def _of_process(pid: int) -> StarterConnection:
+    return StarterConnection(sockets.executor_pid(), os.getppid())

@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 from pyspark.core.broadcast import Broadcast, _broadcastRegistry, _from_id
 
 from pillarbox import KeyedProcessFunction, OperatorError
-from pillarbox._runtime.spark.homes import surroundings
+from pillarbox._runtime.spark.homes import worker_environment
 from pillarbox._runtime.spark.homes.broadcasts import keep_pickled_values
 from pillarbox._runtime.spark.homes.settings import MODE, MOST
 from tests.homes.conftest import Executor, wait_until
@@ -67,10 +67,10 @@ def test_changes_of_functions_stay_and_later_changes_of_the_worker_arrive(
 
 
 def test_the_process_is_sent_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = surroundings.here(None).process
-    assert sent is not None and surroundings.here(sent).process is None
+    sent = worker_environment.here(None).process
+    assert sent is not None and worker_environment.here(sent).process is None
     monkeypatch.setenv("NEW", "\udcff")  # as bytes that are no text are read
-    assert surroundings.here(sent).process not in (None, sent)
+    assert worker_environment.here(sent).process not in (None, sent)
 
 
 def test_the_worker_sends_plain_data_before_the_users_modules_can_be_found(
@@ -95,7 +95,7 @@ def test_a_value_that_spark_sends_through_a_socket_is_kept_pickled(monkeypatch: 
     file: Any = io.BufferedReader(io.BytesIO(sent + b"next"))
     broadcast: Any = Broadcast(sock_file=file)
     monkeypatch.setitem(_broadcastRegistry, 6, broadcast)
-    assert surroundings.value(6) == sent and surroundings.here(None).broadcasts[6] is None
+    assert worker_environment.value(6) == sent and worker_environment.here(None).broadcasts[6] is None
     assert broadcast.value == pickle.loads(sent) and file.read() == b"next"
 
 
@@ -234,7 +234,7 @@ def test_a_value_that_only_cloudpickle_can_pickle_reaches_the_driver(registry: d
         def __eq__(self, other: object) -> bool:
             raise ValueError("not to be compared")
 
-    surroundings.add(cloudpickle.dumps([(7, _vectors(), Local())]))
+    worker_environment.add(cloudpickle.dumps([(7, _vectors(), Local())]))
     sent = spark_accumulators.pickleSer.dumps((7, registry[7]._value))
     assert type(spark_accumulators.pickleSer.loads(sent)[1]).__name__ == "Local"
 

@@ -68,7 +68,7 @@ class ProgramLayout:
         return subtask_places(self.parallelisms, layout).keys()
 
 
-class TaskFacts(NamedTuple):
+class TaskInfo(NamedTuple):
     """A Spark task's view of its query.
 
     Attributes:
@@ -104,15 +104,15 @@ class TaskFacts(NamedTuple):
     watermark: int = -1
 
     @staticmethod
-    def here(program: ProgramLayout) -> TaskFacts:
+    def here(program: ProgramLayout) -> TaskInfo:
         """Read the view of the current Spark task."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         if context is None:
-            return TaskFacts(program.compiled)
+            return TaskInfo(program.compiled)
         layout, batch, partitions = map(local_property, (_name(program.program), BATCH_ID, STATE_PARTITIONS))
-        return TaskFacts(
+        return TaskInfo(
             layout=program.compiled if layout is None else Layout(*json.loads(layout)),
             query=local_property(QUERY_ID) or "",
             # The job group of a query is also an id of its run, unless a user's function sets another group.

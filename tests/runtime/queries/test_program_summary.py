@@ -40,7 +40,7 @@ def test_a_planned_program_is_not_kept(monkeypatch):
     gc.collect()
     assert reference() is None
     planned = registry._programs[number]
-    facts = planned.facts
+    facts = planned.summary
     assert planned.secret == "secret" and facts.description.uids == ["sum"] and facts.begins is None
     assert describe_programs([facts.description], [layout]) == described
     assert described["programs"][0]["parallelism"] == 8 == described["programs"][0]["operators"][0]["parallelism"]

@@ -22,7 +22,7 @@ from pillarbox._runtime.spark.tasks import accumulators
 _log = logging.getLogger("pillarbox")
 
 
-class Surroundings(NamedTuple):
+class WorkerEnvironment(NamedTuple):
     """A worker's environment while it runs a task.
 
     Plain data: a home reads it before it can import the user's modules.
@@ -89,8 +89,8 @@ def _directory() -> str | None:
         return None
 
 
-def here(sent: bytes | None) -> Surroundings:
-    """Return the surroundings of this worker.
+def here(sent: bytes | None) -> WorkerEnvironment:
+    """Return the environment of this worker.
 
     Args:
         sent: the process state that was sent last through this connection, or None.
@@ -100,7 +100,7 @@ def here(sent: bytes | None) -> Surroundings:
     context = TaskContext.get()
     fields = {} if context is None else vars(context)
     process = _ProcessState.bytes_here()
-    return Surroundings(
+    return WorkerEnvironment(
         # Excludes attributes that user functions have set on the object.
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
         None if process == sent else process,
@@ -121,8 +121,8 @@ _last_process: list[_ProcessState] = []
 _lock = threading.Lock()
 
 
-def enter(worker: Surroundings, value_of: Callable[[int], bytes]) -> None:
-    """Apply a worker's surroundings to the calling thread of a home.
+def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
+    """Apply a worker's environment to the calling thread of a home.
 
     Args:
         value_of: requests the pickled value of a broadcast variable without a file from the worker.
