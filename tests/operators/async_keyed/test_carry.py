@@ -264,6 +264,40 @@ def test_large_collections_are_rewound_and_repeated() -> None:
             assert facts(harness) == (ended if number == 2 else begun)
 
 
+def test_marks_of_large_maps_follow_the_log() -> None:
+    """Marks of an earlier epoch would move the key 3 behind the key "new" in the log."""
+    gate = Gate()
+
+    class Marking(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> None:
+            if value[1] == "fill":
+                for number in range(50):
+                    self.map.put(number, "x" * 1000)
+            elif value[1] == "add again":
+                self.map.remove(3)
+                self.map.put(3, "again")
+                self.map.put("new", 1)
+            else:
+                self.map.put(3, "waiting")
+                await gate(1)
+                self.value.update("changed")  # so that the row is written once more
+                await gate(2)
+
+    with opened(Marking(), on_barrier="carry") as harness:
+        harness.push(("a", "fill"))
+        harness.snapshot()
+        harness.push_all([("a", "add again"), ("a", "wait")])
+        shots = [harness.snapshot()]
+        gate.open(harness, 1)
+        shots.append(harness.snapshot())
+        gate.open(harness, 2)
+        shots.append(harness.snapshot())
+    for snapshot in shots:
+        gate.reset()
+        with opened(Marking(), on_barrier="carry", snapshot=snapshot) as harness:
+            assert list(harness.state_of("a")["map"])[-2:] == [3, "new"]
+
+
 def test_an_element_is_carried_over_many_barriers() -> None:
     gate = Gate()
 
