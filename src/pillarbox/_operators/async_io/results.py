@@ -47,7 +47,7 @@ class Results:
         """Return the results of a request that timed out.
 
         Raises:
-            TimeoutError: the function defines none.
+            TimeoutError: the function does not override ``timeout``.
             OperatorError: the function returned something else.
         """
         function, values = self._function, request.values
