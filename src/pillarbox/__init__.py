@@ -44,7 +44,7 @@ else:
                 name=error.name,
             ) from None
         # A class that somebody has replaced before it was asked for stays replaced.
-        globals().update({each: getattr(api, each) for each in api.__all__} | globals(), __all__=api.__all__)
+        globals().update({public: getattr(api, public) for public in api.__all__} | globals(), __all__=api.__all__)
         try:
             return globals()[name]
         except KeyError:
