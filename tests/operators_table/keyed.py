@@ -15,6 +15,7 @@ from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox.testing import row
 from tests.faults.parts import letters
+from tests.faults.parts.awaited import AWAITED
 from tests.faults.parts.part import Model, Part, Said
 from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import Event, Faults
@@ -77,7 +78,7 @@ ASYNC = replace(
         by_user=True,
     ),
     simulated=pick(awaiting, *awaiting.PROGRAMS),
-    chaos=Because("tests/services/test_async_keyed.py kills homes with records in progress"),
+    chaos=AWAITED,
 )
 
 # -- reduce, and folds of a field --

@@ -113,7 +113,7 @@ CONNECTED = [
         ),
         batch=Differs("a key's records are sorted by time, across both streams"),
         simulated=Because("KeyedStream.process has the same operator but for its inputs"),
-        chaos=Because("tests/operators/async_keyed/test_two_inputs.py has its rules"),
+        chaos=Because("KeyedStream.process has the same operator but for its inputs"),
     ),
 ]
 
@@ -152,7 +152,7 @@ BROADCAST = [
         state=Kept("broadcast state, the function's states and timers", "pickle: ", by_user=True),
         batch=Differs("the broadcast stream is read first"),
         simulated=Because("KeyedStream.process has the same operator but for its inputs"),
-        chaos=Because("tests/operators/async_keyed/test_two_inputs.py has its rules"),
+        chaos=Because("KeyedStream.process has the same operator but for its inputs"),
     ),
 ]
 
