@@ -136,8 +136,8 @@ class Resumes:
     gives: Sequence[Any]
 
 
-NO_STATE = Kept("none", None)
-LIKE_OTHERS = Late("handled like others")
+NO_STATE = Kept("no state", None)
+LIKE_OTHERS = Late("handled like other records")
 DROPPED = Late("dropped and counted", dropped=True)
 SAME = Differs("the same", same=True)
 BY_KEY = Differs("the same, unless the function depends on the order of records", same=True)

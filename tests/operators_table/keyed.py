@@ -15,6 +15,7 @@ from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox.testing import row
 from tests.faults.parts import letters
+from tests.faults.parts.awaited import AWAITED
 from tests.faults.parts.part import Model, Part, Said
 from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import Event, Faults
@@ -44,7 +45,7 @@ __all__ = ["ENTRIES"]
 
 # -- process --
 
-FUNCTIONS = Kept("what the function declares, and its timers", "pickle: the list state 'seen': no type", by_user=True)
+FUNCTIONS = Kept("the function's states and timers", "pickle: the list state 'seen': no type", by_user=True)
 
 PROCESS = Entry(
     "KeyedStream.process",
@@ -77,7 +78,7 @@ ASYNC = replace(
         by_user=True,
     ),
     simulated=pick(awaiting, *awaiting.PROGRAMS),
-    chaos=Because("tests/spark/test_async_keyed.py kills homes with records in progress"),
+    chaos=AWAITED,
 )
 
 # -- reduce, and folds of a field --
@@ -289,13 +290,13 @@ DEDUPLICATE = Entry(
     "KeyedStream.deduplicate",
     DeduplicateOperator,
     lambda s: s.key_by("key").deduplicate(10),
-    state=Kept("that a key was seen, until event time has passed it by `within`"),
+    state=Kept("the keys of the last `within` of event time"),
     late=LIKE_OTHERS,
-    batch=Differs("a key is forgotten by the times of its records", not_seen_rows),
+    batch=Differs("a key is forgotten by the timestamps of its records", not_seen_rows),
     changes=[
         Resumes(
             "another `within`",
-            "keys that were seen are forgotten at the time that applied then",
+            "existing keys are forgotten by the old `within`",
             lambda s, within=now: s.key_by("key").deduplicate(within),
             [record("a", 1, 1_000)],
             [[record("b", 2, 1_006)], [record("a", 3, 1_007)], [record("c", 4, 1_015)], [record("a", 5, 1_016)]],
@@ -350,7 +351,7 @@ IN_EVENT_TIME_ORDER = Entry(
     InEventTimeOrderOperator,
     lambda s: s.key_by("key").in_event_time_order(),
     ordered=False,
-    state=Kept("the records that the watermark has not reached", "pickle: the map state 'waiting': no type"),
+    state=Kept("the records after the watermark", "pickle: the map state 'waiting': no type"),
     late=DROPPED,
     batch=SAME,
     changes=NO_ARGUMENT,

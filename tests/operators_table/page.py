@@ -14,20 +14,19 @@ PATH = Path(__file__).parents[2] / "docs" / "operators.md"
 
 HEAD = """# Operators
 
-This page lists each method that makes an operator. `AllWindowedStream` has the methods of `WindowedStream`. Tests
-check each row.
+Look up an operator's state, its handling of late records, its results in batch mode, and the arguments that you must
+not change. `AllWindowedStream` has the methods of `WindowedStream`. Tests check each row.
 
-- **State**: what the operator keeps in the checkpoint. It is stored as
-  [plain data](security.md#state-of-declared-types) where the types of records and key are declared, and as pickles
-  where the row says so.
-- **Late records**: what becomes of records that come after the watermark has passed them. Windows and joins have a side
-  output for those that they would drop, and windows `allowed_lateness`.
-- **Batch mode**: how the results differ from those of a stream that ends
+- **State**: the operator's data in the checkpoint. Declare the types of records and key to store it as
+  [plain data](security.md#state-of-declared-types); state marked as pickled is always pickled.
+- **Late records**: records that arrive after the watermark has passed them. To keep them, use the side output of
+  windows and joins, or `allowed_lateness` of windows.
+- **Batch mode**: the difference from the results of a stream that ends
   ([how batch mode works](execution.md#batch-mode)).
-- **What may change**: arguments that the state depends on. If a change is refused, the operator needs another
+- **Changes**: changed arguments that the state depends on. If a change is refused, give the operator another
   `uid(...)` ([all other changes](operations.md#i-want-to-change-x-what-do-i-do)).
 
-| method | state | late records | batch mode | what may change |
+| method | state | late records | batch mode | changes |
 | --- | --- | --- | --- | --- |
 """
 

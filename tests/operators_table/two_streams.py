@@ -51,9 +51,9 @@ from tests.simulation.programs import two_inputs
 
 __all__ = ["ENTRIES"]
 
-FUNCTIONS = "what the function declares"
-BY_TIME = Differs("records of a key come by time, of both streams")
-FIRST = Differs("all of the broadcast stream comes first")
+FUNCTIONS = "the function's states"
+BY_TIME = Differs("a key's records are sorted by time, across both streams")
+FIRST = Differs("the broadcast stream is read first")
 SWAPPED = "'op': its inputs have changed places: the first one came from source 'left'"
 
 # -- connected streams --
@@ -96,7 +96,7 @@ CONNECTED = [
         build=lambda a, b: a.connect(b).key_by("key", "key").process(Pairs()),
         case="by key",
         ordered=False,
-        state=Kept(f"{FUNCTIONS}, and its timers", "pickle: the value state 'left': no type", by_user=True),
+        state=Kept(f"{FUNCTIONS} and timers", "pickle: the value state 'left': no type", by_user=True),
         batch=BY_TIME,
         simulated=pick(two_inputs, "connected-by-key"),
         chaos=connected.BALANCE,
@@ -113,7 +113,7 @@ CONNECTED = [
         ),
         batch=Differs("a key's records are sorted by time, across both streams"),
         simulated=Because("KeyedStream.process has the same operator but for its inputs"),
-        chaos=Because("tests/operators/async_keyed/test_two_inputs.py has its rules"),
+        chaos=Because("KeyedStream.process has the same operator but for its inputs"),
     ),
 ]
 
@@ -137,7 +137,7 @@ BROADCAST = [
         build=lambda a, b: a.key_by("key").connect(b.broadcast(RULES)).process(KeyedRuled()),
         case="by key",
         ordered=False,
-        state=Kept(f"broadcast state, {FUNCTIONS}, and its timers", "pickle: ", by_user=True),
+        state=Kept(f"broadcast state, {FUNCTIONS} and timers", "pickle: ", by_user=True),
         batch=FIRST,
         simulated=pick(two_inputs, "rules-by-time"),
         chaos=joins.RULED,
@@ -152,7 +152,7 @@ BROADCAST = [
         state=Kept("broadcast state, the function's states and timers", "pickle: ", by_user=True),
         batch=Differs("the broadcast stream is read first"),
         simulated=Because("KeyedStream.process has the same operator but for its inputs"),
-        chaos=Because("tests/operators/async_keyed/test_two_inputs.py has its rules"),
+        chaos=Because("KeyedStream.process has the same operator but for its inputs"),
     ),
 ]
 
@@ -190,10 +190,10 @@ def joined(a: Any, b: Any) -> Any:
 
 
 def sides_changed(make: Any) -> list[Refused]:
-    return [Refused("first and second side change places", lambda a, b: make(b, a), SWAPPED)]
+    return [Refused("swapped sides", lambda a, b: make(b, a), SWAPPED)]
 
 
-BOTH_SIDES = Kept("the records of both sides, until they are past all their partners")
+BOTH_SIDES = Kept("the records of both sides that may still find a partner")
 INTERVAL = Entry(
     "IntervalJoin.process",
     IntervalJoinOperator,

@@ -54,7 +54,7 @@ def other_windows(finish: Any) -> list[Refused]:
     """Return changes of windows whose contents cannot be used."""
     return [
         Refused(
-            "windows of another clock, or of none",
+            "windows of another clock, or without a clock",
             lambda s: finish(s.key_by("key").count_window(3)),
             "it kept windows of event time, and keeps windows of 3 records",
         )
@@ -112,7 +112,7 @@ AGGREGATE = Entry(
     lambda s: windowed(s, TUMBLING).aggregate(Total(), accumulator_type=int),
     case="tumbling",
     ordered=False,
-    state=Kept("an accumulator, whose `accumulator_type` is declared"),
+    state=Kept("an accumulator with a declared `accumulator_type`"),
     late=DROPPED,
     batch=SAME,
     changes=other_windows(lambda windows: windows.aggregate(Total(), accumulator_type=int)),

@@ -69,6 +69,11 @@ class Patience:
             is_over = time.monotonic() >= end  # mails that arrived before count
             now = self._clock.current_processing_time()
             passes = self._passes_until is not None and now < self._passes_until
+            if (
+                any(isinstance(operator, AsyncKeyedOperator) and operator.has_ready for operator in chain)
+                and not is_over
+            ):
+                continue
             only_time = any(map(waits_for_time, chain))
             if _comes(executor, within=0 if only_time else _REAL if passes else _POLL):
                 return

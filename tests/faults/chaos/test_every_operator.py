@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pillarbox._graph.program import Program
+from pillarbox._operators.async_keyed.two_inputs import AsyncKeyedBroadcastOperator, AsyncKeyedCoProcessOperator
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.sinks import PrintOperator
@@ -24,9 +25,11 @@ from tests.faults.programs.second_job import MODES
 from tests.operators_table.table import BASES, OPERATORS, OTHERS, SPARK_PROGRAMS, chaos_parts
 from tests.operators_table.test_entries import all_operators
 
+ONE_RUNNER = (AsyncKeyedCoProcessOperator, AsyncKeyedBroadcastOperator)
 NOT_UNDER_FAULTS: dict[type[StreamOperator], str] = {
     **dict.fromkeys(BASES, "is what others are made of"),
     **{operator: OTHERS[operator] for operator in (*SPARK_PROGRAMS, _TestedOperator)},
+    **dict.fromkeys(ONE_RUNNER, "has the loop, the elements and the snapshots of AsyncKeyedOperator, which is"),
     PrintOperator: "writes to the output of a worker, where nothing can be compared",
     UnansweredOperator: "is in no query: it stops a replay at a call",
 }

@@ -12,11 +12,21 @@ import random
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from pillarbox import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, ProgramError, ValueStateDescriptor
-from pillarbox._elements import Watermark
+from pillarbox import (
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ProgramError,
+    ValueStateDescriptor,
+)
+from pillarbox._elements import Records, Watermark
+from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
+from pillarbox._operators.async_keyed.options import WAITING
 from pillarbox._state.log import large_collections
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import harness_for
@@ -27,11 +37,18 @@ Step = tuple[Any, ...]
 Outcome = dict[str, Any]
 
 
+RULES: MapStateDescriptor[str, int] = MapStateDescriptor("rules")
+
+
+def first(record: Any) -> Any:
+    return record[0]
+
+
 class FailedError(Exception):
     """An error of the functions."""
 
 
-class _Steps(KeyedProcessFunction[str, Any, Any]):
+class _Steps:
     """Reads and changes state of all kinds; an async function may wait at each ``yield``."""
 
     def open(self, runtime_context: Any) -> None:
@@ -123,8 +140,8 @@ class _Steps(KeyedProcessFunction[str, Any, Any]):
         results.append((key, "timer", timestamp, self.hash.value(), ctx.timer_service().current_watermark()))
 
 
-class Sequential(_Steps):
-    """The model."""
+class _Sequential(_Steps):
+    """The model's steps."""
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         results: list[Any] = []
@@ -139,7 +156,7 @@ class Sequential(_Steps):
         return results
 
 
-class Awaiting(_Steps):
+class _Awaiting(_Steps):
     """The same, with random waits."""
 
     def __init__(self, seed: int) -> None:
@@ -195,7 +212,71 @@ class Awaiting(_Steps):
             yield result
 
 
-def steps_of(rng: random.Random, records: int, keys: int) -> list[Step]:
+class Sequential(_Sequential, KeyedProcessFunction[str, Any, Any]):
+    """The model."""
+
+
+class Awaiting(_Awaiting, KeyedProcessFunction[str, Any, Any]):
+    """The same, with random waits."""
+
+
+def shifted(value: Any, by: int) -> Any:
+    return value[0], value[1] + by
+
+
+class SequentialOfTwo(_Sequential, KeyedCoProcessFunction[str, Any, Any, Any]):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        return self.process_element(value, ctx)
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        return self.process_element(shifted(value, 3), ctx)
+
+
+class AwaitingOfTwo(_Awaiting, KeyedCoProcessFunction[str, Any, Any, Any]):
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        return self.process_element(value, ctx)
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        return self.process_element(shifted(value, 3), ctx)
+
+
+class SequentialRuled(_Sequential, KeyedBroadcastProcessFunction[str, Any, Any, Any]):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        rule = ctx.get_broadcast_state(RULES).get("rule") or 0
+        return super().process_element(shifted(value, rule), ctx)
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        ctx.get_broadcast_state(RULES).put("rule", value)
+
+
+class AwaitingRuled(_Awaiting, KeyedBroadcastProcessFunction[str, Any, Any, Any]):
+    async def process_element(self, value: Any, ctx: Any) -> Any:
+        await self.pause(ctx)
+        rule = ctx.get_broadcast_state(RULES).get("rule") or 0
+        return await super().process_element(shifted(value, rule), ctx)
+
+    async def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        await asyncio.sleep(0)
+        ctx.get_broadcast_state(RULES).put("rule", value)
+
+
+class Kind(NamedTuple):
+    """A kind of function, its model, and the arguments of its harness."""
+
+    awaiting: Any
+    sequential: Any
+    key_by: Any
+    arguments: dict[str, Any]
+
+
+KINDS = {
+    "one input": Kind(Awaiting, Sequential, first, {}),
+    "two inputs": Kind(AwaitingOfTwo, SequentialOfTwo, (first, first), {}),
+    "broadcast": Kind(AwaitingRuled, SequentialRuled, first, {"broadcast": [RULES]}),
+}
+
+
+def steps_of(rng: random.Random, records: int, keys: int, kind: str) -> list[Step]:
     """Draw records, watermarks, barriers and the passing of time."""
     steps: list[Step] = []
     now = 10_000
@@ -208,7 +289,9 @@ def steps_of(rng: random.Random, records: int, keys: int) -> list[Step]:
             key = f"k{rng.randrange(keys)}" if rng.random() < 0.7 else f"hot{rng.randrange(2)}"
             values.append((key, rng.randrange(1, 100_000)))
             stamps.append(now + rng.randrange(-40, 60))
-        steps.append(("push", values, stamps))
+        steps.append(("push", rng.randrange(2) if kind == "two inputs" else 0, values, stamps))
+        if kind == "broadcast" and rng.random() < 0.2:
+            steps.append(("broadcast", rng.randrange(10)))
         if rng.random() < 0.5:
             now += rng.randrange(0, 80)
             steps.append(("watermark", now))
@@ -241,19 +324,22 @@ def outcome(elements: list[Any], letters: list[Any], harness: Harness) -> Outcom
     return {"results by key": by_key, "results by stretch": by_stretch, "letters": bad, "state": state}
 
 
-def differences(seed: int, *, carry: bool, records: int = 150, keys: int = 10, crashes: float = 0.1) -> list[str]:
+def differences(
+    seed: int, *, carry: bool, records: int = 150, keys: int = 10, crashes: float = 0.1, kind: str = "one input"
+) -> list[str]:
     """Run a schedule; return its differences from the model."""
     rng = random.Random(seed)
-    steps = steps_of(rng, records, rng.choice([2, keys]))
+    steps = steps_of(rng, records, rng.choice([2, keys]), kind)
     ordered, large = rng.random() < 0.2, rng.choice([40, 32 * 1024])
     capacity = rng.choice([1, 3, 100])
     with patch.object(large_collections, "_LARGE", large):
-        expected = _expected(steps)
+        expected = _expected(steps, KINDS[kind])
 
         def opened(number: int, snapshot: Any, now: int) -> Harness:
             harness: Harness = harness_for(
-                Awaiting(seed * 1000 + number),
-                lambda record: record[0],
+                KINDS[kind].awaiting(seed * 1000 + number),
+                KINDS[kind].key_by,
+                **KINDS[kind].arguments,
                 on_error=BAD,
                 capacity=capacity,
                 ordered=ordered,
@@ -307,15 +393,23 @@ def _difference(name: str, actual: Any, expected: Any) -> str:
 
 def _do(harness: Harness, what: str, arguments: list[Any]) -> None:
     if what == "push":
-        harness.push_all(*arguments)
+        operator = harness.operator
+        # The clock of a harness stands still while the input waits for room.
+        while isinstance(operator, AsyncKeyedOperator) and len(operator._queue) > WAITING // 2:
+            harness.advance_processing_time(20)
+        index, values, stamps = arguments
+        harness.push_records(Records(values, stamps), index)
+    elif what == "broadcast":
+        with harness._patience.time_passes("1 hour"):
+            harness.push_records(Records(arguments), 1)
     elif what == "watermark":
         harness.push_watermark(*arguments)
     else:
         harness.advance_processing_time(*arguments)
 
 
-def _expected(steps: list[Step]) -> Outcome:
-    with harness_for(Sequential(), lambda record: record[0], on_error=BAD) as harness:
+def _expected(steps: list[Step], kind: Kind) -> Outcome:
+    with harness_for(kind.sequential(), kind.key_by, on_error=BAD, **kind.arguments) as harness:
         for what, *arguments in steps:
             if what != "barrier":
                 _do(harness, what, arguments)

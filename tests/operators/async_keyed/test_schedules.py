@@ -21,8 +21,16 @@ SCHEDULES = 2_000 if "PILLARBOX_LONG" in os.environ else 50
 @pytest.mark.slow("fifty schedules")
 def test_random_schedules_equal_the_sequential_model() -> None:
     for seed in range(SCHEDULES):
-        unequal = differences(seed, carry=seed % 5 > 0)
-        assert not unequal, f"schedule {seed}: {unequal}"
+        kind = {2: "two inputs", 5: "two inputs", 7: "broadcast"}.get(seed % 8, "one input")
+        unequal = differences(seed, carry=seed % 5 > 0, kind=kind)
+        assert not unequal, f"schedule {seed}, {kind}: {unequal}"
+
+
+@pytest.mark.long("it takes minutes")
+def test_a_million_records_of_many_keys_equal_the_sequential_model() -> None:
+    """With elements carried over barriers, and some twenty crashes."""
+    unequal = differences(7, carry=True, records=1_000_000, keys=100_000, crashes=0.0003)
+    assert not unequal
 
 
 def a_failed_timer_is_put_back() -> Any:
@@ -50,11 +58,27 @@ def a_maps_order_is_forgotten_at_the_barrier() -> Any:
 
 
 def a_key_that_was_added_again_keeps_its_place() -> Any:
-    def mutant(entries: Any, key: Any, *_: Any) -> Any:
-        value = entries.get(key, undo._MISSING)
-        return undo._put_back_live, (entries, key, value, value is not undo._MISSING, value is undo._MISSING)
+    def mutant(again: list[Any]) -> list[Any]:
+        with_marks = marked(again)
+        for number, (step, arguments) in enumerate(with_marks):
+            if step is undo._put_back_live:
+                with_marks[number] = step, (*arguments[:4], arguments[2] is undo._MISSING)
+        return with_marks
 
-    return patch.dict(undo._INVERSES, {undo._put_back_live: mutant})
+    marked = undo._with_marks
+    return patch.object(undo, "_with_marks", mutant)
+
+
+def marks_of_an_earlier_epoch_are_restored() -> Any:
+    rewind = undo.Undo.rewind
+
+    def mutant(self: undo.Undo, notes: undo.ElementNotes) -> Any:
+        steps = list(notes.steps)
+        again = rewind(self, notes)
+        notes.steps[:] = steps
+        return again
+
+    return patch.object(undo.Undo, "rewind", mutant)
 
 
 def a_thread_may_change_state() -> Any:
@@ -72,6 +96,10 @@ def a_thread_may_change_state() -> Any:
             marks=pytest.mark.long("it takes some 170 schedules"),
         ),
         a_key_that_was_added_again_keeps_its_place,
+        pytest.param(
+            marks_of_an_earlier_epoch_are_restored,
+            marks=pytest.mark.long("it needs schedules of many records"),
+        ),
         a_thread_may_change_state,
     ],
 )
@@ -80,7 +108,9 @@ def test_schedules_find_known_bugs(bug: Callable[[], Any]) -> None:
     with bug():
         for seed in range(200):
             try:
-                if differences(seed, carry=True):
+                if differences(
+                    seed, carry=True, records=1_000 if bug is marks_of_an_earlier_epoch_are_restored else 150
+                ):
                     return
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):

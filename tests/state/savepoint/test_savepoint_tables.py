@@ -807,3 +807,12 @@ def test_a_directory(tmp_path):
 def test_no_columns_for_a_type(name):
     with pytest.raises(ValueError, match="is no plain type"):
         column_type(name)
+
+
+def test_unfinished_records_stay_with_their_keys() -> None:
+    entry = ("element", 0, "key", ("key", 1), None, 0)
+    states = [OwnState({"operators": {"op": [entry]}}), OwnState()]
+    assert redistribute("op", states, 2, keys_stay=True)[0].task["operators"] == {"op": [entry]}
+    for parallelism in (2, 3):
+        with pytest.raises(CheckpointMismatchError, match=r"'op' has unfinished records .* keep its 2 subtasks"):
+            redistribute("op", states, parallelism)

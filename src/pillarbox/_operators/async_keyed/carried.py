@@ -44,7 +44,6 @@ class CarriedElements:
             rows.append(element.fired[1])
         if again:
             element.was_carried = True
-            self._undo.is_kept = True
             self._rewound.append((element.key, rows, again))
 
     def repeat(self) -> None:

@@ -113,6 +113,8 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     def get_broadcast_state(self, state_descriptor: Any) -> Any:
         """Return broadcast state, which functions of a keyed and a broadcast stream have."""
         self._check()
+        if self.runner.get_broadcast_state is None:
+            raise ProgramError(f"operator {self.runner.name!r}: there is no broadcast state, as no stream is broadcast")
         return self.runner.get_broadcast_state(state_descriptor)
 
     def current_processing_time(self) -> int:

@@ -393,9 +393,8 @@ class AsyncKeyedOperator(KeyedOperator):
         self.runner.loop.loop.freeze()
         if self._queue.is_empty():
             return None
-        assert self._carried is not None and self._undo is not None
+        assert self._carried is not None
         entries = []
-        self._undo.is_kept = False
         for element in self._queue.elements():
             if isinstance(element, Element):
                 self._carried.rewind(element)

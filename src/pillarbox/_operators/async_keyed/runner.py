@@ -42,7 +42,6 @@ from pillarbox._state.heap.undo import ElementNotes, Undo
 from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-_FREE = object()
 _SETTLED = RequestState.SETTLED
 # Ended elements wait up to this long (seconds) for others, while more than _PLENTY are ready: a mail is expensive.
 _PATIENCE = 0.002
@@ -70,7 +69,7 @@ class ElementRunner:
         ready: elements that wait for a place only.
         run: records that workers may still take, or None.
         current: the element whose step runs, or None.
-        get_broadcast_state: returns a broadcast state for reading.
+        get_broadcast_state: returns a broadcast state for reading, or None if no stream is broadcast.
         failure: the error that fails the task, or None.
         is_turning: whether the caller of a turn emits the elements that end in it.
         cut_off: workers whose elements ignored a cancellation, and still run without key and place.
@@ -101,7 +100,7 @@ class ElementRunner:
         self.context = context
         self._options = options
         self._backend = backend
-        self.get_broadcast_state: Callable[[Any], Any] = self._no_broadcast_state
+        self.get_broadcast_state: Callable[[Any], Any] | None = None
         self._undo = undo
         self._calls = calls
         self._on_timer = on_timer
@@ -144,11 +143,10 @@ class ElementRunner:
         element.is_queued = True
         self._queue.put(element)
         lines, key = self._lines, element.key
-        line: Any = lines.get(key, _FREE)
-        if line is _FREE:
+        if key not in lines:
             lines[key] = None
             self.ready.append(element)
-        elif line is None:
+        elif (line := lines[key]) is None:
             lines[key] = deque([element])
         else:
             line.append(element)
@@ -479,9 +477,6 @@ class ElementRunner:
         except BaseException as failure:
             self.failure = failure
         self._announce()
-
-    def _no_broadcast_state(self, descriptor: Any) -> Any:
-        raise ProgramError(f"operator {self.name!r}: there is no broadcast state, as no stream is broadcast")
 
     # -- the end --
 

@@ -7,7 +7,7 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import tzinfo
 from itertools import groupby
 from threading import get_ident
@@ -299,7 +299,7 @@ class KeyedStateBackend(KeyRows):
         self.types.check_each([row])
         row[FIRST_SLOT:] = self.blank[FIRST_SLOT:]
         if len(self.dirty) > 2 * len(self.rows) + _MANY_DROPPED:
-            self.dirty = [row for row in self.dirty if self.rows.get(row[1]) is row]
+            self.dirty[:] = [row for row in self.dirty if self.rows.get(row[1]) is row]
 
     def drop_keys(self) -> None:
         """Drop the states and timers of all keys; the operator's own states stay.
@@ -439,8 +439,10 @@ class OneThread:
         self._table = table
         self.operator: str = table.operator
         self.thread: int | None = None
-        self.touch, self.touch_row = table.touch, table.touch_row
-        self.row_in, self.spec_of = table.row_in, table.spec_of
+        self.touch: Callable[[], None] = table.touch
+        self.touch_row: Callable[[Row], None] = table.touch_row
+        self.row_in: Callable[[Any], Row] = table.row_in
+        self.spec_of: Callable[[int], SlotSpec] = table.spec_of
 
     @property
     def row(self) -> Row:

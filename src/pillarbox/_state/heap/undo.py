@@ -40,8 +40,8 @@ class Undo:
         # By the id of a map; and those into which something was put back that was removed.
         self._orders: dict[int, _Order] = {}
         self._disturbed: list[_Order] = []
-        # Whether elements that have notes outlive the epoch.
-        self.is_kept: bool = False
+        # Orders that notes of rewound elements refer to.
+        self._kept: dict[int, _Order] = {}
 
     def begin(self) -> None:
         """Begin to note, and forget what was noted before."""
@@ -91,12 +91,17 @@ class Undo:
     def rewind(self, notes: ElementNotes) -> list[Step]:
         """Undo an element's changes, but keep its notes; return the steps that repeat the changes."""
         again: list[Step] = []
-        for step, arguments in reversed(notes.steps):
+        for number, (step, arguments) in reversed([*enumerate(notes.steps)]):
             again.append(_INVERSES[step](*arguments))
             step(*arguments)
+            if step is _put_back_live:
+                # The log will have the rewound content: once more undone, nothing differs from it.
+                notes.steps[number] = step, (*arguments[:3], False, False)
+            elif step is _into_place or step is _forget_place:
+                self._kept[id(arguments[0].entries)] = arguments[0]
         self._restore_orders()
         again.reverse()
-        return again
+        return _with_marks(again)
 
     def repeat(self, again: list[Step]) -> None:
         """Repeat changes that were rewound."""
@@ -112,8 +117,7 @@ class Undo:
 
     def forget_maps(self) -> None:
         """Forget the order of maps: an epoch ends, and other code changes them; or all keys are dropped."""
-        if not self.is_kept:
-            self._orders.clear()
+        self._orders, self._kept = self._kept, {}
 
     # -- rows, and values in them --
 
@@ -312,10 +316,22 @@ def _repeat_put(entries: dict[Any, Any], key: Any, _: Any) -> Step:
 
 
 def _repeat_put_live(entries: LiveMap, key: Any, *_: Any) -> Step:
-    value = entries.get(key, _MISSING)
-    # The log has the rewound content, which differs.
-    is_there = value is not _MISSING
-    return _put_back_live, (entries, key, value, is_there, not is_there or key in entries.removed)
+    return _put_back_live, (entries, key, entries.get(key, _MISSING), False, False)
+
+
+def _with_marks(again: list[Step]) -> list[Step]:
+    """Add the marks of large maps to steps that repeat changes: which keys they set, and which they remove."""
+    removed: set[tuple[int, Any]] = set()
+    marked = []
+    for step, arguments in again:
+        if step is _put_back_live:
+            entries, key, value, *_ = arguments
+            name = id(entries), key
+            if value is _MISSING:
+                removed.add(name)
+            arguments = entries, key, value, value is not _MISSING, name in removed  # noqa: PLW2901
+        marked.append((step, arguments))
+    return marked
 
 
 # For each undoing step that is about to be made, the step that undoes it.

@@ -1,0 +1,50 @@
+"""Chaos runs keyed functions that await between a read and a write of state."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pillarbox import KeyedProcessFunction, ValueStateDescriptor
+from tests.faults.parts.part import Model, Part, Said
+from tests.faults.programs.job import Event, Faults
+
+
+def mixed(so_far: int, number: int) -> int:
+    """Return a number that depends on all numbers before it, and on their order."""
+    return (37 * so_far + number) % 1_000_003
+
+
+class Awaits(KeyedProcessFunction):
+    """Folds a key's events; a concurrent or repeated element of the key would change the result."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+
+    def open(self, runtime_context: Any) -> None:
+        self.folded = runtime_context.get_state(ValueStateDescriptor("folded", int, default=0))
+
+    async def process_element(self, event: Event, ctx: Any) -> Any:
+        folded = self.folded.value()
+        await asyncio.sleep(event.id % 3 / 1_000)
+        self.faults.pass_by("awaited", event.id)
+        self.folded.update(mixed(folded, event.id))
+        yield Said(event.key, event.ts, self.folded.value())
+
+
+class AwaitsModel(Model):
+    """A fault's place is the id of any record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folded: dict[int, int] = {}
+
+    def record(self, event: Event) -> None:
+        self.points["awaited"].append(event.id)
+        self._folded[event.key] = mixed(self._folded.get(event.key, 0), event.id)
+        self.say(event.key, event.ts, self._folded[event.key])
+
+
+AWAITED = Part(
+    "awaited", lambda events, faults: events.key_by("key").process(Awaits(faults), timeout="1 hour"), AwaitsModel
+)
