@@ -36,7 +36,9 @@ class PillarboxError(Exception):
 
         Operators upstream see the error, too, as it passes through their calls.
         """
-        shown = {name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()}
+        shown = {
+            name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()
+        }
         if "operator" not in shown or self._place.setdefault("operator", shown["operator"]) == shown["operator"]:
             self._place = {**shown, **self._place}
 
