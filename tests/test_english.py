@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from scripts.english import NAMES, PATTERNS, Place, check, count, find, risen
+from scripts.english import NAMES, PATTERNS, ROOT, Place, check, count, find, risen
 from scripts.messages import messages
 
 # By the name of a pattern: text that it finds, and text that it does not.
@@ -129,3 +129,20 @@ def test_errors_log_lines_and_help_are_messages():
         (7, "The micro-batch. By default, the last."),
         (9, "a name is missing: {}, give one"),
     ]
+
+
+def test_no_name_of_the_code_says_only_that_there_is_a_value():
+    """``_state`` and ``_types`` are left out. So are fields of classes, which are parts of stored formats."""
+    odd = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if {"_state", "_types"} & {*path.parts}:
+            continue
+        text = path.read_text()
+        tree = ast.parse(text)
+        fields = {node.lineno for cls in ast.walk(tree) if isinstance(cls, ast.ClassDef) for node in cls.body}
+        odd += [
+            (path.name, name.phrase, name.line)
+            for name in find(path.as_posix(), text)
+            if name.pattern == NAMES and name.line not in fields
+        ]
+    assert odd == []

@@ -130,7 +130,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def take_event_times(self) -> list[Any] | None:
         """Return [smallest, largest timestamp, source position of the latter's record] since the last call."""
         times, self._times = self._times, None
-        return None if times is None else [times.earliest, times.latest, times.place]
+        return None if times is None else [times.earliest, times.latest, times.location]
 
     def _emit_periodically(self) -> None:
         what = "its watermark generator's on_periodic_emit()"
@@ -246,12 +246,12 @@ class EventTimes(NamedTuple):
     Attributes:
         earliest: the smallest timestamp (epoch ms).
         latest: the largest timestamp (epoch ms).
-        place: the source position of the record with the largest timestamp, if its columns contain it.
+        location: the source position of the record with the largest timestamp, if its columns contain it.
     """
 
     earliest: int
     latest: int
-    place: dict[str, Any]
+    location: dict[str, Any]
 
     @staticmethod
     def of(records: Records, latest: int, before: EventTimes | None) -> EventTimes:
@@ -270,7 +270,7 @@ class EventTimes(NamedTuple):
             return before._replace(earliest=min(before.earliest, earliest))
         position = int(columns.argmax()) if columns is not None else records.timestamps.index(latest)  # type: ignore[union-attr]
         return EventTimes(
-            earliest if before is None else min(before.earliest, earliest), latest, _place_of(records, position)
+            earliest if before is None else min(before.earliest, earliest), latest, _location_of(records, position)
         )
 
 
@@ -279,7 +279,7 @@ _KAFKA = ("topic", "partition", "offset")
 _METADATA, _FILE = "_metadata", "file_path"
 
 
-def _place_of(records: Records, position: int) -> dict[str, Any]:
+def _location_of(records: Records, position: int) -> dict[str, Any]:
     """Return the source position of a record, or an empty dictionary if it has no such columns."""
     if isinstance(records, ArrowRecords):
         batch = records.batch
