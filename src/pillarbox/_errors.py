@@ -36,7 +36,13 @@ class PillarboxError(Exception):
 
         Operators upstream see the error, too, as it passes through their calls.
         """
+<<<<<<< HEAD
         shown = {name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()}
+=======
+        shown = {
+            name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()
+        }
+>>>>>>> core2
         if "operator" not in shown or self._place.setdefault("operator", shown["operator"]) == shown["operator"]:
             self._place = {**shown, **self._place}
 

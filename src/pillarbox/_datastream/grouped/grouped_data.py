@@ -40,7 +40,7 @@ def group_by(
     Args:
         df: a streaming or batch DataFrame.
         cols: columns of it, at least one.
-        env: an environment of its own, with settings: parallelism, or a savepoint to start from.
+        env: a separate environment, with settings: parallelism, or a savepoint to start from.
 
     Raises:
         ProgramError: it is no DataFrame, or one of them is not a column of it.
@@ -63,12 +63,19 @@ def group_by(
     """
     if not hasattr(df, "mapInArrow"):
         raise ProgramError(f"group_by() takes a Spark DataFrame, not {shorten(df)}")
+<<<<<<< HEAD
     columns: list[Any] = [
         column for argument in cols for column in (argument if isinstance(argument, (list, tuple)) else [argument])
     ]
     # Spark resolves names whatever their case.
     by_name = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
     names = [by_name.get(name, by_name.get(name.lower(), name)) for name in df.select(*columns).columns]
+=======
+    columns: list[Any] = [column for item in cols for column in (item if isinstance(item, (list, tuple)) else [item])]
+    # Spark ignores the case of names.
+    spellings = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
+    names = [spellings.get(name, spellings.get(name.lower(), name)) for name in df.select(*columns).columns]
+>>>>>>> core2
     unknown = [name for name in names if name not in df.columns]
     if not names or unknown:
         raise ProgramError(
@@ -98,7 +105,7 @@ class GroupedData:
         """Call a ``StatefulProcessor`` with the rows of each key, as PySpark rows.
 
         Args:
-            statefulProcessor: the processor; each subtask has a copy of its own in each micro-batch.
+            statefulProcessor: the processor; each subtask has its own copy in each micro-batch.
             outputStructType: the columns that it emits.
             outputMode: ``append``, ``update`` or ``complete``.
             timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
@@ -198,7 +205,11 @@ class GroupedData:
                 " it as a savepoint with pillarbox.write_state(), and start from that"
             )
         return pa.table(
+<<<<<<< HEAD
             {f"{index} key": table.column(name) for index, name in enumerate(names)}
+=======
+            {f"{position} key": table.column(name) for position, name in enumerate(names)}
+>>>>>>> core2
             | {name: table.column(name) for name in table.column_names}
         )
 

@@ -1,4 +1,4 @@
-"""Checks the results of the user's functions and returns the records to emit.
+"""Checks the results of user functions and returns the records to emit.
 
 Mailbox thread only.
 """

@@ -103,7 +103,7 @@ class ColumnarSessionOperator(ColumnarOperator):
     # -- merging --
 
     def _absorb(self) -> None:
-        """Merge the new sessions into the open ones; fire ended sessions at once."""
+        """Merge the new sessions into the open sessions; fire ended sessions at once."""
         if not self._arrived:
             return
         arrived = _together(self._arrived)

@@ -49,7 +49,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
         # The merged panes of the next windows; None for tumbling windows.
         self._stacks = None if panes.tumbling else ColumnStacks(self._partials, self._merged)
-        # The windows that the current watermark ends, and the end up to which windows are removed.
+        # The windows that the current watermark ends, and the maximum end of windows to remove.
         self._due: list[TimeWindow] = []
         self._over = MIN_TIMESTAMP
 

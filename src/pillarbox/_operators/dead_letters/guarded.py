@@ -286,7 +286,7 @@ def _is_given(stamp: int | None) -> bool:
 
 
 class _HeldOutputs(Mapping[str, Input]):
-    """The side outputs, each of which holds its records back.
+    """The side outputs, which hold their records back.
 
     Attributes:
         held: the outputs used so far.

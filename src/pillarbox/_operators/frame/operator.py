@@ -151,10 +151,10 @@ class OperatorContext:
         max_parallelism: number of key groups.
         epoch: number of the epoch that runs, or ran last.
         micro_batch: Spark's micro-batch that runs, or ran last, or None if unknown, as in a replay.
-        operator_state: declares states of the operator itself, or None before a shuffle, where they cannot be stored.
+        operator_state: declares states of the operator itself, or None before a shuffle, which cannot store them.
         batch: whether it runs in batch mode.
         epoch_time: returns the processing time of the epoch (epoch ms), which is the same for all tasks and
-            repetitions; None before a shuffle, where it is unknown.
+            repetitions; None if unknown, before a shuffle.
         budget_scope: where the task's budgets are kept.
         shared: resources shared with the other tasks of its vertex in the same place.
         read_elsewhere: the tags of side outputs that are not in ``side_outputs``, as another query may read them.

@@ -1,6 +1,6 @@
 """Workers for requests: a bounded number at a time, on an event loop next to the mailbox thread.
 
-The mailbox thread submits requests and takes completed ones; everything else happens in the loop's thread (A8). A fixed
+The mailbox thread submits requests and takes their results; everything else happens in the loop's thread (A8). A fixed
 number of workers, asyncio tasks, take requests from a queue: the next request begins in the step that ends another,
 without a new task.
 """
@@ -346,7 +346,7 @@ class RequestWorkers:
         return of_results is not None and of_results(request.result)
 
     def _announce(self, at_once: bool) -> None:
-        """Notify the mailbox thread of completed requests: at once, or together with the next ones."""
+        """Notify the mailbox thread of completed requests: at once, or together with the next requests."""
         if at_once:
             self._notified = True
             # After everything that is ready in this step of the loop: one mail for all of it.
