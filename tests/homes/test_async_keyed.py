@@ -75,6 +75,7 @@ def sleeping(notes: Path, **options: Any) -> Query:
     return keyed_query(Sleep(notes), 1, 2, **options)
 
 
+@pytest.mark.slow("the relay keeps its home waiting for two seconds")
 def test_a_relay_that_waits_for_a_frame_delays_no_answer(
     executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.skipif(sys.platform != "linux", reason="it kills processes of /proc"),
 ]
-RECORDS, KEYS = 24, 8
+RECORDS, KEYS = 16, 8
 SECONDS = 60.0
 
 
@@ -80,12 +80,12 @@ def test_records_in_progress_outlive_their_home(spark: SparkSession, tmp_path: P
             return pillarbox.start(writer.trigger(processingTime="0 seconds"))
 
         query = start()
-        wait_for(lambda: len(out) >= 8, query)
+        wait_for(lambda: len(out) >= 6, query)
         pids = {row[-1] for row in out}
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         try:
-            wait_for(lambda: len(out) >= 14 or not query.isActive)
+            wait_for(lambda: len(out) >= 10 or not query.isActive)
         finally:
             query.stop()
         query = start()
