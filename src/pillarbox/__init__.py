@@ -44,7 +44,7 @@ else:
                 name=error.name,
             ) from None
         # A class that was replaced before its first access stays replaced.
-        globals().update({name: getattr(api, name) for name in api.__all__} | globals(), __all__=api.__all__)
+        globals().update({public: getattr(api, public) for public in api.__all__} | globals(), __all__=api.__all__)
         try:
             return globals()[name]
         except KeyError:

@@ -78,8 +78,8 @@ class ClockLog:
         if payload:
             log.is_whole, buffers, readings, times = json.loads(zlib.decompress(payload))
             for column in (buffers, times):
-                for position in range(1, len(column)):
-                    column[position] += column[position - 1]
+                for index in range(1, len(column)):
+                    column[index] += column[index - 1]
             log._entries = list(zip(buffers, readings, times))
         return log
 
@@ -188,8 +188,8 @@ class ReplayedClock(HeapTimerService):
     def current_processing_time(self) -> int:
         if not self._has_begun:  # a function reads it when it is opened
             return self._now
-        source, seen = (1, self._readings) if self._is_same_code else (0, self._buffers)
-        while self._left and self._left[0][source] <= seen:
+        counter, count = (1, self._readings) if self._is_same_code else (0, self._buffers)
+        while self._left and self._left[0][counter] <= count:
             self._now = self._left.popleft()[2]
         self._readings += 1
         return self._now
@@ -217,10 +217,7 @@ class ReplayedClock(HeapTimerService):
     def _take(self, time: int) -> HeapTimer | None:
         """Remove and return the first timer of a time, or None if the replayed code has not registered it."""
         with self._lock:
-            entry = min(
-                (candidate for candidate in self._heap if candidate[0] == time and not candidate[2].done()),
-                default=None,
-            )
+            entry = min((timer for timer in self._heap if timer[0] == time and not timer[2].done()), default=None)
             if entry is None:
                 return None
             self._heap.remove(entry)

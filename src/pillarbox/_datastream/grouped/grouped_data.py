@@ -63,10 +63,12 @@ def group_by(
     """
     if not hasattr(df, "mapInArrow"):
         raise ProgramError(f"group_by() takes a Spark DataFrame, not {shorten(df)}")
-    columns: list[Any] = [column for item in cols for column in (item if isinstance(item, (list, tuple)) else [item])]
+    columns: list[Any] = [
+        column for argument in cols for column in (argument if isinstance(argument, (list, tuple)) else [argument])
+    ]
     # Spark ignores the case of names.
-    spellings = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
-    names = [spellings.get(name, spellings.get(name.lower(), name)) for name in df.select(*columns).columns]
+    by_name = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
+    names = [by_name.get(name, by_name.get(name.lower(), name)) for name in df.select(*columns).columns]
     unknown = [name for name in names if name not in df.columns]
     if not names or unknown:
         raise ProgramError(
@@ -196,7 +198,7 @@ class GroupedData:
                 " it as a savepoint with pillarbox.write_state(), and start from that"
             )
         return pa.table(
-            {f"{position} key": table.column(name) for position, name in enumerate(names)}
+            {f"{index} key": table.column(name) for index, name in enumerate(names)}
             | {name: table.column(name) for name in table.column_names}
         )
 
