@@ -106,11 +106,16 @@ def find(file: str, text: str) -> Iterator[Place]:
                 if match.start() < len(line):
                     yield Place(file, number, pattern, match[0].strip())
     if tree is not None:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in ODD_NAMES:
-                yield Place(file, node.lineno, NAMES, node.id)
-            elif isinstance(node, ast.arg) and node.arg in ODD_NAMES:
-                yield Place(file, node.lineno, NAMES, node.arg)
+        yield from odd_names(file, tree)
+
+
+def odd_names(file: str, tree: ast.Module) -> Iterator[Place]:
+    """Yield the variables and parameters of a module that have odd names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in ODD_NAMES:
+            yield Place(file, node.lineno, NAMES, node.id)
+        elif isinstance(node, ast.arg) and node.arg in ODD_NAMES:
+            yield Place(file, node.lineno, NAMES, node.arg)
 
 
 def count(places: Iterable[Place]) -> dict[str, dict[str, int]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 
 import pytest
 
-from scripts.english import NAMES, PATTERNS, Place, check, count, find, risen
+from scripts.english import NAMES, ODD_NAMES, PATTERNS, ROOT, Place, check, count, find, odd_names, risen
 from scripts.messages import messages
 
 # By the name of a pattern: text that it finds, and text that it does not.
@@ -129,3 +130,17 @@ def test_errors_log_lines_and_help_are_messages():
         (7, "The micro-batch. By default, the last."),
         (9, "a name is missing: {}, give one"),
     ]
+
+
+def test_no_name_of_the_code_says_only_that_there_is_a_value():
+    """``_state`` and ``_types`` are left out. So are fields of classes, which are parts of stored formats."""
+    bound = re.compile(rf"\b({'|'.join(ODD_NAMES)})\b *(?:[:,=)]|in\b)")
+    odd = []
+    for path in (ROOT / "src").rglob("*.py"):
+        text = path.read_text()
+        if {"_state", "_types"} & {*path.parts} or bound.search(text) is None:
+            continue
+        tree = ast.parse(text)
+        fields = {node.lineno for cls in ast.walk(tree) if isinstance(cls, ast.ClassDef) for node in cls.body}
+        odd += [(path.name, name.phrase, name.line) for name in odd_names(path.name, tree) if name.line not in fields]
+    assert odd == []

@@ -88,3 +88,11 @@ def test_the_page_of_settings_has_all_of_pillarboxs():
 def test_the_page_of_metrics_has_each_field_of_a_report(report):
     text = (HOME / "docs/metrics.md").read_text()
     assert [field_.name for field_ in dataclasses.fields(report) if f"`{field_.name}`" not in text] == []
+
+
+def test_each_term_of_the_runtime_has_one_meaning_and_an_owner():
+    text = (HOME / "docs" / "glossary.md").read_text().partition("## Inside of the runtime")[2]
+    terms = re.findall(r"^\| ([^|]+?) \| .* \| `([\w/]+\.py)` \|$", text, re.MULTILINE)
+    assert len(terms) == text.count(".py`") > 50
+    assert len({term for term, _ in terms}) == len(terms)
+    assert [file for _, file in terms if not (HOME / "src" / "pillarbox" / file).exists()] == []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pillarbox._api import *  # noqa: F403
     from pillarbox._api import __all__ as __all__
 else:
-    # Imported when the first name is asked for: what needs only the mailbox loads nothing of Arrow, pandas or Spark.
+    # Imported at the first access to a name: a program with only the mailbox does not load Arrow, pandas or Spark.
     def __getattr__(name: str) -> Any:
         if name.startswith("_") and name != "__all__":  # such as a module within, before it is imported
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -43,8 +43,8 @@ else:
                 " 'pillarbox[spark]'. If the platform includes Spark, use its Python",
                 name=error.name,
             ) from None
-        # A class that somebody has replaced before it was asked for stays replaced.
-        globals().update({each: getattr(api, each) for each in api.__all__} | globals(), __all__=api.__all__)
+        # A class that was replaced before its first access stays replaced.
+        globals().update({public: getattr(api, public) for public in api.__all__} | globals(), __all__=api.__all__)
         try:
             return globals()[name]
         except KeyError:

@@ -58,7 +58,7 @@ COPY_MS = "copy_ms_"
 # Tuple classes with fields and no other attributes. Known in advance, so that loops can check the fields in line.
 TUPLES: set[type] = {tuple}
 
-# The methods by which a class customizes copies.
+# Methods that customize a class's copies.
 _PROTOCOL = (
     *("__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__"),
     *("__reduce__", "__reduce_ex__"),
@@ -85,7 +85,7 @@ class _CopyFunction(Protocol):
     """A copy function for the values of a class.
 
     Args:
-        memo: copies made within a larger value, by the original's id; None: the value stands alone.
+        memo: copies made within a larger value, by the original's id, or None if the value stands alone.
         unshared: whether only the caller refers to the value. If so, it is copied only if its contents may change.
     """
 

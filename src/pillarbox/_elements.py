@@ -73,7 +73,7 @@ class Records:
         return self._is_fixed
 
     def choose(self, chosen: Sequence[bool]) -> Records:
-        """Return the records for which ``chosen`` is true."""
+        """Return the records that ``chosen`` marks as true."""
         timestamps = self.timestamps
         stamps = None if timestamps is None else list(compress(timestamps, chosen))
         records = Records(list(compress(self.values, chosen)), stamps)
@@ -202,7 +202,7 @@ class TaskReport:
         records_out: records sent.
         bytes_out: bytes of the buffers sent.
         mails: mails run.
-        busy_ms: time in none of the next three states.
+        busy_ms: time outside of the next three states.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for bringing the state to the store's version, and for writing it.
@@ -222,10 +222,10 @@ class TaskReport:
             None: no probe has run, or the program does not measure it (``measure_mailbox_latency``).
         state_sync: ``"in step"`` if the task's state had the store's version, ``"loaded"`` if it was loaded from the
             store.
-        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None: there is no
-            state, or (in a batch) it is not written.
+        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None without
+            state, or if (in a batch) it is not written.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: time that an async function's next request waited for a rate limit; None: there is no rate
+        rate_limited_ms: time that an async function's next request waited for a rate limit, or None without a rate
             limit.
         broadcast_in: how many of ``records_in`` were broadcast: each subtask receives all of them.
         host: the machine that the task ran on.
@@ -233,7 +233,7 @@ class TaskReport:
         attempt: attempt of the Spark task that ran it, from 0; None outside of Spark tasks.
         process_tasks: number of tasks in that process.
         process_bytes: resident memory of that process (Linux). Homes share a part of it.
-        number: number of its vertex in the program; -1: unknown.
+        number: number of its vertex in the program, or -1 if unknown.
         started: when the task began the epoch (epoch ms).
         operators: records in and out of each operator of the chain, from the head.
         held_by: the vertex and subtask with the lowest watermark, which holds the task's watermark back. The subtask is
@@ -247,14 +247,15 @@ class TaskReport:
             epochs.
         private_bytes: memory of its process (Linux) without pages shared with other processes, such as other homes. So
             a sum over processes counts no page twice.
-        executor: process id of its executor, a JVM; None: unknown.
+        executor: process id of its executor, a JVM, or None if unknown.
         memory_limit: memory limit (bytes) of its container, in the task's first epoch there. None in later epochs, or
             without a limit.
         home_restarts: homes started for this epoch because the previous home ended, hung or was lost.
         home_cold_starts: homes without state of the run: the task's first epoch in the executor, or the first after its
             partition has moved there.
-        home_adoptions: homes that a new starter took over from an ended one.
-        fallback: why the task ran in a Python worker of Spark instead of its home; None: it had a home, or needs none.
+        home_adoptions: homes that a new starter took over from an ended starter.
+        fallback: why the task ran in a Python worker of Spark instead of its home. None if it had a home or needs no
+            home.
         program: the name that its program's metrics are observed under; set by the reader of the progress.
     """
 

@@ -31,12 +31,14 @@ class PillarboxError(Exception):
             return super().__reduce__()
         return make_error, (type(self).__name__, self.args), self.__dict__
 
-    def at(self, **place: object) -> None:
+    def at(self, **location: object) -> None:
         """Add the location: ``operator``, ``subtask``, ``key``, ``record``. The first reported operator wins.
 
         Operators upstream see the error, too, as it passes through their calls.
         """
-        shown = {name: shorten_record(value) if name == "record" else shorten(value) for name, value in place.items()}
+        shown = {
+            name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()
+        }
         if "operator" not in shown or self._place.setdefault("operator", shown["operator"]) == shown["operator"]:
             self._place = {**shown, **self._place}
 
@@ -294,7 +296,7 @@ def failed(error: BaseException) -> str:
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
-def raise_from_user_code(error: BaseException, what: str, **place: object) -> NoReturn:
+def raise_from_user_code(error: BaseException, what: str, **location: object) -> NoReturn:
     """Raise a user code's error as :class:`OperatorError`, with the cause chained.
 
     pillarbox's own errors are re-raised with the location added. ``KeyboardInterrupt`` keeps its type, with the message
@@ -302,15 +304,15 @@ def raise_from_user_code(error: BaseException, what: str, **place: object) -> No
 
     Args:
         what: the failed call (:func:`failed`): the message up to the cause.
-        place: the location, see :meth:`PillarboxError.at`.
+        location: see :meth:`PillarboxError.at`.
     """
     if isinstance(error, PillarboxError):
-        error.at(**place)
+        error.at(**location)
         raise error
     if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, KeyboardInterrupt):
         raise error  # an operator downstream has added the message
     if isinstance(error, KeyboardInterrupt):
         raise KeyboardInterrupt(what) from error
     outcome = OperatorError(f"{what}: {describe(error)}")
-    outcome.at(**place)
+    outcome.at(**location)
     raise outcome from error

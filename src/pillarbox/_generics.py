@@ -1,9 +1,9 @@
 """Type parameters of the public classes. They are for type checkers and readers alone.
 
-For a type checker ``Generic`` and ``TypeVar`` are those of ``typing``, with defaults (PEP 696): a class may be given
-all of its parameters, some of them, or none. At run time there are no such defaults before Python 3.13, so here
-``Generic`` accepts any number of parameters and forgets them, as the standard library's own containers do: classes
-with parameters, and objects of them, are made and pickled just like those without.
+Type checkers see ``typing``'s ``Generic`` and ``TypeVar``, with defaults (PEP 696): all parameters of a class are
+optional. At run time Python has no such defaults before 3.13, so here ``Generic`` accepts any number of parameters and
+forgets them, as the standard library's own containers do: classes with parameters, and objects of them, are made and
+pickled just like classes without parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ else:
             return GenericAlias(cls, parameters)
 
     def TypeVar(name: str, **options: Any) -> typing.TypeVar:
-        """Return a type variable, without what only type checkers know."""
+        """Return a type variable, without properties for type checkers only."""
         return typing.TypeVar(name)
 
 

@@ -41,7 +41,7 @@ class _Positions(dict[str, int]):
 
 
 class _ClassOfRows:
-    """A row class's placeholder in pickles, where it becomes ``row_class(fields)``.
+    """A row class's placeholder in pickles, which becomes ``row_class(fields)``.
 
     Pickle stores an object once, so a list of rows stores its column names once. Each row is rebuilt by a call of the
     class, without a Python function.
@@ -152,7 +152,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         """Return a dict of the row's columns, in order.
 
         Args:
-            recursive: convert nested rows to dicts, too, also those in lists and dicts.
+            recursive: convert nested rows to dicts, too, also rows in lists and dicts.
         """
         values = map(_plain, self) if recursive else self
         return dict(zip(self._fields, values, strict=True))
@@ -204,7 +204,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# The latest classes. Bounded, since column names may come from the data, as in ``Row(**counts)``.
+# The latest classes. Bounded, since data may determine column names, as in ``Row(**counts)``.
 _classes: dict[tuple[str, ...], type[Row]] = {}
 _MOST_CLASSES = 10_000
 
@@ -323,7 +323,7 @@ def column_to_list(column: pa.Array) -> list[Any]:
 
 
 def batch_to_bytes(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as an Arrow stream of its own."""
+    """Return a batch as a separate Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

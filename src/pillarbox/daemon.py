@@ -1,4 +1,4 @@
-"""PySpark's daemon of Python workers, which imports what workers and homes need before it forks them.
+"""PySpark's daemon of Python workers, which imports the modules of workers and homes before it forks them.
 
 PySpark's own daemon imports next to nothing, so each worker imports pandas, pyarrow and pillarbox for itself: about a
 second, and most of the memory of a worker that only brings buffers to homes. This one also forks the starter of homes,
@@ -22,6 +22,6 @@ __all__: list[str] = []
 if __name__ == "__main__":
     import_and_freeze()
     if sys.platform == "linux":  # elsewhere homes are spawned
-        with suppress(OSError):  # a worker starts one, then, or says why there is none
+        with suppress(OSError):  # a worker then starts one, or logs why it cannot
             fork_starter(os.getppid())
     manager()

@@ -1,4 +1,4 @@
-"""What an operator's state depends on: its factory's settings and its upstream sources."""
+"""The conditions of an operator's state: its factory's settings and its upstream sources."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def describe_programs(
     When stored, it gets a running ``number``, and the first ``batch`` that it applies to.
 
     Args:
-        layouts: the programs' layouts; None: the compiled ones.
+        layouts: the programs' layouts, or None for the compiled layouts.
     """
     every = [
         program if isinstance(program, ProgramDescription) else ProgramDescription.of(program) for program in programs
@@ -208,7 +208,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
 def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison) -> None:
     refused = comparison.refused
     was, now_is = then["parallelism"], now["parallelism"]
-    # If the user sets none, the checkpoint's value is used.
+    # If the user does not set it, the checkpoint's value is used.
     if was != now_is and now["max_parallelism_is_set"]:
         refused.append(
             f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"

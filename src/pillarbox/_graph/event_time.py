@@ -65,7 +65,7 @@ def _after(step: Transformation, before: list[_TimeState]) -> _TimeState:
         return _TimeState(frozenset({step.name}), frozenset({step}))
     unstamped = frozenset[str]().union(*(state.unstamped for state in before))
     if not isinstance(step, UnionTransformation) and not all(state.unstamped for state in before):
-        unstamped = frozenset()  # a record may come from either input
+        unstamped = frozenset()  # a record may be from either input
     silent = frozenset[Transformation]().union(*(state.silent for state in before))
     advances = any(state.advances for state in before)
     if isinstance(step, OperatorTransformation):

@@ -23,7 +23,7 @@ class Layout(NamedTuple):
     """The numbers that decide where state is stored.
 
     Attributes:
-        subtasks: subtasks of each vertex after a shuffle without a parallelism of its own.
+        subtasks: subtasks of each vertex after a shuffle that does not set its parallelism.
         key_groups: number of key groups, which a vertex's subtasks divide among them.
         codes: version of the subtask codes; None if state is not stored by code.
     """

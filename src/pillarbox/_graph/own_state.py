@@ -1,4 +1,4 @@
-"""Checks of operator state: where a program may have it."""
+"""Checks of the places of operator state in a program."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartit
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
-# Partitioners between unchained operators, if the user sets none. Shared, so that streams of a union share one edge.
+# Default partitioners between unchained operators. Shared, so that streams of a union share one edge.
 _numbers = count(1)  # of this process's programs
 _FORWARD = ForwardPartitioner()
 _REBALANCE = RebalancePartitioner()
@@ -135,7 +135,7 @@ class _Link:
         consumer: the operator.
         index: the consumer's input.
         partition: the last partitioning step before the consumer, or None.
-        tag_id: the side output that it consumes; None: the main output.
+        tag_id: the side output that it consumes, or None for the main output.
     """
 
     consumer: OperatorTransformation
@@ -304,7 +304,7 @@ class _Compiler:
         return partitioner or _FORWARD
 
     def _parallelism_behind(self, vertex: Vertex, consumer: OperatorTransformation) -> int | None:
-        """Return an operator's parallelism if its input is not partitioned; None: the program's."""
+        """Return an operator's parallelism if its input is not partitioned, or None for the program's."""
         if consumer.parallelism is not None:
             return consumer.parallelism
         # A sink runs in its input's subtasks.
@@ -320,7 +320,7 @@ class _Compiler:
 
     def _may_chain(self, step: Transformation, consumer: OperatorTransformation) -> bool:
         if isinstance(consumer, SinkTransformation) and consumer.output is not None:
-            return True  # an output is not one of the user's operators
+            return True  # an output is not a user operator
         never = isinstance(step, OperatorTransformation) and step.chaining is ChainingStrategy.NEVER
         return self._chaining and not never and consumer.chaining is ChainingStrategy.ALWAYS
 
@@ -418,7 +418,7 @@ class _Compiler:
         """Create a vertex that starts with an operator after a shuffle.
 
         Args:
-            before: the parallelism of a sink's input; None: the program's.
+            before: the parallelism of a sink's input, or None for the program's.
         """
         parallelism = consumer.parallelism
         if parallelism is None and isinstance(consumer, SinkTransformation):
@@ -470,7 +470,7 @@ class _Compiler:
 
 
 def _longest(timeouts: Iterable[int | None]) -> int | None:
-    """Return the longest timeout, or None (no timeout) if any is None or there are none."""
+    """Return the longest timeout, or None (no timeout) if any is None or the iterable is empty."""
     every = list(timeouts)
     return None if None in every else max((timeout for timeout in every if timeout is not None), default=None)
 
@@ -487,7 +487,7 @@ def compile_program(
     """Compile the steps that lead to ``sinks``.
 
     Args:
-        max_parallelism: the number of key groups; None: the default.
+        max_parallelism: the number of key groups, or None for the default.
 
     Raises:
         ProgramError: there is no sink, two operators share a uid, or a parallelism is above the max parallelism.

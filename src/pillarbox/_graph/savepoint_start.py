@@ -42,7 +42,7 @@ class SavepointStart:
     Attributes:
         directory: the savepoint.
         allow_non_restored_state: whether state and source positions may be dropped.
-        renamed: maps uids and source names in the savepoint to new ones.
+        renamed: maps uids and source names in the savepoint to new names.
         positions: where sources start: ``SAVEPOINT``, ``NONE``, a position per Spark source, or positions by source
             name.
     """

@@ -1,6 +1,6 @@
 """Matches a program's sources with a savepoint's sources by name.
 
-Source of the behaviour: Flink's, where a source's splits are operator state, found by uid.
+Source of the behaviour: in Flink, a source's splits are operator state, found by uid.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def match_sources(
     """Match sources by name, or by order if names are ambiguous; None if the numbers differ, too.
 
     Args:
-        then: names of the savepoint's sources; None: unknown.
-        now: names of the program's sources; None: unknown.
+        then: names of the savepoint's sources, or None if unknown.
+        now: names of the program's sources, or None if unknown.
         renamed: maps names in the savepoint to names in the program.
     """
     before = [None if name is None else renamed.get(name, name) for name in then]

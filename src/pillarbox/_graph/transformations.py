@@ -40,7 +40,7 @@ class Transformation:
     """A step of a program.
 
     Attributes:
-        number: position in the order in which the program was built.
+        number: position in building order.
         inputs: the upstream steps.
         output_type: the columns that the user declared, or None.
     """
@@ -95,11 +95,11 @@ class OperatorTransformation(Transformation):
     Attributes:
         kind: the method that made it; a derived uid starts with it.
         factory: makes the operator.
-        uid: the uid that its state is stored under; None: derived.
+        uid: the uid that its state is stored under, or None for a derived uid.
         uses_processing_time: whether it has processing-time timers.
         strategy: the watermark strategy, if the operator emits watermarks.
         event_time: how it uses event time, as far as known.
-        parallelism: number of subtasks; None: not set by the user.
+        parallelism: number of subtasks, or None if the user does not set it.
         chaining: whether it may be chained.
     """
 
@@ -129,7 +129,7 @@ class SinkTransformation(OperatorTransformation):
 
     Attributes:
         output: name of the output; None for a sink within the task, such as print.
-        limit: maximum number of records; None: all.
+        limit: maximum number of records, or None for all.
     """
 
     output: str | None = None

@@ -1,11 +1,11 @@
 """Assigns event time to records, and emits watermarks.
 
 Watermarks are emitted after each run of records and at the end of an epoch, not by the clock: so a repeated epoch emits
-the same ones. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
+the same watermarks. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
 
 After a shuffle, its last watermark, its status and the start of its silence (in epochs' times) are state: whichever
-worker runs the subtask, it becomes idle at the same time. (In Flink this is not state, and the countdown starts over
-with the task.) At a source, the reading task counts instead, as partitions have no identity
+worker runs the subtask, it becomes idle at the same time. In Flink this is not state: the countdown starts over with
+the task. At a source, the reading task counts instead, as partitions have no identity
 (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
@@ -47,7 +47,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     """Runs a watermark strategy. Watermarks from upstream are ignored, except the last one.
 
     Args:
-        tag: the side output for records without a valid timestamp; None: they fail the task.
+        tag: the side output for records without a valid timestamp, or None to fail the task.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._start_over(idle=None)
 
     def begin_epoch(self) -> None:
-        """Start over: in another epoch, the records come from other partitions, which all receivers take for active."""
+        """Start over: the records of another epoch are from other partitions, which all receivers consider active."""
         self._start_over(idle=False)
 
     def _start_over(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
@@ -79,14 +79,14 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def _idleness(self) -> WatermarksWithIdleness | None:
-        """The countdown of the strategy's idleness; None: it has none, or it is counted elsewhere."""
+        """The countdown of the strategy's idleness, or None if it has no idleness or another task counts."""
         generator = self._generator
         counts = self.strategy.idle_timeout is not None and self.context.epoch_time is not None
         return generator if counts and isinstance(generator, WatermarksWithIdleness) else None
 
     @property
     def next_wake_up(self) -> int | None:
-        """The time (epoch ms) at which the stream becomes idle without records; None: never, or it is idle."""
+        """When the stream becomes idle without records (epoch ms), or None if it is idle or never will be."""
         return None if self._idleness is None else self._idleness.idle_at
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
@@ -130,7 +130,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def take_event_times(self) -> list[Any] | None:
         """Return [smallest, largest timestamp, source position of the latter's record] since the last call."""
         times, self._times = self._times, None
-        return None if times is None else [times.earliest, times.latest, times.place]
+        return None if times is None else [times.earliest, times.latest, times.location]
 
     def _emit_periodically(self) -> None:
         what = "its watermark generator's on_periodic_emit()"
@@ -182,7 +182,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return Records(values, stamps), max(stamps)
 
     def _sorted_out(self, records: Records, letters: DeadLetters) -> tuple[Records, int] | None:
-        """Like :meth:`_stamp`, but write letters of records without timestamps; None: no record is left."""
+        """Like :meth:`_stamp`, but write letters of records without timestamps. Returns None if no record is left."""
         has_column = self.strategy.timestamp_column is not None
         if has_column:
             try:
@@ -246,19 +246,19 @@ class EventTimes(NamedTuple):
     Attributes:
         earliest: the smallest timestamp (epoch ms).
         latest: the largest timestamp (epoch ms).
-        place: the source position of the record with the largest timestamp, if its columns contain it.
+        location: the source position of the record with the largest timestamp, if its columns contain it.
     """
 
     earliest: int
     latest: int
-    place: dict[str, Any]
+    location: dict[str, Any]
 
     @staticmethod
     def of(records: Records, latest: int, before: EventTimes | None) -> EventTimes:
         """Combine the times of records with earlier ones.
 
         Args:
-            latest: the largest timestamp of the records, each of which has one.
+            latest: the largest timestamp of the records. All have timestamps.
         """
         columns = records.stamps if isinstance(records, ArrowRecords) else None
         if columns is not None:
@@ -270,7 +270,7 @@ class EventTimes(NamedTuple):
             return before._replace(earliest=min(before.earliest, earliest))
         position = int(columns.argmax()) if columns is not None else records.timestamps.index(latest)  # type: ignore[union-attr]
         return EventTimes(
-            earliest if before is None else min(before.earliest, earliest), latest, _place_of(records, position)
+            earliest if before is None else min(before.earliest, earliest), latest, _location_of(records, position)
         )
 
 
@@ -279,7 +279,7 @@ _KAFKA = ("topic", "partition", "offset")
 _METADATA, _FILE = "_metadata", "file_path"
 
 
-def _place_of(records: Records, position: int) -> dict[str, Any]:
+def _location_of(records: Records, position: int) -> dict[str, Any]:
     """Return the source position of a record, or an empty dictionary if it has no such columns."""
     if isinstance(records, ArrowRecords):
         batch = records.batch

@@ -36,7 +36,7 @@ class Failure:
 
     Attributes:
         error: the class of the error that left the task.
-        cause: the class of the exception that user code raised; None: pillarbox itself raised.
+        cause: the class of the exception that user code raised, or None if pillarbox raised.
         operator: the name of the operator, and ``uid``: its uid, which several vertices may have.
         vertex: the number of the task's vertex in its program.
         subtask: the subtask's index; for a source, the partition.
@@ -46,7 +46,7 @@ class Failure:
         epoch: the number of the epoch.
         attempt: attempt of the Spark task, from 0.
         host: the machine.
-        clock: readings of the task's clock in the epoch, as the text of a clock log; None: the log is too long.
+        clock: readings of the task's clock in the epoch, as the text of a clock log, or None if the log is too long.
         message: the error's message.
     """
 
@@ -70,7 +70,7 @@ class Failure:
         """Return the failure of a task for an error that left it.
 
         Args:
-            clock: readings of its clock; None: unknown.
+            clock: readings of its clock, or None if unknown.
         """
         location = error.place if isinstance(error, PillarboxError) else {}
         cause = error.__cause__
@@ -96,7 +96,7 @@ class Failure:
 
     @staticmethod
     def of_text(text: str) -> Failure | None:
-        """Parse the failure at the end of an error's text, or return None if there is none."""
+        """Parse the failure at the end of an error's text, or return None."""
         match = _LINE.search(text)
         if match is None:
             return None

@@ -31,7 +31,7 @@ def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[Tas
 
     Args:
         by: ``"task"``: a :class:`TaskReport` per task. ``"operator"``: an :class:`OperatorReport` per vertex, which is
-            an operator with those chained to it; the printed list is a table.
+            a chain of operators; the printed list is a table.
         progress: a query's ``lastProgress``, one of its ``recentProgress``, the event of a listener's
             ``onQueryProgress``, or a dict from its JSON.
 

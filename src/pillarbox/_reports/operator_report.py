@@ -41,7 +41,7 @@ class OperatorReport:
         records_in: records received. A broadcast record counts once, although each task received it.
         records_out: records sent. A broadcast record counts once per receiving task.
         bytes_out: bytes of the buffers sent.
-        busy_ms: time in none of the next three states, of all tasks together.
+        busy_ms: time outside of the next three states, of all tasks together.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for bringing the state to the store's version, and for writing it.
@@ -57,9 +57,9 @@ class OperatorReport:
         unfinished: the subtasks that carry requests into the next epoch.
         state_bytes: the approximate size of the state when it is written.
         state_bytes_written: bytes of state that this epoch wrote.
-        rate_limited_ms: the longest time that a task's next request waited for a rate limit; None: there is no rate
+        rate_limited_ms: the longest time that a task's next request waited for a rate limit, or None without a rate
             limit.
-        most_back_pressured: the subtask with the largest ``back_pressured_ms``; None: no task was back-pressured.
+        most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None if no task was back-pressured.
         most_back_pressured_ms: its ``back_pressured_ms``.
         alignment_ms: the longest time of a task from its first barrier to its last.
         mailbox_latency_ms: the longest wait of a probe for its turn in a mailbox; also for a source. None: no probe
@@ -69,7 +69,7 @@ class OperatorReport:
         gauges: the lowest and the highest value of each gauge of the user's functions, by ``uid.name``.
         home_restarts: homes started because the previous home ended, hung or was lost.
         home_cold_starts: homes without state of the run.
-        home_adoptions: homes that a new starter took over from an ended one.
+        home_adoptions: homes that a new starter took over from an ended starter.
         fallbacks: number of tasks that ran in Python workers of Spark instead of their homes, by reason.
         program: as in a :class:`TaskReport`, and ``number``.
         began: start of its first task, and ``ended``: end of its last task (epoch ms).

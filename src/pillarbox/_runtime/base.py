@@ -26,7 +26,7 @@ class Runtime(Protocol):
 
     @property
     def time_zone(self) -> str | None:
-        """The time zone of naive datetimes; None: naive datetimes are not points in time."""
+        """The time zone of naive datetimes, or None if they are not points in time."""
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
         """Run a bounded program and yield the records of its only output in chunks, as they arrive.
@@ -34,7 +34,7 @@ class Runtime(Protocol):
         The program ends, and its functions are closed, when the iterator ends or is closed.
 
         Args:
-            limit: approximate number of records to read; None: all.
+            limit: approximate number of records to read, or None for all.
         """
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pillarbox._errors import OperatorError, PillarboxError, describe, shorten
 from pillarbox._tracebacks import has_user_frames, keep_user_frames
 
-# A call takes one to four of Python's thousand frames.
+# A call uses one to four of Python's thousand frames.
 _MANY = 100
 
 
@@ -27,7 +27,7 @@ def failures_of(task: str, subtask: int) -> Iterator[None]:
 def located(error: BaseException, task: str, subtask: int) -> BaseException:
     """Return the error to raise from a task: a PillarboxError, or any other non-``Exception``.
 
-    Its tracebacks keep only user frames. If there are none, the mistake must be pillarbox's, and all frames stay.
+    Its tracebacks keep only user frames. Without user frames, pillarbox made the mistake, and all frames stay.
 
     Args:
         task: the operators' names.

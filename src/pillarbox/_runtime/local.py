@@ -91,8 +91,8 @@ class LocalJob:
     """A program that runs in this process.
 
     Args:
-        clock: processing time, shared by all tasks; None: the system's.
-        savepoint: state to start from; None: the program's savepoint, if it has one.
+        clock: processing time, shared by all tasks, or None for the system's.
+        savepoint: state to start from, or None for the program's savepoint, if any.
 
     Attributes:
         epoch: number of committed epochs.
@@ -213,7 +213,7 @@ class LocalJob:
     # -- steps that a simulated cluster overrides --
 
     def _time_of_epoch(self) -> int | None:
-        """Return the tasks' common time for the epoch; None: each task reads its own clock."""
+        """Return the tasks' common time for the epoch, or None if each task reads its own clock."""
         return None if self._clock is None else self._clock.current_processing_time()
 
     def _in_order(self, places: Sequence[T]) -> Sequence[T]:
@@ -247,7 +247,7 @@ class LocalJob:
         """Run the program's collections to their end, and yield output records as they arrive.
 
         Args:
-            limit: approximate number of records to read; None: all.
+            limit: approximate number of records to read, or None for all.
         """
         run = _RUN if limit is None else _SHORT_RUN
         outcome = _Outcome({})
@@ -327,7 +327,7 @@ class LocalRuntime:
     """Runs programs in this process, without DataFrames.
 
     Args:
-        time_zone: the time zone of naive datetimes; None: naive datetimes are not points in time.
+        time_zone: the time zone of naive datetimes, or None if they are not points in time.
     """
 
     parallelism = 1

@@ -1,4 +1,4 @@
-"""The outputs of a chain's operators, which count records: one call for a run of records, none for a record."""
+"""The outputs of a chain's operators, which count records once per run, not per record."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 # More than any machine has: control groups of version 1 show "no limit" like this.
 _NO_LIMIT = 1 << 50
-# Shares of a limit from which memory is scarce. A JVM is given most of its container, and uses all of its heap in time,
-# so the share of a container is larger.
+# Shares of a limit that make memory scarce. A JVM gets most of its container, and uses all of its heap in time, so the
+# share of a container is larger.
 _SCARCE = 0.7
 # The pause between two measurements, as a multiple of the duration of one.
 _PAUSE = 1000
@@ -30,7 +30,7 @@ class Memory(NamedTuple):
     Attributes:
         used: bytes used by all processes under the limit.
         limit: bytes that they may use.
-        share: this process's bytes in a container; None: the limit is of this process alone.
+        share: this process's bytes in a container, or None if the limit is this process's alone.
     """
 
     used: int

@@ -42,7 +42,7 @@ class TaskMetrics:
 
     Attributes:
         records_in: records that the head of the chain received.
-        broadcast_in: the broadcast ones among them.
+        broadcast_in: the number of broadcast records among them.
         back_pressured: time waiting for the output to be taken.
         idle: time waiting for input.
         state: time spent on reading state to the store's version, and on writing it.

@@ -154,7 +154,7 @@ class MultipleInputStreamTask(StreamTask):
 
         The earliest processing-time timer, by the worker's clock; or the time when a source or stream has been silent
         for its timeout, by the epochs' times. While requests are carried into the next epoch, it is the epoch's own
-        time: now, whatever the worker's clock shows.
+        time: now, independent of the worker's clock.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -181,8 +181,8 @@ class MultipleInputStreamTask(StreamTask):
 
         Args:
             epoch_time: epoch ms for the silence of sources and the time-to-live of state: the same for all tasks, and
-                when the epoch is repeated. None: the clock's time.
-            last: whether the data ends after this epoch, also on channels that do not say so.
+                when the epoch is repeated. None for the clock's time.
+            last: whether the data ends after this epoch, also on channels without an end-of-data event.
 
         Raises:
             TaskStateError: the task has not been restored, is in an epoch, or has ended.
@@ -370,7 +370,7 @@ class _FiresOverdueTimers:
 
 
 def _setting_of(memory: Memory | None) -> str:
-    """Return the name of Spark's setting that gives workers more memory."""
+    """Return the name of Spark's setting for the memory of workers."""
     of_container = memory is not None and memory.share is not None
     return "spark.executor.memoryOverhead" if of_container else "spark.executor.pyspark.memory"
 

@@ -44,7 +44,7 @@ class OperatorChain:
     mailbox executor, with its index in the chain as priority. Only the mailbox thread may use a chain.
 
     Args:
-        backend: keyed state of the operator at the head; None: it has none.
+        backend: keyed state of the operator at the head, or None.
         own_state: storage for state of the operators themselves, or None.
     """
 
@@ -152,7 +152,7 @@ class OperatorChain:
             merge.valve.begin_epoch()
 
     def set_micro_batch(self, micro_batch: MicroBatch) -> None:
-        """Tell the operators which micro-batch the next epoch belongs to."""
+        """Set the operators' micro-batch of the next epoch."""
         for operator in self.operators:
             operator.context.micro_batch = micro_batch
 
@@ -200,7 +200,7 @@ class OperatorChain:
 
         Each operator ends its input while its timers still fire; then its timers are quiesced, and its waiting mails
         run, above all mails of fired timers; then it is finished. The maximum watermark leaves the head after all
-        results of the head's timers. (In Flink it leaves before, and those results are late.)
+        results of the head's timers. In Flink it leaves before, so these results are late.
         """
         for merge in self._merges.values():
             merge.end_epoch()
@@ -212,7 +212,7 @@ class OperatorChain:
             operator.finish()
 
     def close(self) -> list[Exception]:
-        """Close all operators; return the errors of those that failed."""
+        """Close all operators; return their errors."""
         for clock in self._clocks:
             # The task's clock may outlive the task: no timer of a dead task may reach its closed mailbox.
             clock.quiesce()
@@ -361,7 +361,7 @@ class _Wiring:
     def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
         """Return one input for all consumers of a stream.
 
-        Edges come last and change no records, so they share the stream's records; without edges, the last operator gets
+        Edges are last and change no records, so they share the stream's records; without edges, the last operator gets
         them.
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
@@ -400,7 +400,8 @@ def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
 class _Merge:
     """A merge of several streams of one chain: a union, or the inputs of one operator.
 
-    Its event time is the minimum of theirs. In Flink the streams would arrive on several channels of the input's valve.
+    Its event time is the minimum of the streams' event times. In Flink the streams would arrive on several channels of
+    the input's valve.
 
     Args:
         name: identifies it in a checkpoint.
@@ -415,7 +416,7 @@ class _Merge:
         self.restore(None)
 
     def restore(self, snapshot: dict[str, Any] | None, *, say_anew: bool = False) -> None:
-        """Restore the watermarks and statuses of the streams; None: start over, as in each epoch of a source."""
+        """Restore the watermarks and statuses of the streams. None: start over, as in each epoch of a source."""
         self.valve = EpochValve(self.branches)
         if snapshot is not None:
             self.valve.restore(snapshot, say_anew=say_anew)

@@ -67,7 +67,7 @@ class StreamTask(ABC):
     """Base of source tasks and tasks after a shuffle.
 
     Args:
-        clock: processing time; None: the system clock.
+        clock: processing time, or None for the system clock.
         backend: keyed state of the operator at the head of the chain.
         own_state: storage for state of the operators themselves.
 
@@ -93,7 +93,7 @@ class StreamTask(ABC):
         self.subtask = subtask
         self.metrics: TaskMetrics = TaskMetrics()
         self.life: TaskLife = TaskLife(vertex.name)
-        # Whether a thread of its own reads the input (P4).
+        # Whether another thread reads the input (P4).
         self._threaded_input = any(node.factory.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox(resting=vertex.shared.resting) if vertex.shared else TaskMailbox()
         self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
@@ -323,7 +323,7 @@ class StreamTask(ABC):
                     self._resume()
                     self.processor.run_mailbox_loop()
                 yield from self._hand_over()
-                # The report comes last: it includes how long the rest of the output waited.
+                # The report is last: it includes the waiting time of all other output.
                 channel = channel_code(self.vertex.number, self.subtask)
                 self.writer.send(REPORT_TARGET, channel, 0, self._report())
                 yield from self._hand_over()

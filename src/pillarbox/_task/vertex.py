@@ -64,7 +64,7 @@ def edge_in(places: Places, edge: int, then: Places) -> int:
     Sources are matched by their order, as Spark matches them when it resumes from a checkpoint.
 
     Args:
-        then: the stateful operators of the program that the edge id comes from.
+        then: the stateful operators of the edge id's program.
     """
     sender = sender_of_edge(edge)
     before = [number for _, number, _ in then]
@@ -200,14 +200,14 @@ class Vertex:
             program declares that it needs them.
         program: uid, number and level of all vertices of the program that have state.
         job_parallelism: the program's default number of subtasks.
-        latency_interval: milliseconds between two probes of mail latency; None: no probes.
+        latency_interval: milliseconds between two probes of mail latency, or None for no probes.
         kind: the method that created its head operator.
-        key: the description of its key; None: its head has no key.
+        key: the description of its head's key, or None.
         state_depends_on: properties that the keyed state of its head depends on.
         codes: the version of the subtask codes of its state, or None.
         parallelisms: the numbers of subtasks of all vertices of the program that do not depend on its layout.
         batch: whether it runs in batch mode.
-        time_zone: name of the time zone of naive datetimes; None: they are refused.
+        time_zone: name of the time zone of naive datetimes, or None to refuse them.
         moved: moved classes, by their module and name in checkpoints.
         object_reuse: whether emitted values are not copied.
         immutable: classes declared as immutable.

@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class _UserTimers:
-    """Timers set by user code. While the timers of an ended key fire, new ones are dropped.
+    """Timers set by user code. While the timers of an ended key fire, new timers are dropped.
 
     So a timer that registers itself again and again ends. The first dropped timer is logged.
     """

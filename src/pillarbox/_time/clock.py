@@ -126,7 +126,7 @@ class ProcessingTimeService(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Stop firing timers as :meth:`quiesce` does, and refuse new ones."""
+        """Stop firing timers as :meth:`quiesce` does, and refuse new timers."""
 
 
 class ClosableService(ProcessingTimeService):

@@ -1,7 +1,7 @@
 """Log of a task's clock in an epoch, so that the epoch can run again with the same times.
 
-A log has each reading that differs from the one before and each firing of timers, with the number of buffers received
-by then. A replayed epoch receives the same buffers, possibly in other portions.
+A log has each reading that differs from the previous reading and each firing of timers, with the number of buffers
+received by then. A replayed epoch receives the same buffers, possibly in other portions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ClockLog:
         self.is_whole: bool = True
 
     def read(self, buffers: int, readings: int, time: int) -> None:
-        """Log a reading that differs from the one before."""
+        """Log a reading that differs from the previous reading."""
         self._add(buffers, readings, time)
 
     def fired(self, buffers: int, time: int) -> None:
@@ -78,8 +78,8 @@ class ClockLog:
         if payload:
             log.is_whole, buffers, readings, times = json.loads(zlib.decompress(payload))
             for column in (buffers, times):
-                for place in range(1, len(column)):
-                    column[place] += column[place - 1]
+                for index in range(1, len(column)):
+                    column[index] += column[index - 1]
             log._entries = list(zip(buffers, readings, times))
         return log
 
@@ -162,7 +162,7 @@ class LoggedClock(ProcessingTimeService):
 
 
 class ReplayedClock(HeapTimerService):
-    """A clock that repeats a log: its readings, and the moments at which timers fire.
+    """A clock that repeats a log: its readings, and the firings of timers.
 
     :meth:`feed` delivers the task's input and fires timers. Used by the task's thread alone.
 
@@ -188,8 +188,8 @@ class ReplayedClock(HeapTimerService):
     def current_processing_time(self) -> int:
         if not self._has_begun:  # a function reads it when it is opened
             return self._now
-        place, seen = (1, self._readings) if self._is_same_code else (0, self._buffers)
-        while self._left and self._left[0][place] <= seen:
+        counter, count = (1, self._readings) if self._is_same_code else (0, self._buffers)
+        while self._left and self._left[0][counter] <= count:
             self._now = self._left.popleft()[2]
         self._readings += 1
         return self._now
@@ -215,9 +215,9 @@ class ReplayedClock(HeapTimerService):
                 yield []
 
     def _take(self, time: int) -> HeapTimer | None:
-        """Remove and return the first timer of a time, or None if the replayed code has registered none."""
+        """Remove and return the first timer of a time, or None if the replayed code has not registered it."""
         with self._lock:
-            entry = min((each for each in self._heap if each[0] == time and not each[2].done()), default=None)
+            entry = min((timer for timer in self._heap if timer[0] == time and not timer[2].done()), default=None)
             if entry is None:
                 return None
             self._heap.remove(entry)

@@ -38,11 +38,11 @@ class KeyedTimers(Protocol):
         """Return the current key's earliest timer without a namespace."""
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire all timers up to and including ``limit`` in timestamp order, also those that fired timers register."""
+        """Fire all timers up to and including ``limit`` in timestamp order, also timers registered by fired timers."""
 
 
 class KeyedProcessingTimers(KeyedTimers, Protocol):
-    """Processing-time timers. Those overdue at the begin of an epoch wait for its records."""
+    """Processing-time timers. If overdue at the begin of an epoch, they wait for its records."""
 
     def begin_epoch(self, now: int) -> None:
         """Defer the timers up to and including ``now`` to :meth:`fire_overdue`."""
@@ -55,7 +55,7 @@ class KeyedProcessingTimers(KeyedTimers, Protocol):
         ...
 
     def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None:
-        """Fire overdue timers in timestamp order, also those that fired timers register."""
+        """Fire overdue timers in timestamp order, also timers registered by fired timers."""
 
 
 class KeyContext(Protocol):
@@ -197,7 +197,7 @@ class InternalTimerService:
         self.schedule()
 
     def fire_due_processing_time_timers(self, now: int) -> None:
-        """Fire the processing-time timers up to ``now`` in order, except overdue ones, and schedule the next."""
+        """Fire the processing-time timers up to ``now`` in order, except overdue timers, and schedule the next."""
         self._scheduled_at = None
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:

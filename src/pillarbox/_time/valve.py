@@ -35,8 +35,8 @@ class StatusWatermarkValve:
     - An idle channel does not count; its watermarks are ignored until it is active again.
     - A channel that becomes active counts as soon as it has caught up with the output: before that, it would take event
       time back.
-    - When the last active channel becomes idle, the output is the largest watermark of all channels, so that it does
-      not depend on the order in which they became idle. Then the valve itself is idle.
+    - When the last active channel becomes idle, the output is the largest watermark of all channels, independent of the
+      order of becoming idle. Then the valve itself is idle.
 
     After every call, the output is at least the minimum over the aligned channels. (In one corner, Flink waits for the
     next watermark: if a channel becomes active that is ahead of all others, which have not reached the output.)
@@ -74,7 +74,7 @@ class StatusWatermarkValve:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether all channels count: none is idle or has yet to catch up with the output."""
+        """Whether all channels count: they are active and have caught up with the output."""
         return all(state.aligned for state in self._channels.values())
 
     def watermark_of(self, channel: Hashable) -> int:

@@ -150,7 +150,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
         Args:
             idle_timeout: the time without a record; as an int, milliseconds.
-            now_ms: a clock in milliseconds, of which only differences count.
+            now_ms: a clock in milliseconds; only differences count.
 
         Raises:
             ValueError: not a positive duration.
@@ -199,7 +199,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
     @property
     def idle_at(self) -> int | None:
-        """The time (ms) at which the stream becomes idle without records. None: it is idle, or had a record."""
+        """When the stream becomes idle without records (ms), or None if it is idle or had a record."""
         return None if self._idle or self._quiet_since is None else self._quiet_since + self._timeout + 1
 
     def snapshot(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
         return {"quiet_since": self._quiet_since, "silent": self._idle}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Resume the countdown of a snapshot; no effect if it has none."""
+        """Resume the countdown of a snapshot, if any."""
         self._quiet_since = snapshot.get("quiet_since")
         self._idle = snapshot.get("silent", False)
 
@@ -222,7 +222,7 @@ class MonotoneWatermarkOutput(WatermarkOutput):
 
     Args:
         sink: receives strictly ascending watermarks, and changes of status.
-        idle: the status that the sink knows; None: unknown, so the first status is emitted in any case.
+        idle: the status that the sink knows, or None if unknown, so that the first status is always emitted.
         last: the last watermark that the sink knows.
         zone: the time zone of naive datetimes.
     """
@@ -249,7 +249,7 @@ class MonotoneWatermarkOutput(WatermarkOutput):
 
     @property
     def is_idle(self) -> bool | None:
-        """Whether the sink knows that the stream is idle; None: unknown."""
+        """Whether the sink knows that the stream is idle, or None if unknown."""
         return self._idle
 
     def emit_watermark(self, timestamp_ms: int) -> None:

@@ -35,8 +35,8 @@ from pillarbox._time.watermark_generators import (
 class WatermarkStrategy:
     """The source of a stream's timestamps and watermarks.
 
-    Created by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, each of which returns
-    a new strategy.
+    Created by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, which return a new
+    strategy.
 
     Example:
         >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
@@ -45,11 +45,11 @@ class WatermarkStrategy:
 
     Attributes:
         generator_factory: makes the watermark generator of a subtask; use :meth:`create_generator`.
-        timestamp_assigner: returns each record's timestamp, or raises ``TypeError``; None: records keep their
+        timestamp_assigner: returns each record's timestamp, or raises ``TypeError``. None if records keep their
             timestamps.
         timestamp_column: the column that ``timestamp_assigner`` reads, if any: columnar data is stamped in one step.
-        idle_timeout: milliseconds without a record after which the stream is idle; None: never.
-        progress_timeout: milliseconds without a record after which the watermark advances with the clock; None: never.
+        idle_timeout: milliseconds without a record until the stream is idle, or None for never.
+        progress_timeout: milliseconds without a record until the watermark advances with the clock, or None for never.
     """
 
     generator_factory: Callable[[], WatermarkGenerator]
@@ -87,7 +87,7 @@ class WatermarkStrategy:
         """Return a strategy with a user-defined generator.
 
         A generator has no state in checkpoints: it starts over with each epoch of a source, and after a shuffle with
-        each new task (which keeps its last watermark, so event time never goes back). A generator that depends on more
+        each new task (which keeps its last watermark, so event time never decreases). A generator that depends on more
         than the timestamps, such as the number of records, emits other watermarks then.
 
         Args:
@@ -143,8 +143,8 @@ class WatermarkStrategy:
 
         Before the first shuffle, a source is idle as a whole. After a shuffle, each subtask is idle by itself,
         beginning with its first epoch, also if it never gets a record. The clock is the epoch's time (Spark's batch
-        timestamp), and the start of the silence is state: a repeated epoch does the same, and the time for which a
-        query is stopped counts. (In Flink the countdown starts over.)
+        timestamp), and the start of the silence is state: a repeated epoch does the same, and the time of a stopped
+        query counts. In Flink the countdown starts over.
 
         A streaming query runs an epoch at each trigger then, also without data, as idleness is noticed in epochs. So
         give the query a trigger, such as ``trigger(processingTime="5 seconds")``; without one, epochs follow each other
@@ -165,8 +165,8 @@ class WatermarkStrategy:
         So the last windows fire without further data. After ``timeout`` without a record, counted from the last epoch
         with records, the watermark is that epoch's plus the time since the timeout ended. Records that arrive later
         with older timestamps are late. The clock is the epoch's time (Spark's batch timestamp), so a repeated epoch
-        does the same. The time for which a query is stopped counts, unless its first epoch has records. A source
-        without a watermark stays without one.
+        does the same. The time of a stopped query counts, unless its first epoch has records. A source without a
+        watermark does not get one.
 
         Each source counts by itself. With :meth:`with_idleness` as well, an idle source does not hold the others back,
         and its watermark counts only while all sources are idle. At the end of bounded input, event time ends.

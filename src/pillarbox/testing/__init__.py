@@ -1,11 +1,11 @@
 """Testing programs in milliseconds: no JVM, no threads of one's own, no sleeping.
 
-Three things make stream processing hard to test: state, time and failure. Here a test holds all three in its hand.
-*Time* stands still until the test moves it: event time by watermarks, processing time by setting a clock. *State* can
-be looked at, taken as a snapshot and started from. *Failure* is a method call. And nothing is a mock: the mailbox, the
-state, the timers and the operators are those that run under Spark.
+Three things make stream processing hard to test: state, time and failure. Here a test controls all three. *Time* stands
+still until the test moves it: event time by watermarks, processing time by setting a clock. *State* can be looked at,
+taken as a snapshot and started from. *Failure* is a method call. And nothing is a mock: mailbox, state, timers and
+operators are the same as under Spark.
 
-A function alone goes into a harness of its own:
+Test a function alone in an operator harness:
 
 >>> from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 >>> from pillarbox.testing import harness_for, row
@@ -38,14 +38,14 @@ A function alone goes into a harness of its own:
 >>> early, state
 ([], {'count': 2, 'end': 90000})
 
-A snapshot, here of a harness that is gone, is what another one starts from; timers are part of it:
+Another harness can start from a snapshot, here of a closed harness. It includes timers:
 
 >>> with harness_for(Sessions(), key_by="card", snapshot=snapshot) as harness:
 ...     harness.push_watermark(90_000)
 ...     harness.get_records(), harness.num_keyed_state_entries()
 ([StreamRecord(value=('c1', 2), timestamp=90000)], 0)
 
-A whole program, with its own watermark strategy, shuffles and as many subtasks as one likes, goes into a
+Test a whole program, with its own watermark strategy, shuffles and any number of subtasks, in a
 :class:`ProgramTestHarness`. It runs epoch by epoch; an epoch corresponds to a micro-batch under Spark:
 
 >>> from pillarbox import WatermarkStrategy

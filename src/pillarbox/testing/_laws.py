@@ -1,6 +1,6 @@
 """Laws of all operators, as a test suite for users' functions and operators.
 
-The idea comes from trio's ``check_one_way_stream``.
+Source of the idea: trio's ``check_one_way_stream``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     4. After a failure of the output, the operator can be closed without another error. It emits nothing while it
        closes, because that output would be lost.
     5. Columnar rows give the same results as rows.
-    6. A task continues after a snapshot as if there had been none: its function stays open and keeps its fields. A
-       field that counts gives Flink's result as long as no process dies; after that it starts again, which breaks law
-       2.
+    6. A snapshot does not affect its task: its function stays open and keeps its fields. A field that counts gives
+       Flink's result as long as no process dies; after that it starts again, which breaks law 2.
 
     For example, in a test of a function with keyed state::
 

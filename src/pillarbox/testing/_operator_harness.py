@@ -120,7 +120,7 @@ class OneInputStreamOperatorTestHarness:
         parallelism: number of instances, for the function.
         limit: how long a call may wait for an async function's requests (seconds, by the real clock).
         time_zone: the time zone of naive datetimes as event times, watermarks or times of timers, as in a Spark
-            session: ``"Europe/Berlin"``; None: they are refused.
+            session: ``"Europe/Berlin"``, or None to refuse them.
 
     Attributes:
         operator: the operator.
@@ -229,7 +229,7 @@ class OneInputStreamOperatorTestHarness:
         self._process(Records(run, stamps))
 
     def push_records(self, records: Records, index: int = 0) -> None:
-        """Push a run, columnar or not, into one of the operator's inputs.
+        """Push a run, columnar or not, into an input of the operator.
 
         Raises:
             OperatorError: the function raised.

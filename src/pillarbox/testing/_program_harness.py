@@ -70,7 +70,7 @@ class ProgramTestHarness:
         snapshot: initial state, as returned by :meth:`snapshot`.
         limit: how long an epoch may wait for an async function's requests (seconds, by the real clock).
         batch: whether to run in batch mode: all input is in one epoch, :meth:`end_input`.
-        time_zone: the time zone of naive datetimes, as in a Spark session: ``"Europe/Berlin"``; None: they are not
+        time_zone: the time zone of naive datetimes, as in a Spark session: ``"Europe/Berlin"``, or None if they are not
             points in time.
 
     Attributes:
@@ -160,7 +160,7 @@ class ProgramTestHarness:
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
         """Run the queued elements and due timers as one epoch; return each output's records.
 
-        An epoch that raises has no effect: state is as before, there is no output, its elements are gone.
+        An epoch that raises has no effect, except that its elements are dropped: state is as before, without output.
 
         Args:
             time_passes: how far the clock may advance while requests of an async function are pending, so that their
@@ -292,7 +292,7 @@ def program_of(
         build: as for :class:`ProgramTestHarness`.
         parallelism: number of subtasks after a shuffle.
         batch: whether to run in batch mode.
-        max_parallelism: number of key groups; None: the default for the parallelism.
+        max_parallelism: number of key groups, or None for the parallelism's default.
         savepoint: the directory of an initial savepoint.
         time_zone: the time zone of naive datetimes.
     """

@@ -82,8 +82,8 @@ class TwsTester:
     """Runs a ``StatefulProcessor`` with rows, watermark and clock set by the test. Its methods are Spark's.
 
     Unlike Spark's, it runs the operator that a query runs: values of state are converted by their schemas, states
-    expire (the clock is :meth:`setProcessingTime`), timers are called in the order of time, and each call gets a
-    processor of its own, as micro-batches do, so attributes of the processor do not last.
+    expire (the clock is :meth:`setProcessingTime`), timers are called in time order, and each call gets its own
+    processor, as micro-batches do, so attributes of the processor do not last.
 
     Args:
         processor: the processor.
@@ -91,7 +91,7 @@ class TwsTester:
         initialStatePandas: initial states of keys, for processors of pandas frames.
         timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
         outputMode: accepted as in Spark, and not used.
-        eventTimeExtractor: returns the event time of a row (epoch ms), for rows that come late.
+        eventTimeExtractor: returns the event time of a row (epoch ms), for late rows.
 
     Raises:
         PySparkValueError: the time mode is ``EventTime``, and there is no ``eventTimeExtractor``.

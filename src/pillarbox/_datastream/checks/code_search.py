@@ -47,7 +47,7 @@ def event_time_use(function: object) -> EventTimeUse:
 def mentions(function: object, name: str) -> bool:
     """Return whether the code of a function, or code that it reaches, has ``name`` as an attribute or a string."""
     pending: list[Any] = [function]
-    seen: dict[int, Any] = {}  # keeps the objects: an identity is unique only among living ones
+    seen: dict[int, Any] = {}  # keeps the objects: an identity is unique only among living objects
     while pending and len(seen) < _MOST:
         thing = pending.pop()
         if id(thing) in seen:

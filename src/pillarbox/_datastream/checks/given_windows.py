@@ -35,7 +35,7 @@ def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
         env: the program's environment, for assigners that ask for it.
 
     Raises:
-        ProgramError: it is no assigner, or has none.
+        ProgramError: it is not an assigner, or has no default trigger.
     """
     if not isinstance(assigner, WindowAssigner):
         hint = "one"

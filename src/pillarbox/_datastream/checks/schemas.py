@@ -95,7 +95,7 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
 
 
 def check_field(step: Transformation, field: int | str, method: str) -> None:
-    """Check that the column by which ``method`` folds records exists, as far as ``step`` shows.
+    """Check that the column folded by ``method`` exists, as far as ``step`` shows.
 
     Raises:
         ProgramError: it is not.
@@ -107,7 +107,7 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
 
 
 def _source_of(step: Transformation) -> Transformation:
-    """Return the step that has made the records: those between do not change them."""
+    """Return the step that has made the records, skipping steps that do not change records."""
     while isinstance(step, PartitionTransformation) or (
         isinstance(step, OperatorTransformation) and step.factory.keeps_records
     ):
@@ -124,7 +124,7 @@ def _can_be_key(kind: DataType) -> bool:
 
 
 def key_types(step: Transformation, keying: Keying) -> list[str] | None:
-    """Return the types of a key where they are declared, or where its columns are known."""
+    """Return a key's types, if they are declared or its columns are known."""
     if keying.key_type is not None:
         return keying.declared_types
     columns = keying.columns
@@ -167,7 +167,7 @@ def declared_type(step: Transformation) -> TypeInformation[Any] | None:
 
 
 def known_schema(step: Transformation) -> StructType | None:
-    """Return the columns of a step's records: a DataFrame's, or those that are declared; None: they are not known."""
+    """Return the columns of a step's records: a DataFrame's or declared columns, or None if unknown."""
     schemas: list[StructType | None] = []
     pending, seen = [step], set[int]()
     while pending:
@@ -185,15 +185,15 @@ def known_schema(step: Transformation) -> StructType | None:
 
 
 def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:
-    """Return what makes columns of a stream's records; None: there is a type that cannot be made from Python values."""
+    """Return the encoder of a stream's records to columns, or None if a type cannot be made from Python values."""
     try:
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
     except ProgramError:
-        return None  # rows that no function has touched need none
+        return None  # rows untouched by functions need no encoder
 
 
 def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: str, asked_by: str) -> RowEncoder:
-    """Return what makes the columns of an output.
+    """Return the encoder of an output's columns.
 
     Raises:
         ProgramError: as ``declared_columns``.
@@ -206,10 +206,10 @@ def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: st
 
 
 def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:
-    """Return the columns of an output: those that are given, or those that the step before declares.
+    """Return the columns of an output: the given schema's, or the declared columns of the previous step.
 
     Raises:
-        ProgramError: there are none, or they are no columns.
+        ProgramError: the columns are missing or invalid.
     """
     if schema is None and step.output_type is None:
         raise ProgramError(

@@ -230,7 +230,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[Sequence[T1], Sequence[T2]], Iterable[U] | None] | CoGroupFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """Call a function with all records of a key and window, when the window ends; one stream may have none.
+        """Call a function with all records of a key and window, when the window ends; one stream's may be empty.
 
         Args:
             func: ``f(firsts, seconds)`` returns or yields the results; or a ``CoGroupFunction``.
@@ -358,7 +358,7 @@ class IntervalJoin(Generic[T1, T2]):
         interval = self._interval("process")
         sides = sides_of_rows(left, right, self._late_tags)
         make: Callable[[OperatorContext], StreamOperator]
-        # An operator with dead letters gets single records, for which columns are no help.
+        # An operator with dead letters gets single records: columns would not help.
         if sides is None or on_error != "fail":
             keyings = (left._keying, right._keying)
             make = partial(

@@ -217,7 +217,7 @@ class ProgramSettings:
         """Rescale a checkpoint in :func:`pillarbox.start` if its parallelism differs from the program's.
 
         Like :func:`pillarbox.rescale`, before the query starts; it is logged. An uncommitted last epoch is finished
-        first, in a run of its own. Needs a classic session of Spark 4.2 or newer.
+        first, in a separate run. Needs a classic session of Spark 4.2 or newer.
 
         Args:
             enabled: False: the query keeps the checkpoint's parallelism, as without this call.
@@ -238,10 +238,10 @@ class ProgramSettings:
         ``pillarbox[dashboard]``.
 
         Args:
-            port: the port to listen on; 0: any free port.
+            port: the port to listen on, or 0 for any free port.
             host: the address to listen on; by default, only this machine can connect.
-            token: a text that browsers must know; None: no token on loopback, elsewhere a random one, which is logged
-                as a part of the address.
+            token: the credential for browsers, any text, or None for no token on loopback and a random token, logged as
+                a part of the address, elsewhere.
 
         Returns:
             The environment.
@@ -328,19 +328,19 @@ class ProgramSettings:
     ) -> Self:
         """Start the program with the state of a savepoint, at any parallelism.
 
-        A streaming query restores it on a new checkpoint, in an epoch of its own before the first one; later starts
-        resume from that checkpoint and no longer need the savepoint. The savepoint is compared with the program before
+        A streaming query restores it on a new checkpoint, in a separate epoch before the first; later starts resume
+        from that checkpoint and no longer need the savepoint. The savepoint is compared with the program before
         anything runs. Programs in this process restore the state each time, and read no positions.
 
         Args:
             directory: the savepoint.
             allow_non_restored_state: whether to skip state and source positions that the program has no operator or
                 source for.
-            renamed: new uids of operators, and new names of sources, by those in the savepoint.
+            renamed: new uids of operators, and new names of sources, by the uid or name in the savepoint.
             positions: where sources begin. ``"savepoint"``: at the savepoint's positions; sources are matched by name,
                 and a new one begins as in a new query. ``"none"``: all as in a new query. A dict: positions of some
-                sources by name, in the form of Spark's offset log (a dict or an int; None: as in a new query); others
-                as with ``"savepoint"``. A list: a position for each of Spark's sources, in order.
+                sources by name, in the form of Spark's offset log (a dict, an int, or None to start as in a new query);
+                others as with ``"savepoint"``. A list: a position for each of Spark's sources, in order.
 
         Returns:
             The environment.

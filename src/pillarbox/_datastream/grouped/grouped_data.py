@@ -40,7 +40,7 @@ def group_by(
     Args:
         df: a streaming or batch DataFrame.
         cols: columns of it, at least one.
-        env: an environment of its own, with settings: parallelism, or a savepoint to start from.
+        env: a separate environment, with settings: parallelism, or a savepoint to start from.
 
     Raises:
         ProgramError: it is no DataFrame, or one of them is not a column of it.
@@ -64,11 +64,11 @@ def group_by(
     if not hasattr(df, "mapInArrow"):
         raise ProgramError(f"group_by() takes a Spark DataFrame, not {shorten(df)}")
     columns: list[Any] = [
-        column for given in cols for column in (given if isinstance(given, (list, tuple)) else [given])
+        column for argument in cols for column in (argument if isinstance(argument, (list, tuple)) else [argument])
     ]
-    # Spark resolves names whatever their case.
-    known = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
-    names = [known.get(name, known.get(name.lower(), name)) for name in df.select(*columns).columns]
+    # Spark ignores the case of names.
+    by_name = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
+    names = [by_name.get(name, by_name.get(name.lower(), name)) for name in df.select(*columns).columns]
     unknown = [name for name in names if name not in df.columns]
     if not names or unknown:
         raise ProgramError(
@@ -98,7 +98,7 @@ class GroupedData:
         """Call a ``StatefulProcessor`` with the rows of each key, as PySpark rows.
 
         Args:
-            statefulProcessor: the processor; each subtask has a copy of its own in each micro-batch.
+            statefulProcessor: the processor; each subtask has its own copy in each micro-batch.
             outputStructType: the columns that it emits.
             outputMode: ``append``, ``update`` or ``complete``.
             timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
@@ -198,7 +198,7 @@ class GroupedData:
                 " it as a savepoint with pillarbox.write_state(), and start from that"
             )
         return pa.table(
-            {f"{place} key": table.column(name) for place, name in enumerate(names)}
+            {f"{index} key": table.column(name) for index, name in enumerate(names)}
             | {name: table.column(name) for name in table.column_names}
         )
 
@@ -281,12 +281,12 @@ def _time_mode(mode: str) -> str:
     Raises:
         IllegalArgumentException: there is no such mode.
     """
-    known = mode.lower() if isinstance(mode, str) else ""
-    if known not in TIME_MODES:
+    time_mode = mode.lower() if isinstance(mode, str) else ""
+    if time_mode not in TIME_MODES:
         from pyspark.errors import IllegalArgumentException
 
         raise IllegalArgumentException(
             f"[STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE] Unknown time mode {mode}. Accepted timeMode modes are 'none',"
             " 'processingTime', 'eventTime' SQLSTATE: 42802"
         )
-    return known
+    return time_mode

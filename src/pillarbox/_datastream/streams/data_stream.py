@@ -123,7 +123,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_function("flat_map", FlatMapOperator, func, output_type, on_error)
 
     def filter(self, func: Callable[[T1], bool] | FilterFunction[T1], *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep the records for which ``func`` returns True.
+        """Keep records if ``func`` returns True.
 
         Args:
             func: a function of the record, or a ``FilterFunction``, which has keyed state on a keyed stream. At run
@@ -220,7 +220,7 @@ class DataStream(Stream[T1], Generic[T1]):
                 asyncio tasks: ``asyncio.current_task()`` does not identify them.
             output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
             capacity: the maximum number of concurrent requests in a partition.
-            timeout: the longest duration of a request, retries included (an int is milliseconds); None: no limit.
+            timeout: the longest duration of a request, retries included (an int is milliseconds), or None for no limit.
             ordered: whether results keep the records' order; otherwise they leave on arrival, but never cross a
                 watermark.
             retry: a strategy, or the number of retries: after 100 ms, 200 ms, 400 ms, ... (at most 10 s), for any

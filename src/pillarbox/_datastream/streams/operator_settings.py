@@ -105,7 +105,7 @@ class OperatorSettings:
         """Run the sink, or this stream's operator, in its own tasks.
 
         That adds a level to the Spark plan on each side: records pass a shuffle to the subtask with the same index. The
-        metrics then have busy times of its own.
+        metrics then have its own busy times.
 
         Raises:
             ProgramError: no operator makes this stream.

@@ -37,7 +37,7 @@ class CollectedResults(Generic[T]):
 
     def __init__(self, portions: Generator[list[T], None, None]) -> None:
         self._portions: Generator[list[T], None, None] | None = portions
-        # Received records; those before `_next` are taken.
+        # Received records; `_next` is the index of the next to return.
         self._records: list[T] = []
         self._next = 0
         self._keeps = True
@@ -113,7 +113,7 @@ class CollectedResults(Generic[T]):
 
 
 class DataStreamSink(OperatorSettings):
-    """A sink. It is chained to its input unless it has a parallelism of its own."""
+    """A sink. It is chained to its input unless it has its own parallelism."""
 
     if not TYPE_CHECKING:
 

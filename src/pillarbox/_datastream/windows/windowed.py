@@ -1,6 +1,6 @@
 """The common part of windows: options, choice of operator, and aggregation of one field.
 
-The names ``sum``, ``min`` and so on come from Flink's Java API; PyFlink has none.
+The names ``sum``, ``min`` and so on are from Flink's Java API; PyFlink has no such methods.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Windowed(Generic[T1, WindowOut]):
         If a function that aggregates elements or assigns windows raises, the dead letter has the record, which then is
         in no window. If a window function raises, the letter has the window's contents: all its elements, or its
         accumulator in a tuple, and the window continues as if it had emitted nothing. With two streams, records are
-        pairs (0 or 1, record). These windows use the general operator, whatever the assigner.
+        pairs (0 or 1, record). These windows always use the general operator.
 
         Args:
             tag: the side output for :class:`DeadLetter` records: ``get_side_output(tag)`` of the resulting stream.
@@ -253,7 +253,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream[T1]:
-        """Sum a field of each window's records; other fields come from the window's first record, as in Flink.
+        """Sum a field of each window's records; other fields are from the window's first record, as in Flink.
 
         Args:
             position_to_sum: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
@@ -305,7 +305,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("max", position_to_max)
 
     def min_by(self, position_to_min_by: int | str = 0) -> DataStream[T1]:
-        """Return each window's record with the smallest field; of equal ones the earliest.
+        """Return each window's record with the smallest field; of equal records the earliest.
 
         Args:
             position_to_min_by: the field: see :meth:`sum`.
@@ -321,7 +321,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("min_by", position_to_min_by)
 
     def max_by(self, position_to_max_by: int | str = 0) -> DataStream[T1]:
-        """Return each window's record with the largest field; of equal ones the earliest.
+        """Return each window's record with the largest field; of equal records the earliest.
 
         Args:
             position_to_max_by: the field: see :meth:`sum`.
@@ -404,7 +404,7 @@ def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
         return WindowOperator
     if isinstance(assigner, Sessions) and is_built_in(assigner):
         return SessionWindowOperator
-    # A window made of panes has no state of its own, so a window function cannot have one either.
+    # A window made of panes has no state, so a window function cannot have state either.
     if isinstance(panes, EvenPanes) and not program.clears and not mentions(program.function, "window_state"):
         return PaneWindowOperator
     return WindowOperator

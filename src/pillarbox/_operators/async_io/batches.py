@@ -13,7 +13,7 @@ class Batches:
 
     Args:
         size: the most records of a batch.
-        timeout: milliseconds until a smaller batch is sent; None: only a flush sends it.
+        timeout: milliseconds until a smaller batch is sent, or None if only a flush sends it.
         clock: for the timeout.
         put: called with each new, still growing batch; its place in the queue is its first record's.
         send: called with each complete batch.

@@ -48,7 +48,7 @@ class Counters:
 
         Args:
             drops: whether failed records are dropped.
-            rate_limited: seconds in which the next request waited for a rate limit; None without one.
+            rate_limited: seconds that the next request waited for a rate limit, or None without a limit.
         """
         p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
         return {

@@ -12,11 +12,11 @@ from pillarbox.mailbox import MailboxExecutor
 class Deadlines:
     """One timer, for the earliest deadline. Mailbox thread only.
 
-    A request's deadline is its timeout after its first attempt; a queued request has none yet. Relative time measures
-    it, because the wall clock may be set; a first attempt in another process is known by wall-clock time.
+    A request's deadline is its timeout after its first attempt. Relative time measures it, because the wall clock may
+    be set; a first attempt in another process is known by wall-clock time.
 
     Args:
-        timeout: milliseconds; None: no deadlines.
+        timeout: milliseconds, or None for no deadlines.
         clock: processing time.
         executor: runs ``expire`` for requests that are already overdue.
         expire: called when a request may be overdue.
@@ -75,7 +75,7 @@ class Deadlines:
         return overdue
 
     def look(self) -> None:
-        """Expire overdue requests in a mail of its own."""
+        """Expire overdue requests in a separate mail."""
         if self._timeout is not None:
             self._executor.execute(self._expire, "look for overdue requests")
 

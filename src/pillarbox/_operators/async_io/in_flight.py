@@ -222,7 +222,7 @@ class InFlight:
         """Yield a completed request and its followers, which share its outcome.
 
         Args:
-            results: its results, to be cached; None: the outcome is for these records only.
+            results: results to cache, or None to settle only these records.
         """
         followers: Sequence[Request] = ()
         if request.key is not NO_KEY:
@@ -336,7 +336,7 @@ class InFlight:
 
     def _expire(self) -> None:
         """Abandon overdue requests."""
-        # A completed request has not timed out, even if its mail comes after this one.
+        # A completed request has not timed out, even if its mail is still queued.
         self._take_completed()
         for request in self._deadlines.overdue(self._queue.elements()):
             if request.attempts:

@@ -1,4 +1,4 @@
-"""The queue of an async operator: its entries, the watermarks between them, and the order in which they leave.
+"""The queue of an async operator: its entries, the watermarks between them, and the order of both.
 
 An entry is a request of ``map_async``, or an element of a keyed function.
 
@@ -56,7 +56,7 @@ class OrderedQueue(Generic[E]):
         self.put(entry)
 
     def put_event(self, event: Event) -> None:
-        """Add an event: earlier entries leave before it, later ones after it."""
+        """Add an event: earlier entries leave before it, later entries after it."""
         self._elements.append(event)
 
     def complete(self, entry: E) -> None:
@@ -80,7 +80,7 @@ class OrderedQueue(Generic[E]):
 
 
 class Segment:
-    """The entries between two events: pending ones, and completed ones that wait for an event before them."""
+    """The entries between two events: pending, or completed and waiting for an earlier event."""
 
     __slots__ = ("completed", "event", "pending")
 

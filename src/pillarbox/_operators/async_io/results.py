@@ -1,4 +1,4 @@
-"""Checks the results of the user's functions and returns the records to emit.
+"""Checks the results of user functions and returns the records to emit.
 
 Mailbox thread only.
 """
@@ -47,7 +47,7 @@ class Results:
         """Return the results of a request that timed out.
 
         Raises:
-            TimeoutError: the function defines none.
+            TimeoutError: the function does not override ``timeout``.
             OperatorError: the function returned something else.
         """
         function, values = self._function, request.values

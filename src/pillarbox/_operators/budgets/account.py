@@ -122,7 +122,7 @@ class Account:
         self._half = now
         of = limits.breaker[1] if limits.breaker else 1
         self._outcomes: deque[bool] = deque(maxlen=of)
-        # Time of an open breaker's next probe; None: closed.
+        # Time of an open breaker's next probe, or None if closed.
         self._open: float | None = None
 
     @property
@@ -131,7 +131,7 @@ class Account:
         return self._open is not None
 
     def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | RetryAt | Refused:
-        """Book slots for requests, in order: for all, or for the first ones.
+        """Book slots for requests, in order: for all, or for the first few.
 
         Args:
             estimates: each request's units; at least one.

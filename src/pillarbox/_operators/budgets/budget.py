@@ -65,7 +65,7 @@ class Limits(NamedTuple):
     breaker: tuple[int, int, int] | None = None
 
     def of_operator(self, uid: str) -> Limits:
-        """Return the limits under a name of the operator's own, if they have no name."""
+        """Return the limits, named for the operator if they have no name."""
         return self if self.name else self._replace(name=f"\0{uid}")
 
     def shared_by(self, tasks: int) -> Limits:

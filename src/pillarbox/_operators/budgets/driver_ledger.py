@@ -82,7 +82,7 @@ class _DriverLedgerEnd(LedgerEnd):
         self._closed = False
 
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots; wait while the driver has none, or pauses."""
+        """Book slots; wait while the driver is out of slots or pauses."""
         while True:
             connection = await self._connected()
             number, sent = next(self._numbers), self.now()

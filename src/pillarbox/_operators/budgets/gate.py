@@ -12,7 +12,7 @@ from pillarbox._operators.budgets.account import Refused, Report
 from pillarbox._operators.budgets.budget import Budget, Limits
 from pillarbox._operators.budgets.ledger import NEARLY, LedgerEnd, Slot
 
-#: The counter of milliseconds in which the next request waited for its turn.
+#: Counter of milliseconds that the next request waited for its turn.
 RATE_LIMITED = "rate_limited_ms"
 
 # The most slots booked at a time.

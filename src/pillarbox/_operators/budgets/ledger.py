@@ -21,7 +21,7 @@ NEARLY = 1e-6
 
 
 class Slot(NamedTuple):
-    """The time in which a request may begin, by the event loop's clock.
+    """A time interval for a request to begin, by the event loop's clock.
 
     Attributes:
         begin: the earliest start (seconds).
@@ -46,7 +46,7 @@ class LedgerEnd(ABC):
 
     @abstractmethod
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots for requests, in order: for all, or for the first ones. Waits for the first slot."""
+        """Book slots for requests, in order: for all, or for the first few. Waits for the first slot."""
 
     @abstractmethod
     def report(self, limits: Limits, report: Report) -> None:
@@ -75,7 +75,7 @@ class LocalLedger(Ledger, LedgerEnd):
     """Accounts in this process. Any thread may use it.
 
     Args:
-        clock: a manual clock; None: the machine's.
+        clock: a manual clock, or None for the machine's.
     """
 
     def __init__(self, clock: ProcessingTimeService | None = None) -> None:
@@ -103,7 +103,9 @@ class LocalLedger(Ledger, LedgerEnd):
             if isinstance(booking, Refused):
                 return booking
             if not isinstance(booking, RetryAt):
-                return [Slot(at, at + LATE, each, booking.probes, at) for at, each in zip(booking.times, estimates)]
+                return [
+                    Slot(at, at + LATE, estimate, booking.probes, at) for at, estimate in zip(booking.times, estimates)
+                ]
             await self.sleep(booking.at - self.now())
 
     def report(self, limits: Limits, report: Report) -> None:
@@ -139,7 +141,7 @@ class BudgetScope:
     """The ledger of a task's budgets.
 
     Attributes:
-        ledger: shared by all tasks of the query; None: each task has an equal share of the limits.
+        ledger: shared by all tasks of the query, or None if each task has an equal share of the limits.
         partitions: the most concurrent tasks of a vertex after a shuffle.
         clock: a manual clock, or None.
     """

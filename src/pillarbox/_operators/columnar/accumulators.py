@@ -25,7 +25,7 @@ Numbers = npt.NDArray[np.int64]
 
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _FLOATS = (spark.FloatType, spark.DoubleType)
-# Largest number of digits of Spark's decimals.
+# Spark's largest decimal precision.
 _DIGITS = 38
 # Additional digits after the point of an avg of decimals.
 _MORE_DIGITS = 4
@@ -51,7 +51,7 @@ class PartialColumn(NamedTuple):
     Attributes:
         kind: its type.
         kernel: the kernel that merges it: ``"sum"``, which must not overflow, ``"count"``, ``"min"`` or ``"max"``;
-            empty: all parts of the aggregate are merged together, by groups.
+            ``""`` to merge all parts of the aggregate together, by groups.
     """
 
     kind: pa.DataType
@@ -372,7 +372,7 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
 
 
 def _added_as(kind: spark.DataType) -> pa.DataType:
-    """Return the type in which values are added: microseconds for intervals, which Arrow cannot add."""
+    """Return the type for adding values: microseconds for intervals, which Arrow cannot add."""
     return pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
 
 

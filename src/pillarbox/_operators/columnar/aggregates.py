@@ -1,4 +1,4 @@
-"""The aggregates of columns in a program: sum, count and so on, and user-defined ones.
+"""A program's column aggregates: built-in and user-defined.
 
 An aggregate names the columns that it reads. Bound to their types, it becomes an accumulator, which computes partial
 results of rows, merges them, and computes results. Null, overflow and decimals follow Spark SQL's ANSI mode.
@@ -95,7 +95,7 @@ def sum_(column: str) -> ColumnAggregate:
 
 
 def count_(column: str | None = None) -> ColumnAggregate:
-    """Return the number of rows (LONG); with a column, of rows in which it is not null.
+    """Return the number of rows (LONG), or of a column's values that are not null.
 
     Example:
         >>> count_(), count_("amount")

@@ -2,7 +2,7 @@
 
 All state of a subtask belongs to one key, the smallest integer that the subtask owns, in namespaces called *addresses*.
 An address has Arrow streams: an epoch adds some, and from time to time streams of similar length are merged, as in a
-log-structured merge tree. So the bytes written in all are a small multiple of those added, and streams are few.
+log-structured merge tree. So few streams exist, and total bytes written are a small multiple of the bytes added.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def streams_to_merge(older: Iterable[T], rows: int, longest: Callable[[T], int] 
     Args:
         older: the stored streams, the latest first.
         rows: the number of rows of the new stream.
-        longest: returns the most rows of this size in one stream; None: no limit.
+        longest: returns the most rows of this size in one stream, or None for no limit.
     """
     merged: list[T] = []
     for stream in older:

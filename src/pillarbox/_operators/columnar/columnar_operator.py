@@ -67,7 +67,7 @@ class ColumnarOperator(KeyedOperator):
         return [self._partials.decode(stream) for _, stream in sorted(self._state.at(address).items())]
 
     def _store(self, address: Any, batch: pa.RecordBatch, start: int) -> None:
-        """Store partial results of one window or pane; many short ones are merged."""
+        """Store partial results of one window or pane, and merge many short streams."""
         streams = self._state.at(address)
         numbers = sorted(streams.keys())
         stored = (self._partials.decode(streams.get(number)) for number in reversed(numbers))

@@ -101,7 +101,7 @@ class Partials:
     """Creates and merges the partial results of one operator, and computes results.
 
     Args:
-        windows: the cut of the stored panes; None: nothing is stored.
+        windows: the cut of the stored panes, or None without stored panes.
 
     Attributes:
         schema: the columns of partial results.
@@ -260,7 +260,7 @@ class Partials:
     def _group(
         self, by: list[str], columns: dict[str, Any], starts: Any
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64]]:
-        """Group columns, and merge those with a kernel. Also return the group number of each row, if needed."""
+        """Group columns, and merge columns that have a kernel. Also return the group number of each row, if needed."""
         kernels = {ROWS: PartialColumn(pa.int64(), "count")}
         if self._sessions:
             kernels |= {START: PartialColumn(pa.int64(), "min"), END: PartialColumn(pa.int64(), "max")}
@@ -414,7 +414,7 @@ def _wide(column: Any, part: PartialColumn, count: int) -> Any:
     if bounds["min"] is None:
         return column
     if pa.types.is_decimal(kind):
-        # (Digits, as the arithmetic of Decimal has a precision of its own.)
+        # Compares digits, because Decimal arithmetic has its own precision.
         largest = max(int("".join(map(str, bound.as_tuple().digits))) for bound in bounds.values())
         return column if largest * count < 10**38 else column.cast(pa.decimal256(76, kind.scale))
     largest = max(abs(bounds["min"]), abs(bounds["max"]))

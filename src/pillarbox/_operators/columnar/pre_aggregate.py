@@ -47,7 +47,7 @@ class PreAggregateOperator(GatheringOperator):
         self._watermark: int | None = None
         assigner = program.assigner
         longest = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else 0
-        # Largest distance of times from the epoch at which the bounds of their windows are TIMESTAMPs.
+        # Largest distance of times from the epoch whose window bounds are valid TIMESTAMPs.
         self._farthest = _MOST - (longest if self._panes is None else self._panes.longest)
 
     def process_records(self, records: Records) -> None:

@@ -1,9 +1,9 @@
 """Columnar sessions: partial sessions of a key that overlap or touch are merged by sorting.
 
 In memory, one batch has all open sessions; an epoch merges the sessions of its keys. In the state, all sessions are at
-one address: each epoch appends the changed sessions as they are. So of overlapping ones, the latest counts, and ended
-sessions are recognized by the watermark. When there are many more rows than open sessions, the state is rewritten.
-There are no timers: each watermark checks all sessions, as columns.
+one address: each epoch appends the changed sessions as they are. So the latest of overlapping sessions counts, and the
+watermark shows which have ended. When there are many more rows than open sessions, the state is rewritten. There are no
+timers: each watermark checks all sessions, as columns.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ColumnarSessionOperator(ColumnarOperator):
             self._arrived.append(records.batch)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Merge the new sessions, fire those that end, and forward the watermark."""
+        """Merge the new sessions, fire ended sessions, and forward the watermark."""
         self._absorb()
         self._sessions()  # reads the state with the previous watermark
         self._fired = self._timers.current_watermark
@@ -67,7 +67,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._open = _chosen(sessions, ~self._over(sessions, watermark))
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Merge the new sessions, and store the changed ones."""
+        """Merge the new sessions, and store changed sessions."""
         self._absorb()
         if not self._changed:
             return
@@ -103,7 +103,7 @@ class ColumnarSessionOperator(ColumnarOperator):
     # -- merging --
 
     def _absorb(self) -> None:
-        """Merge the new sessions into the open ones; those that have ended already fire at once."""
+        """Merge the new sessions into the open sessions; fire ended sessions at once."""
         if not self._arrived:
             return
         arrived = _together(self._arrived)
@@ -136,12 +136,12 @@ class ColumnarSessionOperator(ColumnarOperator):
         return numbers
 
     def _restored(self, stored: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return the open sessions, out of all stored ones."""
+        """Return the stored sessions that are open."""
         self._rows = sum(batch.num_rows for batch in stored)
         if not stored:
             return self._nothing()
         sessions = _together(stored)
-        # Of those that are not over, overlapping ones were one session when the latest of them was stored.
+        # Overlapping open sessions were one session when the latest of them was stored.
         sessions = _chosen(sessions, ~self._over(sessions, self._timers.current_watermark))
         numbers = self._numbered(sessions)
         latest = np.zeros(len(numbers), np.int64)

@@ -1,7 +1,7 @@
 """Columnar tumbling, sliding and cumulating windows: each pane stores partial results, which are merged for a window.
 
-The address of a pane's partial results is its start. Timers belong to windows, by their bounds. The timers of a
-watermark only record windows; these fire after the last timer: small ones together, as each pass over columns has a
+The address of a pane's partial results is its start. Timers belong to windows, by their bounds. A watermark's timers
+only record windows. After the last timer, the windows fire, small ones together, because each pass over columns has a
 fixed cost.
 """
 
@@ -41,15 +41,15 @@ class ColumnarWindowOperator(ColumnarOperator):
         panes = panes_of(program.assigner)
         assert panes is not None
         self._panes = panes
-        # The starts of panes with partial results; those whose windows are known to have timers; this epoch's batches
-        # by start; and batches of windows that have fired.
+        # Starts of panes with partial results; starts of panes whose windows have timers; this epoch's batches by
+        # start; batches of windows that have fired.
         self._starts: set[int] = set()
         self._timed: set[int] = set()
         self._fresh: dict[int, list[pa.RecordBatch]] = {}
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
         # The merged panes of the next windows; None for tumbling windows.
         self._stacks = None if panes.tumbling else ColumnStacks(self._partials, self._merged)
-        # The windows that the current watermark ends, and the end up to which windows are removed.
+        # The windows that the current watermark ends, and the maximum end of windows to remove.
         self._due: list[TimeWindow] = []
         self._over = MIN_TIMESTAMP
 
@@ -152,7 +152,7 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._clear(start)
 
     def _fire_all(self, windows: Iterable[TimeWindow]) -> None:
-        """Fire windows in order, small ones together."""
+        """Fire windows in order, small windows together."""
         panes: dict[int, list[pa.RecordBatch]] = {}
         ordered = sorted(self._starts)
 
@@ -220,7 +220,7 @@ def _portions(
 ) -> Iterator[list[tuple[T, Sequence[pa.RecordBatch]]]]:
     """Divide windows or panes with their partial results into portions that are merged in one pass, in order.
 
-    Empty ones are left out.
+    Empty portions are left out.
     """
     together: list[tuple[T, Sequence[pa.RecordBatch]]] = []
     total = 0

@@ -86,7 +86,7 @@ class DeadLetters:
     Args:
         tag: the side output for them.
         outputs: the side outputs of the operator.
-        has_key: whether the key is one of the program's; otherwise letters have none.
+        has_key: whether letters have the key, because it is the program's.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DeadLetters:
         self._tag_id = tag.tag_id
         self._outputs = outputs
         self._count = context.metrics.get(DEAD_LETTERS, Counter)
-        # Each DataFrame of a program is a query of its own, with only the operators that lead to it.
+        # Each DataFrame of a program is a separate query, with only the operators that lead to it.
         self._warned = tag.tag_id in context.read_elsewhere
 
     def write(self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None) -> None:

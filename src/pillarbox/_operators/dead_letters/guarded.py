@@ -55,7 +55,7 @@ def guarded(
         factory: the operator's; with a guard, it must create a :class:`FunctionOperator`.
         on_error: the handling of errors.
         method: the stream's method, for errors.
-        keying: gives the keys of records for operators without keys of their own, or None.
+        keying: computes the keys of records for operators without keys, or None.
         unchanged: the names of the operator's own states that the failing function has not changed.
 
     Raises:
@@ -77,7 +77,7 @@ class GuardedOperator(StreamOperator):
     Args:
         make: creates the guarded operator.
         tag: the side output for dead letters.
-        keying: gives the keys of records if the guarded operator has no keys of its own.
+        keying: computes the keys of records if the guarded operator has no keys.
         unchanged: the names of its own states that the failing function has not changed.
         has_key: whether letters have the key.
 
@@ -286,7 +286,7 @@ def _is_given(stamp: int | None) -> bool:
 
 
 class _HeldOutputs(Mapping[str, Input]):
-    """The side outputs, each of which holds its records back.
+    """The side outputs, which hold their records back.
 
     Attributes:
         held: the outputs used so far.

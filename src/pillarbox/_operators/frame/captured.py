@@ -36,7 +36,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class Pickled:
-    """A pickled object of the user's, including classes and functions that workers cannot import.
+    """A pickled user object, including classes and functions that workers cannot import.
 
     Attributes:
         payload: the bytes.
@@ -89,7 +89,7 @@ def _set_class_state(kind: type, state: Any) -> Any:
 
 
 def load(payload: bytes) -> Any:
-    """Load a pickled object of the user's."""
+    """Load a pickled user object."""
     return _Unpickler(BytesIO(payload)).load()
 
 

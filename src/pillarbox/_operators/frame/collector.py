@@ -36,13 +36,13 @@ def emit_columns(output: Input, batch: Any) -> None:
 
 
 def is_from_downstream(error: BaseException) -> bool:
-    """Return whether an error comes from a downstream operator."""
+    """Return whether a downstream operator raised an error."""
     emitting = (emit_run.__code__, emit_columns.__code__)
     return any(frame.f_code in emitting for frame, _ in walk_tb(error.__traceback__))
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return the number of results at which to measure the run's size next; 0: emit it now.
+    """Return the number of results at which to measure the run's size next, or 0 to emit it now.
 
     Args:
         limit: number of results to emit in any case.
@@ -109,7 +109,7 @@ _TO_SIDE = object()
 
 
 class _SideRun:
-    """The run of a side output, and the number of results at which to measure its size."""
+    """The run of a side output, and the number of results before its next size check."""
 
     __slots__ = ("look", "timestamps", "values")
 
@@ -133,7 +133,7 @@ class Collector:
         self._copied = context.copier.copied
         self.values: list[Any] = []
         self.timestamps: list[int | None] = []
-        # Number of results at which to measure their size.
+        # Number of results before their next size check.
         self._look = FIRST_LOOK
         self._side: dict[str, _SideRun] = {}
 

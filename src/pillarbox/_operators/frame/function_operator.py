@@ -32,7 +32,7 @@ def keyed_context(context: OperatorContext) -> KeyedContext:
     """Return the keyed state and timers of a keyed operator.
 
     Raises:
-        ProgramError: its task has none.
+        ProgramError: its task is not keyed.
     """
     if context.keyed is None:
         raise ProgramError(
@@ -48,7 +48,7 @@ class FunctionOperator(StreamOperator):
     Args:
         function: the user's function, or None.
         method: the method of a :class:`Function` that processes a record.
-        keying: the function's keys; None: no key, no keyed state.
+        keying: the function's keys, or None without keyed state.
 
     Attributes:
         own_states: names of the operator's own keyed states, which the function may not use.
@@ -146,7 +146,7 @@ class Pass:
 
     Args:
         values: all values.
-        pending: an iterator over them, which tells how far the pass got.
+        pending: an iterator over them, whose position shows the progress.
         iterator: the iterator for the block.
         timeless: whether the values have no timestamps.
     """

@@ -76,7 +76,7 @@ class KeyedOperator(FunctionOperator):
             self._dropped = 0
 
     def no_timestamp(self, value: Any, unknown: str) -> OperatorError:
-        """Return the error for a record without a timestamp. ``unknown`` names what depends on the timestamp."""
+        """Return the error for a record without a timestamp. ``unknown`` names the value that depends on it."""
         return OperatorError(
             f"operator {self.name!r}: the record {shorten_record(value)} has no timestamp, so it is not known"
             f" {unknown}: put assign_timestamps_and_watermarks(...) before key_by(...)"

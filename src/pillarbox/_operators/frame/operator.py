@@ -93,9 +93,9 @@ class MicroBatch(NamedTuple):
     """The micro-batch that an epoch belongs to, for operators that follow Spark's time.
 
     Attributes:
-        number: its id; None: it is a batch query's.
+        number: its id, or None in a batch query.
         time: its time (epoch ms).
-        watermark: Spark's watermark (epoch ms); -1: there is none.
+        watermark: Spark's watermark (epoch ms), or -1.
     """
 
     number: int | None
@@ -105,7 +105,7 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class SparkTime:
-    """The arguments of the operator of Spark's that an operator runs in, if it follows Spark's time.
+    """Arguments of the Spark operator around an operator that follows Spark's time.
 
     Attributes:
         output_mode: Spark's name of the output mode.
@@ -120,7 +120,7 @@ class SparkTime:
 
 @dataclass(frozen=True)
 class KeyedContext:
-    """Keyed state and timers of the operator at the head of a keyed task; other operators have none.
+    """Keyed state and timers. Only for the operator at the head of a keyed task.
 
     Attributes:
         backend: keyed state.
@@ -137,28 +137,28 @@ class OperatorContext:
 
     Attributes:
         name: the operator's name, for people.
-        uid: what its state is stored under.
+        uid: the name of its stored state.
         subtask: index of the parallel instance. An operator of a source has another index in each epoch.
         parallelism: number of instances; 0 before the first shuffle, where only Spark knows.
         mailbox_executor: posts mails with the operator's priority.
         processing_time_service: clock and timers; callbacks arrive as mails.
         output: receives the records that the operator emits.
-        side_outputs: the same by tag, for the side outputs that somebody takes.
-        keyed: keyed state and timers, for an operator that says that it needs them (:class:`OperatorFactory`).
+        side_outputs: the same by tag, for connected side outputs.
+        keyed: keyed state and timers, for a keyed :class:`OperatorFactory`.
         job_parallelism: number of instances of an operator after a shuffle.
         counters: counts that are reported with the task's metrics.
         copier: copies the values that the operator's functions emit.
         max_parallelism: number of key groups.
         epoch: number of the epoch that runs, or ran last.
-        micro_batch: Spark's micro-batch that runs, or ran last; None: it is not known, as in a replay.
-        operator_state: declares states of the operator itself; None: there is no place for them, before a shuffle.
+        micro_batch: Spark's micro-batch that runs, or ran last, or None if unknown, as in a replay.
+        operator_state: declares states of the operator itself, or None before a shuffle, which cannot store them.
         batch: whether it runs in batch mode.
-        epoch_time: tells the processing time of the epoch (epoch ms), which is the same for all tasks, and when the
-            epoch is run again; None: it is not known before a shuffle.
+        epoch_time: returns the processing time of the epoch (epoch ms), which is the same for all tasks and
+            repetitions; None if unknown, before a shuffle.
         budget_scope: where the task's budgets are kept.
-        shared: what it shares with the other tasks of its vertex that live where it does.
+        shared: resources shared with the other tasks of its vertex in the same place.
         read_elsewhere: the tags of side outputs that are not in ``side_outputs``, as another query may read them.
-        zone: the time zone of naive datetimes; None: they are no points in time.
+        zone: the time zone of naive datetimes, or None if they are not points in time.
     """
 
     name: str
@@ -374,8 +374,8 @@ class OperatorFactory:
         keyed: whether it has keyed state or timers: its context then has a :class:`KeyedContext`.
         wakes_up: whether it may act during an epoch without a record.
         stateful: whether ``snapshot_state`` returns a state, which needs a shuffle before the operator.
-        result_types: declared types of results, from ``Types``, or their column names, by side output's tag; None is
-            the main output's tag.
+        result_types: declared types of results, from ``Types``, or their column names, by side output's tag; the main
+            output's tag is None.
         asked_tags: tags of the side outputs that the program reads, connected or not.
         state_depends_on: conditions of its keyed state, which is useless if one of them changes: phrases by subject.
             Stored with the state (``_state/keys/state_note.py``).
@@ -405,8 +405,8 @@ class OperatorFactory:
 
     def with_result_type(self, tag: str | None, declared: Any) -> OperatorFactory:
         """Return a factory whose results have a declared type or declared columns; itself without either."""
-        known = declared if isinstance(declared, TypeInformation) else column_names(declared)
-        return self if known is None else replace(self, result_types={**self.result_types, tag: known})
+        result_type = declared if isinstance(declared, TypeInformation) else column_names(declared)
+        return self if result_type is None else replace(self, result_types={**self.result_types, tag: result_type})
 
     def with_side_output(self, tag: str, declared: Any) -> OperatorFactory:
         """Return a factory with a side output that the program reads, whose results may have a declared type."""

@@ -24,7 +24,7 @@ class SharedResources:
 
     Attributes:
         stay: whether the tasks stay in this process; otherwise other processes may run some of their epochs.
-        resting: returns a context in which the mailbox thread waits, so that others can run functions.
+        resting: returns a context for waits of the mailbox thread, so that other threads can run functions.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ class _BroadcastContext(_Context):
 class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """Handles a non-keyed stream connected with a broadcast stream.
 
-    Each subtask gets every broadcast record once and keeps what it needs in broadcast state. The two streams have no
+    Each subtask gets every broadcast record once and stores it in broadcast state as needed. The two streams have no
     defined order: a record that must not miss a rule waits in state for the rule.
 
     Example:

@@ -149,11 +149,11 @@ class RuntimeContext:
         """
         self._backend_for(name).delete_if_exists(name)
 
-    def _declared(self, descriptor: StateDescriptor, method: str, wanted: type[StateDescriptor]) -> Any:
-        if not isinstance(descriptor, wanted):
+    def _declared(self, descriptor: StateDescriptor, method: str, kind: type[StateDescriptor]) -> Any:
+        if not isinstance(descriptor, kind):
             raise ProgramError(
-                f"operator {self._context.name!r}: {method}() takes a {wanted.__name__}, not {shorten(descriptor)}:"
-                f" declare the state with {method}({wanted.__name__}(...))"
+                f"operator {self._context.name!r}: {method}() takes a {kind.__name__}, not {shorten(descriptor)}:"
+                f" declare the state with {method}({kind.__name__}(...))"
             )
         return self._keyed_state(descriptor)
 

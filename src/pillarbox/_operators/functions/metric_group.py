@@ -1,4 +1,4 @@
-"""Metrics of the user's functions, with PyFlink's names: counters, meters, distributions and gauges.
+"""Metrics of user functions, with PyFlink's names: counters, meters, distributions and gauges.
 
 Reported with the task's metrics, once per epoch, and reset: a task may move to another worker, so lasting numbers
 belong in state. Functions of async operators may use them from their own threads; the mailbox thread reports them.
@@ -137,7 +137,7 @@ class MetricGroup:
         Raises:
             ProgramError: a name is not a string.
         """
-        parts = [_checked(each) for each in (name, extra) if each is not None]
+        parts = [_checked(part) for part in (name, extra) if part is not None]
         return MetricGroup(self._metrics, "".join([self._prefix, *(f"{part}." for part in parts)]))
 
     def counter(self, name: str) -> Counter:

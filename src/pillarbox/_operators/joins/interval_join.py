@@ -149,7 +149,7 @@ class _Side:
         return ordered
 
     def timer_for(self, time: int) -> int:
-        """Return the time at which a record may be dropped."""
+        """Return the earliest time to drop a record."""
         return self._operator.rounded_up(time + self.wait)
 
 
@@ -157,8 +157,8 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
     """Applies a ``ProcessJoinFunction`` to each pair with near event times.
 
     Args:
-        keyings: give the keys of the left and of the right stream's records.
-        late_tags: the side outputs for late records of both; None: they are dropped and counted.
+        keyings: compute the keys of left and right records.
+        late_tags: the side outputs for late records of both, or None to drop and count them.
     """
 
     own_states: Collection[str] = ("left", "right")
@@ -182,7 +182,7 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         self._step = max(1, max(interval.upper - interval.lower, interval.upper, -interval.lower) // _PART)
 
     def rounded_up(self, time: int) -> int:
-        """Return the next time at which records are dropped."""
+        """Round a time up to the next time that drops records."""
         return min(time + -time % self._step, MAX_WATERMARK)
 
     def process_run(self, records: Records, side: _Side) -> None:

@@ -24,7 +24,7 @@ class FieldAggregation(ReduceFunction[Any]):
     """Aggregates the records of a key by one field.
 
     ``sum``, ``min`` and ``max`` put their result into the field of the key's first record; ``min_by`` and ``max_by``
-    choose a whole record, the earlier of equal ones. NaN is greater than all numbers, as in Flink and Spark.
+    choose a whole record, the earlier of equals. NaN is greater than all numbers, as in Flink and Spark.
 
     Args:
         field: the field's position in tuples and rows, or its name in rows, dictionaries and objects. Position 0 of a

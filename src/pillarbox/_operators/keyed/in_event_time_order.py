@@ -1,6 +1,6 @@
 """in_event_time_order on a keyed stream: sorts each key's records by time, up to the watermark.
 
-Source of the idea: the sort by rowtime of Flink's SQL (``RowTimeSortOperator``).
+Source of the idea: Flink SQL's sort by rowtime (``RowTimeSortOperator``).
 """
 
 from __future__ import annotations

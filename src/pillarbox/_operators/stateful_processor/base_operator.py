@@ -1,4 +1,4 @@
-"""The part that operators of Spark's stateful programs have in common: the rows of a micro-batch, and its time.
+"""Base of the operators of Spark's stateful programs: the rows and the time of a micro-batch.
 
 Rows are gathered until the barrier. Which of them are late follows from Spark's watermark.
 """
@@ -33,12 +33,12 @@ class ProcessorSettings:
 
     Attributes:
         processor: the user's object or function.
-        declarations: what its ``init`` declares.
+        declarations: the states that its ``init`` declares.
         time_mode: a key of ``TIME_MODES``.
         key: the columns of the key.
         output: the columns that it emits.
-        event_time: the column that holds the event time of rows, by which late ones are dropped; None: none are.
-        frames: how pandas frames are made and read; None: rows are PySpark's.
+        event_time: the column with the event time of rows, which decides whether a row is late, or None.
+        frames: how pandas frames are made and read, or None for PySpark rows.
         has_watermark: whether the DataFrame has a watermark.
         initial: rows of an initial state, the columns of the key first, or None.
     """
@@ -58,8 +58,8 @@ class MicroBatchOperator(KeyedOperator):
     """Gathers the rows of a micro-batch, and handles them at its barrier, in the order of their keys.
 
     Attributes:
-        kind: Spark's method that it runs, which is the operator's uid, too.
-        results: what has been emitted and not handed on.
+        kind: the Spark method that it runs; also the operator's uid.
+        results: emitted results that are not yet forwarded.
     """
 
     by_key = False
@@ -74,7 +74,7 @@ class MicroBatchOperator(KeyedOperator):
         assert isinstance(service.event_timers, HeapTimers)
         self.timers: HeapTimers = service.event_timers
         self._rows: list[pa.RecordBatch] = []
-        # The micro-batch that was run last, by its id, and its watermark: it is what makes rows of the next one late.
+        # Id and watermark of the last micro-batch. The watermark makes rows of the next micro-batch late.
         self._last: tuple[int | None, int] | None = None
         self._has_run = False
 
@@ -162,7 +162,7 @@ class MicroBatchOperator(KeyedOperator):
         """Handle a micro-batch: its rows, and then its timers. Results are handed on."""
 
     def _limit(self, batch: MicroBatch) -> int | None:
-        """Return the time up to which timers have expired; None: there are no timers."""
+        """Return the time up to which timers have expired, or None without timers."""
         mode = self.settings.time_mode
         if mode == "none" or self.timers.next_timestamp() is None:
             return None

@@ -1,7 +1,6 @@
 """pandas frames of a key's rows, and columns of the frames that a program emits: as PySpark makes them.
 
-Both use PySpark's own conversions. Where a frame of all rows has the same types as frames of a key's rows would have,
-the conversion is done once for all keys.
+Both use PySpark's conversions, once for all keys if that gives the same types as a conversion per key.
 """
 
 from __future__ import annotations
@@ -162,7 +161,7 @@ class FrameResults:
                 whole = alike[0] if len(alike) == 1 else pd.concat(alike, ignore_index=True)
                 columns = [self._options.to_columns(whole)]
             except Exception:
-                columns = list(map(self._options.to_columns, alike))  # the error is that of one frame
+                columns = list(map(self._options.to_columns, alike))  # the error is about one frame
             for batch in columns:
                 yield pa.Table.from_batches([batch]).cast(self._schema).combine_chunks().to_batches()[0]
 

@@ -68,7 +68,7 @@ class GroupStateOperator(MicroBatchOperator):
         self._emit()
 
     def _keys(self, keys: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-        """Return keys as PySpark gives them to the function: of numpy's types, where they are numbers."""
+        """Return keys as PySpark passes them to the function: numbers have numpy types."""
         columns = []
         for name in self.settings.key.names:
             column = keys.column(name)

@@ -87,7 +87,7 @@ class StateVariable:
 
 @dataclass
 class Declarations:
-    """What a processor's ``init`` declares.
+    """States that a processor's ``init`` declares.
 
     Attributes:
         variables: its states by name.
@@ -104,7 +104,7 @@ class _Handle:
     """The part that both handles have.
 
     Args:
-        phase: where it is in its life, by Spark's name. Timers can be used when it is ``INITIALIZED``.
+        phase: its state, by Spark's name. Timers can be used if it is ``INITIALIZED``.
     """
 
     def __init__(self, time_mode: str, phase: str, timers: HeapTimers | None = None) -> None:
@@ -180,8 +180,8 @@ class DriverHandle(_Handle):
                 " each micro-batch: rename the new state"
             )
         variables[name] = StateVariable(kind, tuple(map(self._parsed, schemas)), ttl)
-        for place, schema in enumerate(variables[name].schemas):
-            struct_codec(schema, hashable=kind == "map" and place == 0)  # refuses types that cannot be kept
+        for position, schema in enumerate(variables[name].schemas):
+            struct_codec(schema, hashable=kind == "map" and position == 0)  # refuses types that cannot be kept
         return UnusableState(
             lambda method: self._error(f"{name}.{method}", "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE")
         )
@@ -237,7 +237,7 @@ class TaskHandle(_Handle):
     def _state(self, kind: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
         self._check_phase(f"get_{kind}_state")
         declarations = self._declarations
-        parsed = tuple([declarations.parsed.get(each) if isinstance(each, str) else each for each in schemas])
+        parsed = tuple([declarations.parsed.get(schema) if isinstance(schema, str) else schema for schema in schemas])
         if declarations.variables.get(name) != StateVariable(kind, parsed, ttl):  # type: ignore[arg-type]
             raise PySparkRuntimeError(
                 f"init() declares the state {name!r} differently than on the driver, where pillarbox called it"

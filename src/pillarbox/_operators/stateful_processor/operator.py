@@ -1,7 +1,7 @@
 """The operator of a ``StatefulProcessor``: Spark's order of events, with pillarbox's state and timers.
 
-As in Spark, the rows of each key are one call, keys in order; then come the timers that have expired by then, in the
-order of time; then ``close()``. Each micro-batch has a copy of the processor of its own.
+As in Spark, the rows of each key are one call, keys in order. Expired timers follow in time order, then ``close()``.
+Each micro-batch has its own copy of the processor.
 """
 
 from __future__ import annotations
@@ -113,5 +113,5 @@ class StatefulProcessorOperator(MicroBatchOperator):
                 self._emit()
 
     def _timer_key(self, key: Any) -> Any:
-        """Return the key as timers get it in Spark: a row, which comes out of its state store."""
+        """Return the key as Spark passes it to timers: a row from its state store."""
         return self._make_key(self._decode_key(key if len(self.settings.key) > 1 else (key,)))

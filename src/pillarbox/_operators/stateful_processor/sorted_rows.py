@@ -73,11 +73,11 @@ class SortedRows:
 def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
     """Return key columns and the order to sort them by: Arrow has nulls last, so their absence is a column before."""
     keys = {}
-    for place, name in enumerate(columns):
+    for position, name in enumerate(columns):
         column = table.column(name)
         if column.null_count:
-            keys[f"{place} is present"] = column.is_valid()
-        keys[f"{place}"] = column
+            keys[f"{position} is present"] = column.is_valid()
+        keys[f"{position}"] = column
     return pa.table(keys), [(name, "ascending") for name in keys]
 
 
@@ -87,7 +87,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 class RowResults:
-    """Turns the rows that a processor emits into columns, as PySpark does: by name, missing ones are null."""
+    """Converts rows that a processor emits to columns, as PySpark does: by name; missing columns are null."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

@@ -69,7 +69,7 @@ class ProcessorListState:
 
 
 class ProcessorMapState:
-    """Spark's ``MapState``, in the order in which keys were added."""
+    """Spark's ``MapState``, in insertion order."""
 
     __slots__ = ("_key", "_row", "_state", "_value")
 

@@ -36,8 +36,8 @@ _TAKEN = frozenset(dir(spark.Row))
 def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
     """Return a function that makes a PySpark ``Row``, of a class that finds its columns fast."""
     columns = {
-        name: property(itemgetter(place))
-        for place, name in enumerate(names)
+        name: property(itemgetter(position))
+        for position, name in enumerate(names)
         if name not in _TAKEN and not name.startswith("__")
     }
     kind = type("Row", (spark.Row,), {"__slots__": (), "__fields__": list(names), **columns})
@@ -49,8 +49,8 @@ class Codec(NamedTuple):
     """How values of a type are stored.
 
     Attributes:
-        encode: makes what is stored of a value of the user's.
-        decode: makes what the user gets of what is stored; None: it is the same object, which cannot change.
+        encode: converts a user's value to the stored value.
+        decode: converts a stored value to the user's value, or None if it is the same, immutable object.
     """
 
     encode: Function
@@ -61,7 +61,7 @@ def struct_codec(schema: spark.StructType, *, hashable: bool = False) -> Codec:
     """Return how the value of a state is stored: by position, and given back as a plain tuple.
 
     Args:
-        hashable: whether what is stored is the key of a dictionary.
+        hashable: whether stored values are dictionary keys.
     """
     codecs = [_codec(field.dataType, hashable) for field in schema]
     encoders, count = [codec.encode for codec in codecs], len(codecs)
@@ -74,7 +74,7 @@ def struct_codec(schema: spark.StructType, *, hashable: bool = False) -> Codec:
                 f" values required by the schema. {count} fields are required while {len(values)} values are provided."
                 " SQLSTATE: 2201E"
             )
-        return tuple([convert(each) for convert, each in zip(encoders, values)])
+        return tuple([convert(item) for convert, item in zip(encoders, values)])
 
     decode = _decoder_of(codecs, tuple)
     if count != 1:
@@ -89,7 +89,7 @@ def _decoder_of(codecs: list[Codec], make: Callable[[Iterable[Any]], Any]) -> Fu
     if make is tuple and all(codec.decode is None for codec in codecs):
         return None
     decoders = [codec.decode or _same for codec in codecs]
-    return lambda values: make([decode(each) for decode, each in zip(decoders, values)])
+    return lambda values: make([decode(item) for decode, item in zip(decoders, values)])
 
 
 def _same(value: Any) -> Any:
@@ -120,14 +120,14 @@ def _codec(kind: spark.DataType, hashable: bool) -> Codec:
         )
     if isinstance(kind, spark.DecimalType):
         return Codec(_decimal(kind))
-    found = _CODECS.get(type(kind))
-    if found is None:
+    codec = _CODECS.get(type(kind))
+    if codec is None:
         raise ProgramError(
             f"a state has the type {kind.simpleString()}{' in the key of a map' if hashable else ''}, which"
             " pillarbox cannot store: use a string, a number, binary, a date, a timestamp, or an array, map or"
             " struct of these"
         )
-    return found
+    return codec
 
 
 def _plain(value: Any) -> Any:
@@ -217,7 +217,7 @@ def _nested(kind: spark.StructType, hashable: bool) -> Codec:
             value = [value.get(name) for name in names]
         elif not isinstance(value, (tuple, list)):
             value = [vars(value).get(name) for name in names]
-        return tuple([convert(each) for convert, each in zip(encoders, value)])
+        return tuple([convert(item) for convert, item in zip(encoders, value)])
 
     return Codec(encode, lambda value: None if value is None else decode(value))
 

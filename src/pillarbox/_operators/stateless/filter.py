@@ -1,4 +1,4 @@
-"""filter: emits the records for which the function returns True."""
+"""filter: emits records if the function returns True."""
 
 from __future__ import annotations
 

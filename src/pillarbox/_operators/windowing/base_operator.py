@@ -44,10 +44,10 @@ class WindowProgram:
         assigner: assigns elements to windows.
         trigger: decides when the window function is called.
         contents: how windows store elements.
-        function: the user's window function; None: the contents are the result.
+        function: the user's window function, or None if the contents are the result.
         opened: functions that are opened and closed with the operator.
         lateness: allowed lateness in milliseconds of event time.
-        late_tag: the side output of late elements; None: they are dropped and counted.
+        late_tag: the side output of late elements, or None to drop and count them.
     """
 
     assigner: WindowAssigner
@@ -160,7 +160,7 @@ class BaseWindowOperator(KeyedOperator):
     # -- late elements --
 
     def _cleanup_time(self, window: Any) -> int:
-        """Return the time at which a window is removed: its end plus the allowed lateness."""
+        """Return a window's removal time: its end plus the allowed lateness."""
         end: int = window.max_timestamp()
         return min(end + self._lateness, MAX_WATERMARK) if self._is_event_time else end
 

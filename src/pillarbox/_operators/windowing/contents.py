@@ -30,7 +30,7 @@ class Fold:
         descriptor: the state of the accumulator.
         first: returns the accumulator of one element.
         add: returns an accumulator with another element, possibly the same object.
-        merge: merges two accumulators, and may change both; None: they cannot be merged.
+        merge: merges two accumulators, and may change both, or None if they cannot be merged.
         result: returns the result of an accumulator.
         name: describes the fold, if it is one of a field.
     """

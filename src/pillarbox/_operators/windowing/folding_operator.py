@@ -41,7 +41,7 @@ class FoldingWindowOperator(BaseWindowOperator):
 
     @property
     def _passed(self) -> int:
-        """The time up to which windows have fired."""
+        """The end of the last windows that have fired."""
         return self._timers.current_watermark if self._is_event_time else MIN_TIMESTAMP
 
     def _fire(self, start: int, end: int, accumulator: Any) -> None:
@@ -57,7 +57,7 @@ class FoldingWindowOperator(BaseWindowOperator):
         )
 
     def _end_of_lateness(self, end: int) -> int | None:
-        """Return the time at which a window is removed if that is later than its end, or None."""
+        """Return a window's removal time if it is later than its end, or None."""
         time = end - 1 + self._lateness
         return time if self._lateness and time < MAX_WATERMARK else None
 

@@ -61,8 +61,8 @@ class MergingWindowSet:
     def _near(self, window: Any) -> list[Any]:
         """Return the windows, as plain tuples, that may merge with ``window``.
 
-        For sessions: those that overlap it, and those that overlap these, as another version of the program may have
-        merged by another rule.
+        For sessions: windows that overlap it, and their overlapping windows, because another version of the program may
+        have merged by another rule.
         """
         near: list[Any] = list(self._state)
         if not self._merges_overlapping or not near:
@@ -98,7 +98,7 @@ class MergingWindowSet:
                 result = merged
             if not others:
                 continue
-            # The state of the first window stays where it is; the others are merged into it.
+            # The other windows' states are merged into the first window's state.
             state_windows: list[Any] = [state.get(tuple(other)) for other in others]
             for other in others:
                 state.remove(tuple(other))

@@ -50,7 +50,7 @@ class WindowOperator(BaseWindowOperator):
             windows = self.backend.get_state(merging_windows(program.assigner))
             self._merging = MergingWindowSet(program.assigner, windows)
         self._trigger_context = TriggerContext(self.backend, self._timers, context.metrics)
-        # Register and delete timers of the clock by which windows end.
+        # Register and delete timers of the windows' clock.
         timers, by_event_time = self._timers, self._is_event_time
         self._register = timers.register_event_time_timer if by_event_time else timers.register_processing_time_timer
         self._delete = timers.delete_event_time_timer if by_event_time else timers.delete_processing_time_timer

@@ -30,7 +30,7 @@ class _KeyPanes:
 
     Attributes:
         starts: their starts, in order.
-        stacks: merged panes for the next window; None: not built.
+        stacks: merged panes for the next window, or None if not built.
         timer: the next known timer of the key.
     """
 
@@ -113,7 +113,7 @@ class PaneWindowOperator(SharedWindowOperator):
         self._schedule(self._with(pane.namespace), self._at(self._clock_was))
 
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element to its windows; those that have fired fire again."""
+        """Add an element to its windows; windows that have fired fire again."""
         if not self._is_event_time:
             return  # by the clock, nothing is late: the element is between windows
         windows = [

@@ -24,8 +24,8 @@ _NO_CLOCK: Any = None
 class EvenPanes:
     """Panes of windows with different ends: all but windows of days.
 
-    A pane extends from a window's start or end to the next start or end of one: if all ends are starts, panes have one
-    length, otherwise two alternating ones. Later windows neither start nor end before earlier ones.
+    A pane extends from a window's start or end to the next start or end of a window: if all ends are starts, panes have
+    one length, otherwise two alternating lengths. Later windows neither start nor end before earlier windows.
 
     Attributes:
         name: describes the windows; panes of the same name are cut the same way.
@@ -83,8 +83,8 @@ class EvenPanes:
 class DayPanes:
     """Panes of one day or several in a time zone, which may have 23 or 25 hours, or be missing.
 
-    The windows that contain a pane are those that contain its start; only for event time. Same attributes and methods
-    as :class:`EvenPanes`.
+    A window contains a pane if it contains the pane's start. Only for event time. Same attributes and methods as
+    :class:`EvenPanes`.
 
     Args:
         days: the starts of days.
@@ -119,7 +119,7 @@ class DayPanes:
 
 
 def panes_of(assigner: WindowAssigner) -> EvenPanes | DayPanes | None:
-    """Return the panes of an assigner's windows, or None if they have none."""
+    """Return the panes of an assigner's windows, or None for windows without panes."""
     if not isinstance(assigner, FixedWindows) or not is_built_in(assigner):
         return None
     if isinstance(assigner.line, Days):

@@ -94,7 +94,7 @@ class SharedWindowOperator(FoldingWindowOperator):
 
     @abstractmethod
     def _ahead(self, times: Times) -> tuple[Times, Masks]:
-        """Return the starts of the panes of times, and a mask of those that have not fired."""
+        """Return the starts of the panes of times, and a mask of panes that have not fired."""
 
     @abstractmethod
     def _pane_at(self, start: int) -> Any:
@@ -106,7 +106,7 @@ class SharedWindowOperator(FoldingWindowOperator):
 
     @abstractmethod
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element of the current key to its windows; those that have fired fire again."""
+        """Add an element of the current key to its windows; windows that have fired fire again."""
 
 
 def _at_starts(starts: Times, at: Callable[[int], Any]) -> Iterable[Any]:

@@ -1,8 +1,8 @@
-"""Tumbling windows that fold and fire at their end: the most frequent ones, with less work.
+"""Tumbling windows that fold and fire at their end: a fast path for the most frequent windows.
 
 All keys have the same windows, so a window stores the accumulators of all keys, and has one timer, which handles all of
-its keys. A checkpoint has the same state and timers as with :class:`WindowOperator`, so a program may change to
-options that need that operator, and back.
+its keys. A checkpoint has the same state and timers as with :class:`WindowOperator`, so a program may change to options
+that need that operator, and back.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TumblingWindowOperator(SharedWindowOperator):
     def restore_state(self, state: Any) -> None:
         """Register a timer for each live window. Drop windows that have already been removed.
 
-        The subtasks before a savepoint may have had different watermarks, of which the minimum counts: so a window that
-        has not ended may have fired for some of its keys. Their rows only have the timer of the removal.
+        The subtasks before a savepoint may have had different watermarks; their minimum counts: so a window that has
+        not ended may have fired for some of its keys. Their rows only have the timer of the removal.
         """
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)
@@ -50,7 +50,7 @@ class TumblingWindowOperator(SharedWindowOperator):
     # -- records --
 
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the windows of times, and a mask of those that have not fired: they contain the next times."""
+        """Return the windows of times, and a mask of windows that have not fired: they contain the next times."""
         line, size, passed = self._windows.line, self._windows.size, self._passed
         starts = line.starts(times, size)
         line.plus(int(starts.max()), size, size)  # raises for ends beyond the last year

@@ -1,14 +1,14 @@
 """Two stacks that merge the panes of sliding windows, with a constant number of merges per pane.
 
-A window's panes are the panes of the *front*, then the panes of the *back*. The front has the merge of each pane
-with all later ones, the earliest on top: a window that begins later pops some. The back has one merge of all its panes.
+A window's panes are the panes of the *front*, then the panes of the *back*. The front has the merge of each pane with
+all later panes, the earliest on top: a window that begins later pops some. The back has one merge of all its panes.
 When the front is empty, the back becomes the front. So each pane is merged once into the back and once in the front,
 and each window merges one entry of the front with the back.
 
-For windows with one start, as cumulating ones, there is only the back, and one merge per window.
+Windows with one start, as cumulating windows, have only the back, and one merge per window.
 
-A changed pane invalidates only those results of its stack that contain it; they are merged again for the next window.
-If late records change panes near the end, the last panes stay out of the back from then on, and are merged for each
+A changed pane invalidates only the results of its stack that contain it; they are merged again for the next window. If
+late records change panes near the end, the last panes stay out of the back from then on, and are merged for each
 window.
 """
 
@@ -114,7 +114,7 @@ class TwoStacks:
         return self._copied(front[-1][1]) if front else None
 
     def _merged(self, first: Any, second: Any) -> Any:
-        """Merge two accumulators, either of which may be None."""
+        """Merge two accumulators, which may be None."""
         if first is None:
             return second
         return first if second is None else self._merge(first, second)

@@ -25,7 +25,7 @@ def failures_in_worker(
 
     Args:
         task: the operators' names.
-        attempt: the query's attempt at the task: the message ends with the failure as data. None: there is no query.
+        attempt: the query's attempt at the task: the message ends with the failure as data. None without a query.
         clock: returns the readings of the task's clock in the epoch, if known.
     """
     try:

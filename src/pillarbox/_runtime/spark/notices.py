@@ -11,7 +11,7 @@ _log = logging.getLogger("pillarbox")
 def notify(text: str) -> None:
     """Show a notice to the user.
 
-    Logs it if the log shows INFO messages. Otherwise it goes to standard error, like the greetings of Spark's shells.
+    Logs it if the log shows INFO messages. Otherwise prints it to standard error, like the greetings of Spark's shells.
     """
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info("%s", text)

@@ -2,7 +2,7 @@
 
 Within an epoch, every channel that sends anything numbers its buffers from 0 and ends with its barrier. The gate
 
-- restores the order of a channel's buffers: early ones wait, in memory up to a bound, beyond it in a temporary file;
+- restores the order of a channel's buffers: early buffers wait, in memory up to a bound, beyond it in a temporary file;
 - blocks a channel after its barrier until all barriers have arrived (C3);
 - feeds watermarks to the valve. Each subtask of a vertex is a channel of the valve. A source has other partitions in
   every epoch, so all of them together are one channel, which gets their minimum watermark when the epoch's input is
@@ -238,7 +238,7 @@ class InputGate:
         self._valve.input_watermark(("source", number), watermark, output)
 
     def next_wake_up(self, now: int) -> int | None:
-        """Return the time (epoch ms) at which a source becomes idle, or its watermark advances, without records.
+        """Return when a source becomes idle, or its watermark advances, without records (epoch ms).
 
         A watermark advances in every epoch.
         """

@@ -78,7 +78,7 @@ class _Run:
 
 
 def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
-    """Merge runs into sorted portions; of equal hash and time, earlier runs come first.
+    """Merge runs into sorted portions; of equal hash and time, earlier runs are first.
 
     Everything up to the earliest end of a block is in memory. (Ends are compared by the runs' numbers, too.)
     """

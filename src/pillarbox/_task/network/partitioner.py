@@ -1,7 +1,7 @@
 """Distributes the records of an edge over the subtasks after it.
 
-A partitioner is a value of the edge, created when the program is built; each task creates a selector of its own from
-it. Source of the names: Flink's ``StreamPartitioner`` and ``ChannelSelector``.
+A partitioner is a value of the edge, created when the program is built; each task creates its own selector from it.
+Source of the names: Flink's ``StreamPartitioner`` and ``ChannelSelector``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Partitioner:
         """Create the selector of one sending subtask for ``targets`` receivers.
 
         Args:
-            senders: the number of sending subtasks; 0: unknown, as they are the partitions of a source.
+            senders: the number of sending subtasks, or 0 if unknown, as they are the partitions of a source.
         """
         return self._selector(targets)
 

@@ -26,7 +26,7 @@ from pillarbox._task.network.unpicklable import refuse_unpicklable
 from pillarbox._task.vertex import Edge
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-# Size of a buffer. Smaller ones cost more per record, larger ones more memory.
+# Size of a buffer. Smaller buffers cost more per record, larger buffers more memory.
 _BUFFER_BYTES = 512 * 1024
 _BUFFER_RECORDS = 2048
 # One of so many records is measured (a prime, as kinds of records may alternate); the first after `_FIRST_LOOK`

@@ -36,7 +36,7 @@ class Portion(NamedTuple):
     Attributes:
         keying: gives the keys of the records.
         indexes: the input of each record.
-        keys: the key of each record; None: the keys are columns, and all records belong to one input.
+        keys: the key of each record, or None if the keys are columns, and all records belong to one input.
         hashes: the hashes of the keys.
         times: the timestamps; the minimum for records without one.
     """

@@ -21,7 +21,7 @@ class Spool:
     """Stores bytes: in memory up to a bound, beyond it in a temporary file, which is opened on demand.
 
     Args:
-        memory: the bound; None: the default.
+        memory: the bound, or None for the default.
     """
 
     def __init__(self, memory: int | None = None) -> None:

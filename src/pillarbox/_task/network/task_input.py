@@ -1,7 +1,7 @@
 """The reader of a task's elements (P2).
 
-Inline readers pull from an iterator in the mailbox thread. :class:`ThreadedReader` puts a thread of its own in between
-(P4), for tasks that must work while the iterator blocks.
+Inline readers pull from an iterator in the mailbox thread. :class:`ThreadedReader` puts another thread in between (P4),
+for tasks that must work while the iterator blocks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class IteratorReader(Reader[T]):
 
 
 class ThreadedReader(Reader[T]):
-    """Pulls from an iterator in a thread of its own, up to ``bound`` items ahead.
+    """Pulls from an iterator in another thread, up to ``bound`` items ahead.
 
     Start, end and errors of the thread reach the task as mails (P4), items through a bounded queue.
     """

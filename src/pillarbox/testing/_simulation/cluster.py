@@ -143,7 +143,7 @@ class SimulatedJob(PatientJob):
         return outcome.outputs
 
     def go_back(self, epoch: int, savepoint: Savepoint, *, workers_stay: bool) -> None:
-        """Restart from an earlier state, with the same workers or new ones."""
+        """Restart from an earlier state, with the same or new workers."""
         self.epoch = epoch
         self._times = {number: time for number, time in self._times.items() if number < epoch}
         self._stores = {subtask: store.copy() for subtask, store in savepoint.items()}

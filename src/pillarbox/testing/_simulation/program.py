@@ -5,8 +5,8 @@ else. If it does not depend on these either, the program is ``cut_free``. A prog
 its outcome must not depend on the exact times of epochs.
 
 Whether a source or subtask becomes idle before or after the last record depends on the clock. So a timed program needs
-a ``tail`` in which all of them become idle. ``event_time`` checks after each epoch that the clock is the epochs' clock,
-and that restarts change nothing.
+a ``tail`` that makes all of them idle. ``event_time`` checks after each epoch that the clock is the epochs' clock, and
+that restarts change nothing.
 """
 
 from __future__ import annotations

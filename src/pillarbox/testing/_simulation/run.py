@@ -112,7 +112,7 @@ class Run:
         """Run in order, in one worker, and return the output of each epoch.
 
         Args:
-            schedule: the epochs and their times, or None for the planned ones.
+            schedule: the epochs and their times, or None for the planned schedule.
         """
         if schedule is None:
             schedule = list(zip(self.epochs, accumulate(epoch.step for epoch in self.epochs)))

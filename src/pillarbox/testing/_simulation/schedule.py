@@ -96,7 +96,7 @@ def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
 
 
 def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
-    """Return limits at which a few records fill chunks, buffers and the writer's queue."""
+    """Return small limits: a few records fill chunks, buffers and the writer's queue."""
     return [
         (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
         (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),
@@ -111,7 +111,7 @@ def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
 
 
 def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
-    """Return limits at which a few records are sorted in files and in several rounds, with colliding hashes."""
+    """Return small limits: a few records are sorted in files and in several rounds, with colliding hashes."""
     bits = rng.choice([0, 1, 2**31 - 1])
     return [
         (key_sorter, "_PORTION_BYTES", rng.choice([300, 3_000, 10**7])),

@@ -84,7 +84,7 @@ class SteppedEventLoop:
         return result
 
     def step(self) -> None:
-        """Run the callbacks that are ready, but not the ones they schedule."""
+        """Run the callbacks that are ready, but not callbacks that they schedule."""
         self.loop.stop()
         self.loop.run_forever()
 

@@ -1,6 +1,5 @@
 """The API of async I/O: functions, retries, fallbacks, caches and options; and the request.
 
 Imports `frame`, `functions` and the layers below `_operators`. Start with `function.py`, then `options.py`; names and
-meaning are PyFlink's, where it has them. Weak spot: some options need libraries that not all workers have
-(`libraries.py`).
+meaning are PyFlink's. Weak spot: some options need libraries that not all workers have (`libraries.py`).
 """

@@ -29,8 +29,8 @@ class AsyncCache:
 
     Attributes:
         max_size: the maximum number of results; the least recently used one is dropped first.
-        ttl: how long a result is valid (an int is milliseconds); None: without limit.
-        key: a function that returns a record's key, or column names; None: the record itself is the key. Keys of
+        ttl: how long a result is valid (an int is milliseconds), or None for no limit.
+        key: a function that returns a record's key, or column names, or None if the record is its own key. Keys of
             different types are different keys: ``1``, ``True`` and ``1.0`` are requested separately.
 
     Raises:

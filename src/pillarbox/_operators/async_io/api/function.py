@@ -1,4 +1,4 @@
-"""Functions that send requests. Names and meaning are PyFlink's, where it has them."""
+"""Functions that send requests. Names and meaning are PyFlink's."""
 
 from __future__ import annotations
 

@@ -68,12 +68,12 @@ class AsyncOptions:
         method: the method that the user called, for error messages.
         capacity: the maximum number of concurrent requests in a partition, shared by its subtasks. Each subtask may
             queue as many more.
-        timeout: the longest duration of a request from its first attempt, retries included; None: no limit.
+        timeout: the longest duration of a request from its first attempt, retries included, or None for no limit.
         ordered: whether results leave in the records' order; otherwise on arrival, but never across a watermark.
         retry: a strategy, a number of further attempts, or None.
-        batch_size: the maximum number of records in the function's list; None: it gets single records.
-        batch_timeout: how long a smaller batch waits for more records; None: until the epoch ends or event time
-            advances.
+        batch_size: the maximum number of records in the function's list, or None if it gets single records.
+        batch_timeout: how long a smaller batch waits for more records, or None for the end of the epoch or the next
+            watermark.
         rate_limit: the maximum number of requests per second in a partition.
         job_rate_limit: the maximum number of requests per second in all subtasks together.
         budgets: the budgets that requests are charged to.

@@ -39,10 +39,10 @@ class Request:
         key: the cache key of its result, or ``NO_KEY``.
         followers: requests for the same key, which get the same result, or None.
         state: its state in the mailbox thread.
-        outputs: the records to emit, once settled: one per element of a batch, or none.
+        outputs: the records to emit, once settled: one per element of a batch, or empty.
         failure: the error of its last attempt, or None.
         segment: its segment in an unordered queue.
-        started: time of its first attempt (relative time, ms), here or in an earlier process; None before. This and all
+        started: time of its first attempt (relative time, ms), here or in an earlier process, or None. This and all
             later attributes are written by the loop's thread.
         attempts: the number of attempts in this process.
         seconds: duration of the service's answer.

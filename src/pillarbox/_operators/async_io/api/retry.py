@@ -71,8 +71,8 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
             backoff_time_millis: the pause: milliseconds, or any other duration.
-            result_predicate: returns whether to retry after a result; None: never.
-            exception_predicate: returns whether to retry after an exception; or exception types; None: never.
+            result_predicate: returns whether to retry after a result, or None for never.
+            exception_predicate: returns whether to retry after an exception; or exception types; or None for never.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
         check_count(max_attempts, "a retry strategy's max_attempts", "a whole number of at least 1")
@@ -94,8 +94,8 @@ class AsyncRetryStrategy(ABC, Generic[In]):
             initial_delay: the first pause: milliseconds, or any other duration.
             max_retry_delay: the longest pause.
             multiplier: the factor from each pause to the next.
-            result_predicate: returns whether to retry after a result; None: never.
-            exception_predicate: returns whether to retry after an exception; or exception types; None: never.
+            result_predicate: returns whether to retry after a result, or None for never.
+            exception_predicate: returns whether to retry after an exception; or exception types; or None for never.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier must be a number above 0, not {shorten(multiplier)}")

@@ -26,7 +26,7 @@ _tasks_of_owner: ContextVar[WeakSet[asyncio.Task[Any]] | None] = ContextVar("pil
 
 
 def context_of(tasks: WeakSet[asyncio.Task[Any]]) -> Context:
-    """Return a context whose asyncio tasks, and the tasks that those start, are added to a set."""
+    """Return a context that adds its asyncio tasks, and all tasks they start, to a set."""
     context = copy_context()
     context.run(_tasks_of_owner.set, tasks)
     return context

@@ -30,7 +30,7 @@ class Turns:
         slots: before the first shuffle, the number of concurrent tasks.
 
     Attributes:
-        waited: seconds in which the next request could not begin.
+        waited: seconds that the next request waited.
     """
 
     def __init__(self, options: AsyncOptions, scope: BudgetScope, uid: str, parallelism: int, slots: int) -> None:
@@ -112,7 +112,7 @@ class Turns:
             gate.end(slot, slot.estimate, succeeded=False, stop=stop)
 
     def take_waited(self) -> float:
-        """Return the seconds since the last call in which the next request could not begin. Any thread."""
+        """Return the seconds that the next request waited since the last call. Any thread."""
         waited, self._told = self.waited - self._told, self.waited
         return waited
 

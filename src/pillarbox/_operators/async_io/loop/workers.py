@@ -1,8 +1,8 @@
 """Workers for requests: a bounded number at a time, on an event loop next to the mailbox thread.
 
-The mailbox thread submits requests and takes completed ones; everything else happens in the loop's thread (A8). A fixed
-number of workers, asyncio tasks, take requests from a queue: the next request begins in the very step in which another
-ends, and needs no task of its own.
+The mailbox thread submits requests and takes their results; everything else happens in the loop's thread (A8). A fixed
+number of workers, asyncio tasks, take requests from a queue: the next request begins in the step that ends another,
+without a new task.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class CallSlots:
     """CallSlots for running requests, shared by an operator's subtasks in a process. Loop thread only.
 
     A subtask without a free place waits in line, and the first in line gets the next place. A subtask without any place
-    may always take one: otherwise a subtask with hanging calls could stop another, whose epoch must end before those
-    time out.
+    may always take one: otherwise a subtask with hanging calls could stop another, whose epoch must end before the
+    calls time out.
 
     Args:
         most: the most running requests, except for that rule.
@@ -180,8 +180,8 @@ class RequestWorkers:
 
     def start(self) -> None:
         """Begin queued requests, as far as there is room."""
-        # Active workers take them by themselves. A worker that is about to stop leaves `_active` before its last look
-        # at the queue: either it sees what was queued before this line, or this line sees that it stops.
+        # Active workers take requests by themselves. A worker that is about to stop leaves `_active` before its last
+        # look at the queue: either it sees the queued requests, or this line sees that it stops.
         if self._waiting and len(self._active) < self._places.most:
             self._loop.call_soon_threadsafe(self.start_workers)
 
@@ -189,7 +189,7 @@ class RequestWorkers:
         """Return the completed requests.
 
         Raises:
-            OperatorError: all calls are stuck, so none will complete.
+            OperatorError: all calls are stuck.
         """
         if self._failure is not None:
             raise self._failure
@@ -346,7 +346,7 @@ class RequestWorkers:
         return of_results is not None and of_results(request.result)
 
     def _announce(self, at_once: bool) -> None:
-        """Notify the mailbox thread of completed requests: at once, or together with the next ones."""
+        """Notify the mailbox thread of completed requests: at once, or together with the next requests."""
         if at_once:
             self._notified = True
             # After everything that is ready in this step of the loop: one mail for all of it.

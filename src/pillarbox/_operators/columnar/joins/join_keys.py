@@ -24,7 +24,7 @@ _HASH_BITS = 25
 
 
 def without_nulls(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the rows without null in any key column; None: all."""
+    """Return a mask of the rows without null in any key column, or None if all are."""
     valid = [column.is_valid() for column in columns if column.null_count]
     return None if not valid else reduce(pc.and_, valid).to_numpy(zero_copy_only=False)
 

@@ -2,8 +2,8 @@
 
 The rows of a run are buffered until event time advances, or the epoch ends. Then they are sorted, and joined with each
 other and with the stored rows: sorted segments of each side, merged when of similar length, as in a log-structured
-merge tree. In the state, each segment is an Arrow stream at an address of its own, under one key, the smallest integer
-that the subtask owns. There are no timers: rows are dropped as the watermark passes.
+merge tree. In the state, each segment is an Arrow stream at its own address, under one key, the smallest integer that
+the subtask owns. There are no timers: rows are dropped as the watermark passes.
 """
 
 from __future__ import annotations

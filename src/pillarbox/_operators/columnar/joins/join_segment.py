@@ -26,7 +26,7 @@ class _Grid:
     """Encodes key and time of rows as one integer, in the order of both.
 
     It is the rank of the key's code, times the number of time ranks, plus the rank of the time. A rank is the distance
-    from the minimum, or if that would be too large, the index among the distinct values.
+    from the minimum, or the index among the distinct values if distances are too large.
 
     Attributes:
         low: the earliest time.
@@ -57,7 +57,7 @@ class _Grid:
         return integers
 
     def in_order(self, integers: Ints) -> tuple[Ints | None, Ints]:
-        """Return the stable sort order of integers, and the sorted integers; None: they are sorted."""
+        """Return the stable sort order of integers, and the sorted integers. The order is None if they are sorted."""
         if (integers[1:] >= integers[:-1]).all():
             return None, integers
         bits = (len(integers) - 1).bit_length()
@@ -101,7 +101,7 @@ class Segment:
         batch: the columns; only :meth:`columns` knows the order of its rows.
         codes: the code of each row's key.
         times: epoch milliseconds.
-        matched: which rows have been emitted, with a partner or alone; None: not tracked.
+        matched: which rows have been emitted, with a partner or alone, or None if not tracked.
         number: the segment's number in the state, or None.
         changed: blocks of rows matched since they were last written.
     """
@@ -151,8 +151,8 @@ class Segment:
         """Return columns of the rows at some positions.
 
         Args:
-            positions: None: all rows.
-            columns: indices; None: all columns.
+            positions: of the rows, or None for all.
+            columns: indices, or None for all.
         """
         arrays = self.batch.columns if columns is None else [self.batch.column(index) for index in columns]
         if positions is None and self._order is None:
@@ -199,7 +199,7 @@ class Segment:
     # -- age --
 
     def expire(self, limit: int) -> Ints:
-        """Return the positions of rows older than ``limit`` (epoch ms), without those returned earlier."""
+        """Return the positions of rows older than ``limit`` (epoch ms), each once."""
         if limit <= self._grid.low:
             return _NONE
         if self._ages is None:

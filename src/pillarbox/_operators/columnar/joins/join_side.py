@@ -44,7 +44,7 @@ class JoinSide:
         columns: its columns.
         keys: the names of its key columns, in the order of the other side's.
         encoder: converts rows that Python functions have touched to columns, or None.
-        late_tag: the side output for late rows; None: they are dropped and counted.
+        late_tag: the side output for late rows, or None to drop and count them.
         joins_nulls: whether null keys equal each other; otherwise rows with a null key join nothing.
     """
 
@@ -150,7 +150,7 @@ class SideRows:
     # -- state --
 
     def restore(self) -> None:
-        """Read the stored rows. The next :meth:`expire` drops those that are over."""
+        """Read the stored rows. The next :meth:`expire` drops expired rows."""
         self.segments = []
         for address in self._addresses():
             batch = self.decode(self._stored_rows.at(address).value())
@@ -179,7 +179,7 @@ class SideRows:
             self.decode(self._stored_rows.at(address).value())
 
     def keep_segments(self) -> None:
-        """Write new segments to the state, merged with other short ones."""
+        """Write new segments to the state, merged with short segments."""
         self._merge()
         numbers = {segment.number for segment in self.segments}
         for address in self._addresses():

@@ -66,7 +66,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
     @abstractmethod
     def get_default_trigger(self, env: Any, /) -> Trigger:
-        """Return the trigger that is used if the program sets none.
+        """Return the trigger for programs that do not set one.
 
         Args:
             env: the program's environment; the parameter may be omitted.

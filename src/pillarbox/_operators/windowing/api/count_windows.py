@@ -131,10 +131,10 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
 
 class CountSlidingWindowAssigner(CountWindowAssigner):
-    """Windows of ``window_size`` elements of a key, which start every ``window_slide`` elements. Only full ones fire.
+    """Windows of ``window_size`` elements of a key, one every ``window_slide`` elements.
 
-    As in PyFlink. Java also fires the first, smaller ones: a global window with ``CountTrigger.of(slide)`` and
-    ``CountEvictor.of(size)``.
+    Only full windows fire, as in PyFlink. Java also fires the first, smaller windows: a global window with
+    ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
     """
 
     @staticmethod

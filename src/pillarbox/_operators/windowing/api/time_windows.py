@@ -27,12 +27,12 @@ class FixedWindows(TimedAssigner):
         lengths: the program's lengths by their names in errors: first the size (of cumulating windows, the largest),
             last the distance between two ends.
         offset: the distance of starts from the multiples of ``starts_every``.
-        time_zone: for windows of days, the time zone of midnight; None: windows of milliseconds.
+        time_zone: for windows of days, the time zone of midnight, or None for windows of milliseconds.
 
     Attributes:
         tumbles: whether windows are adjacent.
         cumulates: whether windows have one start and successive ends.
-        size: length of a window in milliseconds; of cumulating ones, the largest.
+        size: length of a window in milliseconds; of cumulating windows, the largest.
         starts_every: distance between two starts.
         ends_every: distance between two ends.
     """
@@ -145,7 +145,7 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
 
         Args:
             size: length of a window.
-            slide: distance between two starts. If it exceeds ``size``, elements between windows are in none.
+            slide: distance between two starts. If it exceeds ``size``, elements between windows belong to no window.
             offset: distance of the starts from multiples of ``slide`` since the epoch; may be negative.
             time_zone: the time zone of midnight, for sizes and slides of whole days.
 

@@ -98,9 +98,7 @@ class Trigger(ABC, Generic[In, WindowT]):
             """
 
     uses_processing_time: bool | None = None
-    """Whether it sets processing-time timers, for which a streaming query runs epochs without data. None: its code is
-    searched for that.
-    """
+    """Whether it sets processing-time timers, or None to search its code."""
 
     @abstractmethod
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
@@ -284,7 +282,7 @@ class CountTrigger(Trigger):
 
 
 class DeltaTrigger(Trigger):
-    """Fires if an element's distance to the one at the last firing (or the first one) exceeds a threshold."""
+    """Fires if an element's distance to the last element that fired (or the first element) exceeds a threshold."""
 
     uses_processing_time: bool | None = False
 

@@ -117,7 +117,7 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
     Args:
         asked_by: the method, for errors.
         offset: the distance from the epoch, or from midnight, in milliseconds.
-        time_zone: the time zone of midnight; None: multiples of milliseconds.
+        time_zone: the time zone of midnight, or None for multiples of milliseconds.
         lengths: lengths in milliseconds by name, which must be whole days if there is a time zone.
 
     Raises:

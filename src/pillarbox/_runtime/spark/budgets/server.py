@@ -58,7 +58,7 @@ class _SharedAccount:
         self._waiting: deque[_Booking] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_writing = False
-        # Whether the log says that requests wait.
+        # Whether the log has a message that requests wait.
         self._is_held = False
         self._idle: asyncio.TimerHandle | None = None
 
@@ -160,7 +160,7 @@ class BudgetServer:
 
     Args:
         host: its host, as executors see it.
-        address: the address it listens on, with ``port``; 0: any port.
+        address: the address it listens on, with ``port``, or 0 for any port.
     """
 
     def __init__(self, host: str, address: str, port: int = 0) -> None:

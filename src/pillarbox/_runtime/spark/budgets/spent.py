@@ -1,7 +1,7 @@
 """The charges of ceilings: files in the checkpoints of their queries.
 
-Each checkpoint has the charge of the whole budget, whichever query spent it. A start takes the highest charge that it
-finds. A charge is written before it is spent, in a new file, and the previous file is then removed.
+Each checkpoint has the charge of the whole budget, spent by any query. A start takes the highest charge that it finds.
+A charge is written before it is spent, in a new file, and the previous file is then removed.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Checkpoint:
         ]
 
     def check(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Compare the checkpoint's programs with the new ones, and note the new ones.
+        """Compare the checkpoint's programs with the new programs, and record the new programs.
 
         Args:
             layouts: the layouts that the programs will run with.
@@ -115,7 +115,7 @@ class Checkpoint:
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
         """Note the new programs without checking them, if there are notes already.
 
-        Otherwise, the batches of the new programs would be attributed to the earlier ones.
+        Otherwise, the batches of the new programs would be attributed to the earlier programs.
         """
         every = self._descriptions
         if every:
@@ -138,7 +138,7 @@ class Checkpoint:
 
     @property
     def is_new(self) -> bool:
-        """Whether the query has committed no epoch of its own. An epoch that restores a savepoint does not count."""
+        """Whether the query has committed no epoch, except one that restores a savepoint."""
         return self.last_committed < (0 if self.savepoint is None else 1)
 
     def _compare(self, binding: dict[str, Any], now: dict[str, Any]) -> None:
@@ -171,7 +171,7 @@ class Checkpoint:
 
     @cached_property
     def _descriptions(self) -> list[dict[str, Any]]:
-        """All descriptions, in the order in which they were written."""
+        """All descriptions, in the order of writing."""
         descriptions = [read_description(line) for line in self.lines]
         return sorted(
             (description for description in descriptions if description is not None), key=itemgetter("number")
@@ -286,7 +286,7 @@ class Checkpoint:
             )
 
     def check_state_format(self) -> None:
-        """Refuse a state format in which Spark may commit the state of one task attempt and the output of another.
+        """Refuse a state format that lets Spark commit the state of one task attempt and the output of another.
 
         Raises:
             CheckpointMismatchError: the checkpoint has this format.
@@ -352,7 +352,7 @@ class Checkpoint:
         return self.query_id
 
     def offsets(self, batches: Iterable[int]) -> dict[int, OffsetEntry]:
-        """Return the entries of Spark's offset log for some batches; missing ones are empty."""
+        """Return the entries of Spark's offset log for some batches; missing entries are empty."""
         entries: dict[int, list[str]] = {batch: [] for batch in batches}
         for name, line in session_of(self._spark).folder(f"{self._checkpoint}/offsets").lines(map(str, entries)):
             entries[int(name)].append(line)

@@ -145,7 +145,7 @@ class _Home:
             self._end()
 
     def _unused(self) -> float:
-        """Return the seconds since the last visit, or since the start if there was none."""
+        """Return the seconds since the last visit, or since the start."""
         return min((guest.unused for guest in self._guests.values()), default=time.monotonic() - self._created_at)
 
     def _end(self) -> None:
@@ -213,10 +213,10 @@ class _Home:
             del self._starters[number]
             channel.close()
 
-    def _guest(self, place: str) -> PartitionTasks:
-        guest = self._guests.get(place)
+    def _guest(self, digest: str) -> PartitionTasks:
+        guest = self._guests.get(digest)
         if guest is None:
-            guest = self._guests[place] = PartitionTasks(time.monotonic, self._facts.idle, self._turn)
+            guest = self._guests[digest] = PartitionTasks(time.monotonic, self._facts.idle, self._turn)
             if self._first is None:
                 self._first = guest
                 self._has_begun.set()

@@ -1,4 +1,4 @@
-"""Imports the modules of homes and workers before the fork, and separates what forked processes must not share."""
+"""Imports modules before the fork of homes and workers, and separates resources that they must not share."""
 
 from __future__ import annotations
 

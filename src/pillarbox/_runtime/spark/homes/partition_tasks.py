@@ -198,7 +198,7 @@ class PartitionTasks:
 
     @property
     def watched(self) -> dict[int, bool]:
-        """Connections to watch during an epoch: ``{descriptor: True for the running epoch's, False for idle ones}``."""
+        """Connections to watch during an epoch: ``{descriptor: whether it is the running epoch's}``."""
         with self._lock:
             if self._present is None or self._present.is_lost:
                 return {}
@@ -345,7 +345,7 @@ def _buffers(answers: list[bytes], channel: Channel, rest: Resting) -> Iterator[
     """Request a relay's buffers one by one.
 
     Args:
-        answers: the first ones, pickled, sent with the visit.
+        answers: the first answers, pickled, sent with the visit.
     """
     buffers: list[Buffer] | None
     for answer in answers:

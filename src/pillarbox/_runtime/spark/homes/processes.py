@@ -27,7 +27,7 @@ class Process(NamedTuple):
         """Return the current process of a pid.
 
         Raises:
-            OSError: there is none.
+            OSError: no such process.
         """
         if sys.platform == "linux":
             return Process(pid, int(status(pid)[19]))

@@ -42,7 +42,7 @@ _AHEAD_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Homes:
-    """The settings by which a level's tasks find their homes. Pickled with the level's host.
+    """Settings for a level's tasks to find their homes. Pickled with the level's host.
 
     Attributes:
         secret: the plan's secret, which homes require.
@@ -124,7 +124,7 @@ class Relay:
     Args:
         vertices: the level's vertices, sent to a new home.
         request: the fields of the ``home`` request to the starter.
-        attempt: the Spark task's number; later attempts have higher ones.
+        attempt: the Spark task's number, which rises with attempts.
 
     Raises:
         NoHomesError: no home is available.
@@ -163,8 +163,8 @@ class Relay:
         Args:
             without: pid of a home that does not answer, or 0.
         """
-        for place in [place for place, home in _idle.items() if is_disconnected(home.channel)]:
-            _idle.pop(place).channel.close()
+        for digest in [digest for digest, home in _idle.items() if is_disconnected(home.channel)]:
+            _idle.pop(digest).channel.close()
         for _ in range(_TRIES):
             answer = self._keeper.ask("home", **self._request, attempt=self._attempt, without=without)
             if "refused" in answer:
@@ -226,7 +226,7 @@ class Relay:
     def _begin(
         self, subtask: tuple[int, int], facts: TaskInfo, answers: _Answers, chunks: ChunkStore
     ) -> tuple[Kind, list[Any]]:
-        """Begin an epoch and return the home's first message, before which the home has done nothing.
+        """Begin an epoch and return the home's first message. Before it, the home has done nothing.
 
         Raises:
             NoHomesError: no home is available.
@@ -296,7 +296,7 @@ class Relay:
         return _with_origin(_with_time_here(report, elapsed, taking), origin)
 
     def close(self) -> None:
-        """Return the connection to the pool of idle ones, if it is usable."""
+        """Return the connection to the idle pool, if it is usable."""
         if not self._channel.is_lost:
             _idle[self._request["place"]] = self._home
 
@@ -318,7 +318,7 @@ def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskRe
 
     Args:
         elapsed: the epoch's duration here (seconds).
-        taking: the part of it in which Spark consumed output (seconds).
+        taking: the time that Spark spent consuming output (seconds, a part of ``elapsed``).
     """
     accounted_ms = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - accounted_ms)

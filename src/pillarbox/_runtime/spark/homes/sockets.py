@@ -34,7 +34,7 @@ _LOCAL, _PEER_PID = 0, 2
 # The limit of a socket's path is 104 bytes on macOS, and 108 on Linux.
 _PATH_BYTES = 100
 _SECRET_BYTES = 1024
-# Minimum age at which an abandoned socket file is removed (seconds).
+# Minimum age of a socket file for removal as abandoned (seconds).
 _LEFT_SECONDS = 60.0
 
 
@@ -150,7 +150,7 @@ def holder(name: str) -> Process | None:
 
 @cache
 def secret() -> bytes:
-    """Return the secret that processes of this executor send first, or an empty one if Spark has none."""
+    """Return the secret that processes of this executor send first: empty if Spark has no secret."""
     return os.environ.get("PYTHON_WORKER_FACTORY_SECRET", "").encode()
 
 

@@ -62,11 +62,11 @@ from pillarbox._runtime.spark.homes.table import (
 from pillarbox._runtime.spark.homes.wire import HomeDescription
 from pillarbox._runtime.spark.tasks.channel import LostError
 
-# Seconds after which an ending home is killed: a little more than it gives itself.
+# Seconds until an ending home is killed: a little more than its own limit.
 _KILL_SECONDS = 6.0
-# Seconds after which a starter without homes ends.
+# Seconds until a starter without homes ends.
 _IDLE_SECONDS = 600.0
-# Interval at which homes are asked about their visits, which bypass the starter (seconds).
+# Interval of asking homes about their visits, which bypass the starter (seconds).
 _ASK_SECONDS = 30.0
 # Seconds that adopted homes get to send their facts. Then they are killed.
 _ADOPTION_SECONDS = 2.0
@@ -363,7 +363,7 @@ class _Starter:
         from pillarbox._runtime.spark.homes.home import run_home
 
         with warnings.catch_warnings():
-            # The other threads belong to numpy and Arrow, which start new ones after a fork.
+            # The other threads belong to numpy and Arrow, which restart their threads after a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid:

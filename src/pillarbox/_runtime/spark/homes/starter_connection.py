@@ -21,9 +21,9 @@ from pillarbox._runtime.spark.homes.processes import Process
 #: Notifies a worker that a run whose tasks it holds has ended. Ignored by default in processes without a handler.
 SIGNAL = signal.SIGURG
 
-# Seconds of silence after which a starter is killed and replaced.
+# Seconds until a silent starter is killed and replaced.
 _SILENT_SECONDS = 2.0
-# Seconds after which a starter that does not listen yet is killed; includes loading Python.
+# Seconds until a starter that does not listen yet is killed; includes loading Python.
 _BEGIN_SECONDS = 10.0
 # Total seconds for an answer, including restarts and imports.
 _ANSWER_SECONDS = 60.0
@@ -143,7 +143,7 @@ class StarterConnection:
         """Return the connection. Starts a starter if allowed.
 
         Raises:
-            FileNotFoundError: none is running, and none may be started.
+            FileNotFoundError: no starter is running, and ``starts`` is false.
             OSError: no starter listens in time.
         """
         began = time.monotonic()

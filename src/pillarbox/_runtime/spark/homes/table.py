@@ -49,7 +49,7 @@ class HomeRequest(NamedTuple):
         most: the maximum number of a run's homes.
         idle: how long an unused home lives (seconds).
         without: pid of a home that did not answer, or 0.
-        attempt: the Spark task's number, or None if unknown. Tasks of later runs have higher ones.
+        attempt: the Spark task's number, or None if unknown. It is higher in later runs.
     """
 
     place: str
@@ -270,14 +270,14 @@ class Table:
             since: the number of the first Spark task that it served.
         """
         self.homes[home.process.pid], home.is_adopted = home, True
-        if self.is_ending or home.run in self._ended or any(place in self._by_place for place in home.places):
+        if self.is_ending or home.run in self._ended or any(digest in self._by_place for digest in home.places):
             self._end_home(home)
             return
         run = self._runs.setdefault(home.run, _Run(home.query, since, home.epoch))
         if since is not None:
             run.since = since if run.since is None else min(run.since, since)
-        for place in home.places:
-            self._by_place[place] = home
+        for digest in home.places:
+            self._by_place[digest] = home
 
     def record_visits(self, home: HomeEntry, epoch: int, unused: float) -> None:
         """Record a home's last epoch, and its seconds since the last visit."""
@@ -328,6 +328,6 @@ class Table:
             self._end(home)
 
     def _forget_places(self, home: HomeEntry) -> None:
-        for place in home.places:
-            if self._by_place.get(place) is home:
-                del self._by_place[place]
+        for digest in home.places:
+            if self._by_place.get(digest) is home:
+                del self._by_place[digest]

@@ -71,7 +71,7 @@ class EpochRequest(NamedTuple):
     """A request to run an epoch of a subtask for a Spark task.
 
     Attributes:
-        attempt: the Spark task's number; later tasks have higher ones.
+        attempt: the Spark task's number, which rises with each task.
         epoch: the query's epoch.
         environment: the worker's environment, or None if unchanged since the connection's previous visit.
         subtask: (vertex, subtask).
@@ -96,7 +96,7 @@ class HomeDescription(NamedTuple):
         name: its socket's name.
         secret: the plan's secret.
         idle: how long it lives without an epoch (seconds).
-        watched: pid and start time of the processes with which it ends.
+        watched: pid and start time of processes: it ends with any of them.
         epoch: the epoch of its last visit.
         places: the places that it serves.
         pid: its process.

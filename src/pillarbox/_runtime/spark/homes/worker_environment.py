@@ -1,4 +1,4 @@
-"""The environment of code in one of Spark's Python workers, reproduced in a home.
+"""The environment of code in a Python worker of Spark, reproduced in a home.
 
 A home may serve several workers at a time, each in its own thread. So Spark's task context, one per process, is one per
 thread here. Everything else is the same for all workers of an application.

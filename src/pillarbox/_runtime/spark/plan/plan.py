@@ -221,8 +221,8 @@ class _Metrics:
 
     Attributes:
         column: the column with the metrics.
-        program: the alias of the program's rows, and the name of the last level's metrics. The names of other levels
-            begin with it.
+        program: the alias of the program's rows, and the name of the last level's metrics. It is the prefix of other
+            levels' names.
     """
 
     column: str
@@ -240,7 +240,7 @@ class _Metrics:
 
 
 def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
-    """Plan the epoch in which a streaming program restores a savepoint."""
+    """Plan the epoch that restores a streaming program's savepoint."""
     return _Plan(program, spark, first).rows(BufferOutput(None), BUFFER_SCHEMA)
 
 
@@ -264,8 +264,8 @@ def write_for_each_batch(
         )
 
     def call(batch: DataFrame, batch_id: int) -> None:
-        # Without this, each output would run the program again. It also reads the batch to its end, whatever the
-        # function reads: Spark commits only what was read.
+        # Without this, each output would run the program again. It also reads the batch to its end, even if the
+        # function does not: Spark commits only rows that were read.
         batch.persist().count()
         try:
             frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
@@ -283,7 +283,7 @@ def write_for_each_batch(
 
 
 def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Plan a program's outputs. Several outputs are struct columns, of which one is set in each row."""
+    """Plan a program's outputs. Several outputs are struct columns; each row sets one."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}

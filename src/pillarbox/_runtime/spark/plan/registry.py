@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Alias of a program's rows.
 _ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})\b")
 
-# Sessions in which a program was planned and no query with programs has started since.
+# Sessions with a planned program that have started no query with programs since.
 _unstarted: WeakSet[SparkSession] = WeakSet()
 
 _REMEMBERED = 256

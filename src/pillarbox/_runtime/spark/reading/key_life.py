@@ -1,4 +1,4 @@
-"""A key's history: its state and timers, and what the timers wait for, in the last epochs that Spark retains.
+"""A key's history: its state, its timers and their causes of waiting, in the last epochs that Spark retains.
 
 The key determines its subtask, so only that subtask's logs are unpickled. Spark's state reader cannot look up a key: it
 reads the level's partitions, in a job with its own group, which can be cancelled. One such job runs at a time in a
@@ -65,8 +65,8 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
         - ``epoch``, the last committed epoch; ``epochs``, the epochs that were read;
         - ``watermark`` of the subtask (epoch milliseconds), or None;
         - ``state``: a list of ``name``, ``value`` as text, ``changed``, the last of these epochs that changed it, or
-          None; and ``values``, one for each of these epochs. An operator by columns has the rows of the key;
-        - ``timers``: a list of ``domain``, ``at`` (epoch milliseconds) and ``waits``, what it waits for;
+          None; and ``values``, one per epoch. An operator by columns has the rows of the key;
+        - ``timers``: a list of ``domain``, ``at`` (epoch milliseconds) and ``waits``, the reason why it has not fired;
         - ``calls``: requests that asynchronous operators in the subtask carry into the next epoch, if their record
           contains the key: ``uid``, ``record`` as text, and ``asked``, the time of the request, or None;
         - ``messages``, as text, and ``took_ms``.
@@ -168,7 +168,7 @@ def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[st
     """Choose the key that the state contains, or else the only one with the type of a key in state.
 
     Raises:
-        ProgramError: several keys qualify, or none.
+        ProgramError: not exactly one key qualifies.
     """
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
@@ -226,7 +226,7 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return a task's carried requests: their number by operator, and those whose records contain one of the keys."""
+    """Return a task's carried requests: their number by operator, and the requests for records with one of the keys."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     for uid, state in operators.items():

@@ -42,8 +42,8 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
 
     - ``key``: with the key's type if known: from the columns of a DataFrame, or a ``key_type``;
     - ``namespace``: null, or the namespace of the key's state: ``[start, end]`` of a window (epoch milliseconds);
-    - a column for each state, with its name; ``state_key`` and so on if the name is one of these here. Null: empty. It
-      is typed if the types of the key and of all states are declared and plain; a dataclass or NamedTuple is a struct:
+    - a column for each state, with its name; ``state_key`` and so on if its name is in this list. Null if empty. It is
+      typed if the types of the key and of all states are declared and plain; a dataclass or NamedTuple is a struct:
       ``account.owner``;
     - ``timers``: service, domain (``event`` or ``processing``) and timestamp (epoch milliseconds) of each, or null;
     - ``subtask``: the index of its subtask.

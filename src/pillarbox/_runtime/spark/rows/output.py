@@ -30,7 +30,7 @@ class Output(ABC):
 
     @abstractmethod
     def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Convert buffers to one batch, or to none if they have no rows."""
+        """Convert buffers to one batch, or yield nothing if they have no rows."""
 
 
 class BufferOutput(Output):

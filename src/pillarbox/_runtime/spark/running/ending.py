@@ -5,7 +5,7 @@ everything that needs a complete checkpoint is refused. But Spark checks the que
 how ``availableNow`` ends. So the driver changes that state, and the running epoch completes. Spark checks the state
 again after it has planned an epoch, and would drop that epoch. So the driver changes the state only after this second
 check. For this, it holds the lock that the query's thread takes at the begin and the end of an epoch. Under Spark
-Connect, where the state is out of reach, an interrupted epoch is repeated in a query of its own.
+Connect, where the state is out of reach, an interrupted epoch is repeated in a separate query.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
 
 
 def finish_epoch(start: Start, has_time: Callable[[], bool]) -> bool:
-    """Complete the uncommitted epoch, if any. Returns whether there is none now."""
+    """Complete the uncommitted epoch, if any. Returns whether all epochs are committed."""
     half = Checkpoint(start.spark, str(start.checkpoint)).uncommitted_epoch
     if half is None:
         return True
@@ -198,7 +198,7 @@ class Gate:
         return begun != committed
 
     def stack(self) -> str:
-        """Return the stack of the query's thread; empty if it has ended."""
+        """Return the stack of the query's thread, or ``""`` if it has ended."""
         # An exception returns the whole stack in one call. Otherwise each method would need one.
         trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-#: Seconds between writes, and milliseconds without a heartbeat after which a driver counts as dead.
+#: Seconds between writes, and milliseconds without a heartbeat until a driver counts as dead.
 WRITE_EVERY = 15.0
 FRESH_MS = 150_000
 # Seconds that a start waits for the next heartbeat of a driver on another machine, and for a driver to stop.
@@ -57,10 +57,10 @@ class Heartbeat:
         at: time of the heartbeat.
         run: Spark's id of the run.
         host: the driver's machine, and ``process``: its process there, which started at ``process_start`` (clock ticks
-            since boot; 0: unknown).
+            since boot, or 0 if unknown).
         epoch: the running micro-batch, and ``since``: its start; None between batches.
-        reported: time of Spark's last progress report, also of an idle one; None: no report yet.
-        stages: the running stages of an epoch that has run for some seconds; empty under Spark Connect.
+        reported: time of Spark's last progress report, also of an idle report, or None before the first.
+        stages: the running stages of an epoch that has run for some seconds. Empty under Spark Connect.
     """
 
     at: int
@@ -100,7 +100,7 @@ class Pulse:
         self._written_at = 0.0
 
     def take(self, reports: Sequence[Progress]) -> None:
-        """Process new progress reports, including idle ones."""
+        """Process new progress reports, including idle reports."""
         for report in reports:
             self._reported = max(self._reported or 0, millis(report["timestamp"]))
             self._since = None
@@ -168,7 +168,7 @@ class _Files:
         try:
             if self._name is not None:
                 self._folder.remove(self._name)
-        except Exception as error:  # its Spark is gone; other starts see that its process is, too
+        except Exception as error:  # its Spark has ended; other starts see that its process has, too
             _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:

@@ -81,10 +81,10 @@ def dashboard(
 
     Args:
         query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
-        port: the port to listen on; 0: any free port. None: the open dashboard's, or 8082.
+        port: the port to listen on, 0 for any free port, or None for the open dashboard's, or 8082.
         host: the address to listen on. None: the open dashboard's, or 127.0.0.1.
-        token: the credential for browsers, any text; None: no token on loopback, and a random token elsewhere, a part
-            of ``url``.
+        token: the credential for browsers, any text, or None for no token on loopback and a random token, part of
+            ``url``, elsewhere.
 
     Returns:
         The dashboard: open its ``url`` in a browser; ``close()`` closes it.
@@ -116,7 +116,7 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
 
     Args:
         query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
-        port: the port to listen on; 0: any free port.
+        port: the port to listen on, or 0 for any free port.
         host: the address to listen on: by default, only this machine has access; "0.0.0.0": everyone who reaches the
             machine.
 
@@ -187,7 +187,7 @@ def export_otel(query: StreamingQuery, meter_provider: MeterProvider | None = No
 
     Args:
         query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
-        meter_provider: the provider; None: the global one, which the program may also set later.
+        meter_provider: the provider, or None for the global provider, which the program may also set later.
 
     Raises:
         ConfigurationError: OpenTelemetry is missing.
@@ -227,13 +227,13 @@ def record(
     Args:
         writer: the writer, as for :func:`pillarbox.start`: the checkpoint does not contain the program.
         directory: a new folder on the driver's machine for the recording.
-        epoch: Spark's number of the micro-batch; None: the micro-batch that failed, or else the last one.
-        uid: the operator's uid or name; None: the operator that failed.
+        epoch: Spark's number of the micro-batch, or None for the micro-batch that failed, or else the last.
+        uid: the operator's uid or name, or None for the operator that failed.
         subtask: the subtask's index; for a source, the partition.
         key: instead of ``subtask``, a key of the subtask, as text; JSON for several columns. It is parsed by the
             declared type of the keys, or by the keys in state.
         allow_calls: repeat the calls of asynchronous operators of earlier levels; otherwise an epoch with such calls is
-            refused. Calls that other functions of earlier levels make by themselves are always repeated.
+            refused. Calls by other functions of earlier levels are always repeated.
         limit: maximum size of the task's input, and of the copied state (bytes each). Neither is ever truncated.
         timeout: maximum time for repeating the epoch, up to the task (seconds).
         options: options of the writer's ``start``, such as ``checkpointLocation``.
@@ -245,7 +245,7 @@ def record(
         CheckpointMismatchError: the epoch or its state no longer exists.
         ConfigurationError: an earlier level would make calls, a limit or the timeout is exceeded, the folder exists, or
             the session is a Spark Connect session.
-        ProgramError: there is no such task, no task has failed and none is named, or the key is ambiguous.
+        ProgramError: the task does not exist, no task is named and no task has failed, or the key is ambiguous.
 
     Example:
         >>> pillarbox.record(writer, "failed")  # doctest: +SKIP

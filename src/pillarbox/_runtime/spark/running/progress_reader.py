@@ -24,7 +24,7 @@ class ProgressReader:
         self._seen: int | None = None
 
     def new(self) -> list[Progress]:
-        """Return the new reports, including idle ones."""
+        """Return the new reports, including idle reports."""
         reports = new_progress(self._query, self._mark)
         if reports:
             self._mark = ProgressMark.of(reports[-1])

@@ -154,7 +154,7 @@ def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
 
 
 class EndOfWork:
-    """Detects the micro-batch after which an ``availableNow`` query has nothing left to do."""
+    """Detects the last micro-batch with work of an ``availableNow`` query."""
 
     def __init__(self) -> None:
         # End of the input: time of the first batch without any (epoch ms).
@@ -304,5 +304,5 @@ def _close_before_leaving() -> None:
     for watch in list(_watches):
         try:
             watch.leave(max(0.0, deadline - time.monotonic()))
-        except Exception as error:  # Spark is gone
+        except Exception as error:  # Spark has ended
             _log.debug("a query is not stopped: %s", describe(error))

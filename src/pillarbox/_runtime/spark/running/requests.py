@@ -1,7 +1,7 @@
 """Commands to a running query, in a folder next to its checkpoint.
 
-Wherever a query runs, both sides can read and write there; no other channel is always open. Each line is a JSON object
-in a file of its own, and is never changed or removed.
+Both sides of a query can always read and write there; no other channel is always open. Each line is a JSON object in
+its own file, which is never changed or removed.
 
 **Whether the query runs** is a state. A command writes the :class:`Desired` state, the driver the :class:`Observed`
 state. The highest generation is current. To withdraw a stop, a command writes that the query should run. Two commands

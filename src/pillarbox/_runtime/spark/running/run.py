@@ -41,8 +41,8 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
     epoch; results are correct nevertheless. In either case, the ``close()`` of the query's functions is called.
 
     In a terminal, a line on standard error shows the progress while the query catches up: with
-    ``trigger(availableNow=True)``, or when it lags its input. It shows the epochs, the rows, the rows per second,
-    and the completed share if the source reports the total.
+    ``trigger(availableNow=True)``, or when it lags its input. It shows the epochs, the rows, the rows per second, and
+    the completed share if the source reports the total.
 
     Only the main thread receives signals. In another thread, this just waits for the end of the query. On return, and
     at a second signal, the process's previous signal handlers are restored.
@@ -52,8 +52,8 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
         grace: maximum time for the running epoch to end. Give the process some more seconds:
             ``terminationGracePeriodSeconds`` in Kubernetes, ``TimeoutStopSec`` in systemd.
         recordings: a folder on this machine. If a task makes the query fail, it is recorded there before the error is
-            raised, in a folder of its own, as by :func:`pillarbox.record` with its limits: within ten minutes, and with
-            at most 1 GiB of input. If the recording fails, a warning is logged. None: no recordings.
+            raised, in a new folder, as by :func:`pillarbox.record` with its limits: within ten minutes, and with at
+            most 1 GiB of input. If the recording fails, a warning is logged. None for no recordings.
 
     Raises:
         StreamingQueryException: the query has failed.
@@ -118,7 +118,7 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
 
 
 class _Signals:
-    """Counts termination signals in the main thread; elsewhere there are none.
+    """Counts termination signals. Does nothing outside the main thread.
 
     A handler may run at any point of the main thread, during a call to Java or with any lock held. So it only counts,
     and the waiting code polls the count.

@@ -39,16 +39,16 @@ def stop_with_savepoint(
     """Stop a query between two epochs, and write a savepoint of its last one.
 
     A running epoch completes first. If Spark is nevertheless stopped in the middle of an epoch, that epoch is completed
-    in a query of its own. So no epoch is uncommitted: a query that starts from the savepoint resumes right after the
-    last output of this one. Then the query's ``awaitTermination()`` returns, if :func:`pillarbox.start` started it.
+    in a separate query. So no epoch is uncommitted: a query that starts from the savepoint resumes right after the last
+    output of this one. Then the query's ``awaitTermination()`` returns, if :func:`pillarbox.start` started it.
 
     With ``drain``, the query completes all pending work, permanently (Flink's ``--drain``): one more epoch reads the
-    available input, and then event time ends. Windows and event-time timers fire, whatever their time, and requests
-    carried between epochs are answered. Processing-time timers that are not due do not fire, as in Flink, and stay in
-    the savepoint. The output goes to the query's own sink. All later input is late: do not drain a query that is to
-    resume with its state.
+    available input, and then event time ends. All windows and event-time timers fire, and requests carried between
+    epochs are answered. Processing-time timers that are not due do not fire, as in Flink, and stay in the savepoint.
+    The output goes to the query's own sink. All later input is late: do not drain a query that is to resume with its
+    state.
 
-    Spark runs an epoch only if a source has input. So with ``drain``, the call waits for input if there is none.
+    Spark runs an epoch only if a source has input. So with ``drain``, the call waits for input.
 
     Args:
         query: a query with a program of pillarbox, started by this process.
@@ -186,7 +186,7 @@ class _Stop:
             time.sleep(_TRY_EVERY)
 
     def _run_one(self) -> Any:
-        """Run one epoch in a query of its own, and return its progress, or None."""
+        """Run one epoch in a separate query, and return its progress, or None."""
         query = run_one_epoch(self._started.start, self._has_time_to_begin())
         if query is None:
             raise self._has_not_ended()

@@ -1,9 +1,9 @@
 """Builds the new subtasks' logs from a savepoint's tables, in a query's first epoch.
 
 Spark passes the rows of ``initialState`` to a stateful operator in its first micro-batch, by grouping key. Here, a row
-is an Arrow batch with one subtask's share of an operator's table. After these rows come the subtask's operator states.
-The last row completes the subtask: its log is written, and a task is restored from it, as at any cold start. So state
-that does not fit the program is found before the query's first real epoch.
+is an Arrow batch with one subtask's share of an operator's table. The subtask's operator states follow these rows. The
+last row completes the subtask: its log is written, and a task is restored from it, as at any cold start. So state that
+does not fit the program is found before the query's first real epoch.
 """
 
 from __future__ import annotations

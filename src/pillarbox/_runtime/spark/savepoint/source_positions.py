@@ -1,8 +1,8 @@
 """The source positions of a query that starts from a savepoint.
 
 Spark stores each source's position in the checkpoint as the source's own JSON. A file source stores a list of the files
-that it has read. So the first epoch on a new checkpoint replaces each source by one without rows, through which Spark
-writes the savepoint's positions into its logs. These are ``_position.py``, and for files Spark's own file source over
+that it has read. So the first epoch on a new checkpoint replaces each source by a source without rows, which makes
+Spark write the savepoint's positions into its logs. It is ``_position.py``, and for files Spark's file source over
 exactly the files that were read.
 """
 
@@ -152,7 +152,7 @@ class FoundPositions(NamedTuple):
         positions: the position of each source: its JSON value; or ``SeenFiles``; or None to start as in a new query.
         wrong: conflicts.
         added: the names of sources that the savepoint does not have.
-        gone: the names of sources that the program does not have.
+        gone: the names of sources that the program no longer has.
         places: the index of each source among the sources of the savepoint's program, or None if it is new. None if a
             source of either program does not read exactly one Spark source.
         in_order: whether they are the savepoint's sources, in the same order.
@@ -172,7 +172,7 @@ class _Line(NamedTuple):
     Attributes:
         id: Spark's number of the source's own metadata, if each line is of another source.
         title: the name from ``DataStreamReader.name``, or None.
-        text: the position as JSON, or ``-`` if there is none.
+        text: the position as JSON, or ``-`` without a position.
     """
 
     id: str

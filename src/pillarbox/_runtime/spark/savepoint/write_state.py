@@ -221,7 +221,7 @@ def _write(
 
 
 def _existing_savepoint(spark: SparkSession, directory: str, uid: str) -> files.OpenSavepoint | None:
-    """Return the existing savepoint, to which the operator will be added, or None."""
+    """Return the existing savepoint that receives the operator, or None."""
     try:
         files.check_new(spark, directory)
     except CheckpointMismatchError:

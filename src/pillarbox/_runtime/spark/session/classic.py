@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.session.spark_names import JOB_GROUP
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Settings in which a session may differ from its application.
+# Settings that may differ between a session and its application.
 _SESSION_SETTINGS = (
     "spark.pillarbox.homes",
     "spark.sql.shuffle.partitions",

@@ -1,6 +1,6 @@
 """Java objects of a classic session, its DataFrames and its file systems.
 
-Spark guarantees none of these names. Each docstring says what fails without its name. No function runs a job.
+Spark does not guarantee these names. Each docstring names the consequence of a missing name. No function runs a job.
 """
 
 from __future__ import annotations

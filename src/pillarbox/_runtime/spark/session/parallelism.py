@@ -63,7 +63,7 @@ def default_parallelism(spark: SparkSession) -> tuple[int, str]:
     partitions = int(setting) if setting is not None and setting.isdigit() else 0
     if partitions > _MOST_PARTITIONS and partitions != 200:
         return _MOST_PARTITIONS, f"the most by default, as {SHUFFLE_PARTITIONS} is {partitions}"
-    if partitions not in (0, 200):  # Spark's default or ``auto``, not a choice of the user's
+    if partitions not in (0, 200):  # Spark's default or ``auto``, not the user's choice
         return partitions, f"as {SHUFFLE_PARTITIONS} says"
     cores = cores_of(spark)
     if not cores:

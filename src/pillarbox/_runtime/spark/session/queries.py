@@ -15,7 +15,7 @@ def execution_of(query: Any) -> Any:
 
 
 def pinned_jvm() -> Any:
-    """Return the JVM, in which each thread of this process has a thread of its own, which can hold locks.
+    """Return the JVM with a Java thread per thread of this process, so that locks can be held.
 
     Without it, queries end by ``stop()``, in the middle of an epoch.
 

@@ -1,4 +1,4 @@
-"""Checks of what a program needs: Java, packages, the workers' Python, and three Spark settings.
+"""Checks of a program's requirements: Java, packages, the workers' Python, and three Spark settings.
 
 Functions named ``...problem`` return a message or None. The doctor uses them, too.
 """

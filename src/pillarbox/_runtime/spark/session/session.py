@@ -33,7 +33,7 @@ class Session(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """Return the application's settings and the settings in which the session may differ."""
+        """Return the application's settings and the session's deviating settings."""
 
     @abstractmethod
     def java_version(self) -> str | None:
@@ -138,7 +138,7 @@ class Writer(ABC):
 
 
 def session_of(spark: Any) -> Session:
-    """Return the `Session` of PySpark's object."""
+    """Return the `Session` of a PySpark session."""
     if hasattr(spark, "_jsparkSession"):
         from pillarbox._runtime.spark.session.classic import ClassicSession
 

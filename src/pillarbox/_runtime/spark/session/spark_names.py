@@ -11,8 +11,8 @@ STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 """The number of state partitions, independent of the query's other shuffles. Checked: it would be ignored."""
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-"""The user's parallelism. The offset log stores the number of state partitions under this name, whatever the session's
-setting. Without it, a checkpoint seems to have no parallelism.
+"""The user's parallelism. The offset log always stores the number of state partitions under this name. Without it, a
+checkpoint seems to have no parallelism.
 """
 
 PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"

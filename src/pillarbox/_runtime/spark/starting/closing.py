@@ -69,7 +69,7 @@ def close_started(started: StartedQuery) -> None:
     secrets = [program.secret for program in started.programs]
     try:
         close_query(started.start.spark, started.run, secrets)
-    except Exception as error:  # Spark is gone
+    except Exception as error:  # Spark has ended
         _log.debug("the functions of query %s were not closed: %s", started.query.id, describe(error))
 
 

@@ -1,9 +1,9 @@
 """The first micro-batch of a restarted query without input.
 
 After a stop between two micro-batches, a first micro-batch runs even without input. Spark plans a micro-batch without
-input if the previous one reports due work. After a start there is no previous one, so timers and in-flight requests
-would wait for input. But Spark first runs a micro-batch that was begun, whatever it contains. So a start begins one: a
-copy of the offset log's last entry, with the current time.
+input if the previous one reports due work. After a start no previous one exists, so timers and in-flight requests would
+wait for input. But Spark first runs any micro-batch that was begun. So a start begins one: a copy of the offset log's
+last entry, with the current time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _log = logging.getLogger("pillarbox")
 def begin_batch_without_input(
     start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
 ) -> bool:
-    """Begin a micro-batch without input if timers may be due and none is begun; return whether it did.
+    """Begin a micro-batch without input if timers may be due and no batch is begun; return whether it did.
 
     Under Spark Connect, it never does. A query with ``trigger(once=True)`` has one micro-batch, which is for its input.
 
     Args:
-        now: epoch seconds; None: the clock's.
+        now: epoch seconds, or None for the clock's.
     """
     last = checkpoint.last_committed
     timed = any(program.summary.uses_processing_time for program in programs)

@@ -175,7 +175,7 @@ class _SavepointStarter:
         )
 
     def _check_interrupted(self) -> None:
-        """Refuse a program other than the one whose start was interrupted."""
+        """Refuse a program other than the program whose start was interrupted."""
         newest = self._checkpoint.newest()
         if self._checkpoint.savepoint is None or newest is None:
             return
@@ -295,7 +295,7 @@ def restored(
 
     Args:
         rows: rows of the operators' tables, by the uid in the savepoint.
-        renamed: maps uids in the savepoint to new ones.
+        renamed: maps uids in the savepoint to new uids.
         positions: the sources' positions; see ``FoundPositions``.
     """
     parts = [

@@ -1,8 +1,8 @@
 """Rescales a stopped query: Spark repartitions its state.
 
-Spark does it in a batch of its own, without input, which it commits like any other. If that is interrupted, the offset
-log has an entry that the commit log lacks. Then Spark starts no query on the checkpoint, and completes the batch when
-asked for the same number again. So pillarbox notes nothing.
+Spark does it in a separate batch without input, which it commits like any other. If that is interrupted, the offset log
+has an entry that the commit log lacks. Then Spark starts no query on the checkpoint, and completes the batch when asked
+for the same number again. So pillarbox notes nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
             " new checkpoint, with env.from_savepoint(...) and a new set_max_parallelism(...)"
         )
     stopped.renew_description()
-    # This may take long. In a session of its own, other queries can start.
+    # This may take long. In a separate session, other queries can start.
     own = session_with(spark, settings_of_state(stopped.state_format))
     repartition(own, location, parallelism)
     return True

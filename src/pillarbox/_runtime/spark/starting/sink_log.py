@@ -2,8 +2,8 @@
 
 Spark's file sinks (Parquet, JSON and the like) keep a log of their files in ``_spark_metadata`` of their folder, with
 an entry per micro-batch, and readers of the folder use it. Some batches never reach the sink: rescaling, and the first
-batch of a start from a savepoint. Others went to another folder, if the sink has changed. After a missing entry,
-reading fails, and so does the sink when it compacts entries. So the gap is filled before the query resumes.
+batch of a start from a savepoint. Others were written to another folder, if the sink has changed. After a missing
+entry, reading fails, and so does the sink when it compacts entries. So the gap is filled before the query resumes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Starts queries, with the programs' settings on the user's session only while the query starts.
 
 A stateful query takes the number of its partitions, its state store and its batch bounds from the session when it
-starts. Spark then clones the session for the query, and notes partitions and state store in the offset log, where a
-restart reads them. So a program runs in the user's own session, and its settings affect no other query.
+starts. Spark then clones the session for the query, and notes partitions and state store in the offset log for
+restarts. So a program runs in the user's own session, and its settings affect no other query.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class _Starter:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """Set all of the query's settings on the session in this block."""
+        """Set all query settings on the session in this block."""
         needed = program_settings(
             self._spark,
             self._programs,

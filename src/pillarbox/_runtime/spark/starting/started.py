@@ -182,7 +182,7 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Register a started query, and drop ended ones, which stay available through their query objects.
+    """Register a started query, and drop ended queries, which stay available through their query objects.
 
     Returns:
         the dropped queries.
@@ -218,5 +218,5 @@ def running() -> list[str]:
 def _is_active(query: StreamingQuery) -> bool:
     try:
         return query.isActive
-    except Exception:  # its Spark is gone
+    except Exception:  # its Spark has ended
         return False

@@ -71,7 +71,7 @@ class WholeBatches:
     def _call_persisted(self, batch: DataFrame, batch_id: int) -> None:
         batch.persist()
         try:
-            # A DataFrame of its own: the function may unpersist it, and Spark still needs the rows of this one.
+            # A separate DataFrame: the function may unpersist it, and Spark still needs this DataFrame's rows.
             self._function(batch.select("*"), batch_id)
             _compute(batch)
         finally:

@@ -1,8 +1,8 @@
 """Spark accumulators for functions that stay open across epochs.
 
-When a task begins, Spark forgets the worker's accumulators; it sends only those that the task has unpickled. Functions
-unpickled by an earlier task hold accumulators that Spark has forgotten. So terms are summed by accumulator number, and
-at the end of an epoch the sums become accumulators of the worker.
+When a task begins, Spark forgets the worker's accumulators; it sends only accumulators that the task has unpickled.
+Functions unpickled by an earlier task hold accumulators that Spark has forgotten. So terms are summed by accumulator
+number, and at the end of an epoch the sums become accumulators of the worker.
 """
 
 from __future__ import annotations

@@ -35,19 +35,19 @@ os.register_at_fork(after_in_child=_close_sockets)
 
 
 class LostError(Exception):
-    """The other end of a connection has gone."""
+    """The peer of a connection has closed it."""
 
 
 class SilentError(LostError):
-    """The other end has neither gone nor sent anything in the time that it has."""
+    """The peer is connected, but has not sent anything before the timeout."""
 
 
 class Channel:
     """One end of a connection. Any thread sends and asks; else, one thread at a time receives.
 
     Attributes:
-        is_lost: whether the other end has gone.
-        has_sent: whether something was sent since somebody last set it to False.
+        is_lost: whether the peer has closed the connection.
+        has_sent: whether something was sent since a caller last set it to False.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -64,7 +64,7 @@ class Channel:
         """Send a message, and return the answer.
 
         Raises:
-            LostError: the other end has gone.
+            LostError: the peer has closed the connection.
         """
         with self._asking:
             self.send(message)
@@ -77,10 +77,10 @@ class Channel:
             return self.receive_bytes()
 
     def post(self, message: Any) -> None:
-        """Send a message with the next one, or soon: nobody waits for it.
+        """Send a message with the next message, or soon, as no receiver waits for it.
 
         Raises:
-            LostError: the other end has gone.
+            LostError: the peer has closed the connection.
         """
         self._write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL), waits=True)
 
@@ -88,20 +88,20 @@ class Channel:
         """Send a message.
 
         Raises:
-            LostError: the other end has gone.
+            LostError: the peer has closed the connection.
         """
         self.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, content: bytes) -> None:
-        """Send bytes: a message that is pickled already, or none.
+        """Send bytes: a pickled message, or nothing.
 
         Raises:
-            LostError: the other end has gone.
+            LostError: the peer has closed the connection.
         """
         self._write(content, waits=False)
 
     def _write(self, content: bytes, *, waits: bool) -> None:
-        """Write a message after those that were posted; one that waits is posted, too, until these are many bytes."""
+        """Write a message after the posted messages. A waiting message is posted, too, until there are many bytes."""
         try:
             with self._writing:
                 self._posted += (_LENGTH.pack(len(content)), content)
@@ -120,7 +120,7 @@ class Channel:
         """Return the next message.
 
         Raises:
-            LostError: the other end has gone, or has sent nothing in the time that it has.
+            LostError: the peer has closed the connection, or has sent nothing before the timeout.
         """
         return pickle.loads(self.receive_bytes())
 
@@ -136,7 +136,7 @@ class Channel:
         return self._read(length)
 
     def _read(self, size: int) -> bytes:
-        """Read so many bytes and no more: whoever polls the connection is to see what follows."""
+        """Read exactly so many bytes, so that polling the connection sees the next ones."""
         read = bytearray(size)
         rest = memoryview(read)
         try:
@@ -157,7 +157,7 @@ class Channel:
         return LostError(f"the other end has gone: {why}")
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Let reading and writing take this long (seconds); None: any time.
+        """Set the timeout of reads and writes (seconds), or None for no limit.
 
         Raises:
             LostError: this end is closed.
@@ -180,5 +180,5 @@ class Channel:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return the connection's number, for those who wait for it."""
+        """Return the connection's file descriptor, for polling."""
         return self._socket.fileno()

@@ -40,14 +40,14 @@ _IDLE_SECONDS = 600.0
 # Seconds that an ending worker gets to close its residents and run exit handlers.
 _CLOSING_SECONDS = 10.0
 
-# The share of processor time for full garbage collections. Not of the wall clock: cycles come from work, and a waiting
+# The share of processor time for full garbage collections. Not of wall-clock time: work creates cycles, and a waiting
 # worker would otherwise pay in its next epoch.
 _COLLECTING_SHARE = 0.01
 
 # Below this number of objects, a full collection takes a few milliseconds.
 _MANY_OBJECTS = 50_000
 
-# More collections of young objects than ever happen between two full ones.
+# More young collections than ever happen between two full collections.
 _NEVER = 1_000_000_000
 
 T = TypeVar("T", bound=StreamTask)
@@ -65,7 +65,7 @@ class Residency:
         idle: seconds until an unused resident is closed.
         stay: whether all epochs of a subtask run here, as in a home. Otherwise Spark may choose another worker each
             time.
-        resting: returns a context in which a task's thread waits for mail.
+        resting: returns a context for waits of a task's thread for mail.
 
     Attributes:
         is_busy: whether a Spark task uses a resident.
@@ -252,7 +252,7 @@ class Residency:
             self._has_frozen = True
 
     def _collect(self) -> None:
-        """Collect cycles among all objects except those frozen before the fork."""
+        """Collect cycles among all objects that were not frozen before the fork."""
         began = self._worked()
         if self._has_frozen:
             gc.unfreeze()

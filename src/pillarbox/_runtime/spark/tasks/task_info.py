@@ -20,7 +20,7 @@ from pillarbox._runtime.spark.session.spark_names import BATCH_ID, JOB_GROUP, QU
 #: The setting with the id of a query's run.
 RUN = "spark.pillarbox.run"
 
-#: The setting with the query's last micro-batch, in which event time ends.
+#: The setting with the query's last micro-batch, which ends event time.
 DRAIN = "spark.pillarbox.drain"
 
 
@@ -76,7 +76,7 @@ class TaskInfo(NamedTuple):
         query: the query's id, or empty if unknown.
         run: the id of the query's run, or empty if unknown.
         batch: the micro-batch, or None for a batch query.
-        is_last: whether the micro-batch is the query's last, in which event time ends.
+        is_last: whether the micro-batch is the query's last, which ends event time.
         partitions: the number of state partitions, or None for the compiled number.
         partition: the task's partition.
         task: the task's number, which rises with attempts, or None outside of Spark tasks.

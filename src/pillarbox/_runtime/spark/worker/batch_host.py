@@ -1,7 +1,7 @@
 """Levels after a shuffle in batch mode: tasks in partitions of ``mapInArrow``.
 
-A batch is one epoch. Its state is never read again, so it is not stored. Each subtask has a task of its own, which
-closes after its rows.
+A batch is one epoch. Its state is never read again, so it is not stored. Each subtask has its own task, which closes
+after its rows.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class TaskHost:
         self._ran: set[int] = set()
         self._facts = TaskInfo.here(self._program)._replace(executor=executor_here())
         self._replacement = replacement_here()
-        # The home or worker in which this partition's subtasks live.
+        # The home or worker of this partition's subtasks.
         self._tasks: LevelTasks | Relay | None = None
         # The reason why they live in this worker and not in a home.
         self._fallback: str | None = None
@@ -171,7 +171,7 @@ class TaskHost:
         """Set Spark's timer to the task's next wake-up.
 
         Args:
-            now: the batch's time, by the clock of Spark's timers.
+            now: the batch's time on the clock of Spark's timers.
 
         Spark's timers follow the batch's time. In this batch, Spark calls for all earlier timers and then deletes each
         of them, also if it was registered again during the call. So these stay untouched, and work that is due only by
