@@ -142,7 +142,5 @@ def test_no_name_of_the_code_says_only_that_there_is_a_value():
             continue
         tree = ast.parse(text)
         fields = {node.lineno for cls in ast.walk(tree) if isinstance(cls, ast.ClassDef) for node in cls.body}
-        odd += [
-            (path.name, place.phrase, place.line) for place in odd_names(path.name, tree) if place.line not in fields
-        ]
+        odd += [(path.name, name.phrase, name.line) for name in odd_names(path.name, tree) if name.line not in fields]
     assert odd == []
