@@ -111,13 +111,13 @@ def test_a_home_that_is_ended_while_its_loop_waits_closes_its_function(
         except OperatorError as error:
             errors.append(error)
 
-    relaying = threading.Thread(target=take)
+    relaying = threading.Thread(target=take, daemon=True)
     relaying.start()
     wait_until(lambda: bool(noted(notes, "hangs")))
     os.kill(int(noted(notes, "hangs")[0]), signal.SIGTERM)
-    wait_until(lambda: bool(noted(notes, "closed")), 5.0)
-    relaying.join()
-    assert errors
+    wait_until(lambda: bool(noted(notes, "closed")))
+    # The relay fails, or if its home has ended before it could answer, repeats the epoch in another one.
+    wait_until(lambda: bool(errors) or len(noted(notes, "hangs")) == 2)
 
 
 def test_records_are_carried_from_epoch_to_epoch(executor: Executor, notes: Path) -> None:
