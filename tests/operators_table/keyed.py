@@ -16,7 +16,7 @@ from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox.testing import row
 from tests.faults.parts import letters
 from tests.faults.parts.awaited import AWAITED
-from tests.faults.parts.part import Model, Part, Said
+from tests.faults.parts.part import Model, Part, Said, mixed
 from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import Event, Faults
 from tests.operators_table.entry import (
@@ -98,11 +98,6 @@ def folded(function: Any) -> Any:
         return list(results.values())
 
     return expected
-
-
-def mixed(so_far: int, number: int) -> int:
-    """Return a number that depends on all before it, and their order."""
-    return (31 * so_far + number) % 1_000_003
 
 
 NO_KEY = OutputTag[DeadLetter]("no key")

@@ -6,13 +6,8 @@ import asyncio
 from typing import Any
 
 from pillarbox import KeyedProcessFunction, ValueStateDescriptor
-from tests.faults.parts.part import Model, Part, Said
+from tests.faults.parts.part import Model, Part, Said, mixed
 from tests.faults.programs.job import Event, Faults
-
-
-def mixed(so_far: int, number: int) -> int:
-    """Return a number that depends on all numbers before it, and on their order."""
-    return (37 * so_far + number) % 1_000_003
 
 
 class Awaits(KeyedProcessFunction):

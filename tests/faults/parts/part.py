@@ -38,6 +38,11 @@ class Joined(NamedTuple):
     how: Literal["inner", "left"] = "left"
 
 
+def mixed(so_far: int, number: int) -> int:
+    """Return a number that depends on all before it, and their order."""
+    return (31 * so_far + number) % 1_000_003
+
+
 class Said(NamedTuple):
     """A row of a part.
 

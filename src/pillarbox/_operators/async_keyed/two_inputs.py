@@ -10,10 +10,11 @@ from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._errors import PillarboxError, failed, raise_from_user_code, shorten_record
+from pillarbox._errors import failed, raise_from_user_code, shorten_record
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.connected.broadcast import KeyedReadOnly, KeyedWritable
+from pillarbox._operators.dead_letters.dead_letter import concerns_record
 from pillarbox._operators.frame.collector import Collector, check_results
 from pillarbox._operators.frame.contexts import Clocks
 from pillarbox._operators.frame.inputs import StreamInput
@@ -84,8 +85,7 @@ class AsyncKeyedBroadcastOperator(AsyncKeyedOperator):
             self.use_state_here()
             collector.collect(self._results(self.function.process_broadcast_element(value, context)), timestamp)
         except BaseException as error:
-            is_letter = isinstance(error, Exception) and not isinstance(error, (PillarboxError, MemoryError))
-            if self._letters is None or self._undo is None or not is_letter:
+            if self._letters is None or self._undo is None or not concerns_record(error):
                 what = f"operator {self.name!r} {failed(error)} at the broadcast record {shorten_record(value)}"
                 raise_from_user_code(error, what, operator=self.name, subtask=self.context.subtask, record=value)
             self._undo.undo(notes)

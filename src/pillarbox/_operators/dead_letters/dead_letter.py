@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pillarbox._elements import Records
 from pillarbox._errors import SHOWN, OperatorError, PillarboxError, ProgramError, describe, place_of_task, shorten
@@ -143,9 +143,14 @@ def cause_of(error: PillarboxError) -> Exception:
     if not isinstance(error, OperatorError):
         return error
     cause = error.__cause__
-    if not isinstance(cause, Exception) or isinstance(cause, (PillarboxError, MemoryError)):
+    if not concerns_record(cause):
         raise error
     return cause
+
+
+def concerns_record(error: BaseException | None) -> TypeGuard[Exception]:
+    """Return whether an error of user code concerns its record, and not the program or the environment."""
+    return isinstance(error, Exception) and not isinstance(error, (PillarboxError, MemoryError))
 
 
 def sort_out(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pillarbox._errors import PillarboxError
+from pillarbox._operators.dead_letters.dead_letter import concerns_record
 from pillarbox._operators.dead_letters.guarded import GuardedOperator
 from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._operators.windowing.operator import WindowOperator
@@ -44,9 +44,9 @@ class GuardedWindowOperator(GuardedOperator):
         try:
             fire()
             self._guarded.flush()
-        except (PillarboxError, MemoryError):
-            raise
         except Exception as error:
+            if not concerns_record(error):
+                raise
             self._undo_call(marks, mark)
             # The window's contents are restored, also if the function changed them in place.
             self._backend.set_current_namespace(namespace)
