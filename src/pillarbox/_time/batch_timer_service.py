@@ -21,6 +21,25 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 _log = logging.getLogger("pillarbox")
 
 
+class DroppedTimers:
+    """Logs the first timer of an operator that is set at the end of its key, and therefore dropped."""
+
+    def __init__(self, operator: str) -> None:
+        self._operator = operator
+        self._is_reported = False
+
+    def report(self, key: Any, timestamp: int) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            _log.warning(
+                "key %s: the timer at %s was set by a timer at the end of its key, and is dropped, like similar"
+                " timers: batch mode has no later time %s",
+                shorten(key),
+                timestamp,
+                place_of_task(self._operator),
+            )
+
+
 class _UserTimers:
     """Timers set by user code. While the timers of an ended key fire, new timers are dropped.
 
@@ -30,7 +49,7 @@ class _UserTimers:
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
         self._timers = timers
         self._keys = keys
-        self._warned = False
+        self._dropped = DroppedTimers(keys.operator)
         self.ending: bool = False
         self.delete = timers.delete
         self.next_timestamp = timers.next_timestamp
@@ -43,15 +62,8 @@ class _UserTimers:
     def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
         if not self.ending:
             self._timers.register(timestamp, namespace)
-        elif not self._warned:
-            self._warned = True
-            _log.warning(
-                "key %s: the timer at %s was set by a timer at the end of its key, and is dropped, like similar"
-                " timers: batch mode has no later time %s",
-                shorten(self._keys.key),
-                timestamp,
-                place_of_task(self._keys.operator),
-            )
+        else:
+            self._dropped.report(self._keys.key, timestamp)
 
 
 class BatchTimerService(InternalTimerService):

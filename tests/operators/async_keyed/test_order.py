@@ -69,9 +69,8 @@ def test_subtasks_of_a_partition_share_the_capacity() -> None:
 
 
 def test_input_waits_when_the_waiting_room_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox._operators.async_keyed.operator.WAITING", 3)
-    monkeypatch.setattr("pillarbox._operators.async_keyed.runner.WAITING", 3)
     assert options_module.WAITING > 3
+    monkeypatch.setattr(options_module, "WAITING", 3)
     most = 0
 
     class Counting(Stateful):

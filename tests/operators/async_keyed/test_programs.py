@@ -66,7 +66,7 @@ def test_programs_run(mode: RuntimeExecutionMode, on_barrier: str, caplog: pytes
             most_active = max(most_active, number)
     assert by_key == {f"k{key}": [1, 2, 3, 4, 5, "last"] for key in range(20)}
     assert most_active == 10  # keys are concurrent in batch mode, too
-    assert any("in batch mode no time is left" in message for message in caplog.messages) is (mode is BATCH)
+    assert any("batch mode has no later time" in message for message in caplog.messages) is (mode is BATCH)
 
 
 async def doubled(value: Any, ctx: Any) -> Any:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._copies import FIXED
 from pillarbox._errors import ProgramError, shorten, shorten_record
 from pillarbox._operators.async_io.api.request import RequestState
-from pillarbox._operators.async_keyed.reports import report_dropped_timer
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results, check_tag, not_a_pair
 from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain
 from pillarbox._operators.functions.contexts import TimerService
@@ -45,7 +44,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         state: whether it may leave. Its outputs then are complete.
         is_queued: whether it is in the operator's queue, and its key is busy. An element of a free key is queued at its
             first wait, and most elements never wait.
-        has_waited: whether it has awaited something.
         is_over: whether it has ended, or was cut off: its remaining asyncio tasks have no key.
         steps: its worker, once it has waited.
         is_cancelled: whether its timeout is over.
@@ -59,7 +57,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     state = RequestState.PENDING
     segment: Segment | None = None
     is_queued = False
-    has_waited = False
     is_over = False
     is_cancelled = False
     was_carried = False
@@ -247,6 +244,6 @@ class Visit(Element):
     def _register(self, register: Callable[[int], None], timestamp: int) -> None:
         if self.ends_key:
             self._check()
-            report_dropped_timer(self.key, timestamp, self.runner.name)
+            self.runner.dropped_timers.report(self.key, timestamp)
         else:
             register(timestamp)

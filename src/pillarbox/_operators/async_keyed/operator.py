@@ -21,7 +21,7 @@ from pillarbox._operators.async_io.api.request import Event, RequestState
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.carried import CarriedElements, entry_of, restored_from
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
-from pillarbox._operators.async_keyed.options import WAITING, AsyncKeyedOptions
+from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.runner import ElementRunner
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters
 from pillarbox._operators.frame.collector import RUN_LIMIT
@@ -69,7 +69,7 @@ class AsyncKeyedOperator(KeyedOperator):
         self._carried = None if self._undo is None else CarriedElements(self.backend, self._undo)
         tag = options.on_error
         self._letters = DeadLetters(context, tag, context.side_outputs) if isinstance(tag, OutputTag) else None
-        self._most = options.capacity + WAITING
+        self._most = options.most_elements
         self._is_announced = False
         # Whether the epoch has brought records.
         self._had_input = False

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pillarbox._errors import ProgramError, is_count, shorten
-from pillarbox._operators.async_io.api.options import OnBarrier
+from pillarbox._operators.async_io.api.options import OnBarrier, OptionsOfAsyncOperators
 from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
 from pillarbox._operators.functions.basic import Function, OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
@@ -18,7 +17,7 @@ WAITING = 1_000
 
 
 @dataclass(frozen=True)
-class AsyncKeyedOptions:
+class AsyncKeyedOptions(OptionsOfAsyncOperators):
     """Options of a keyed function with ``async def``, for the whole life of its operator.
 
     Attributes:
@@ -41,22 +40,18 @@ class AsyncKeyedOptions:
     on_barrier: OnBarrier = "drain"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ordered, bool):
-            self._refuse("ordered", "True or False")
-        if not is_count(self.capacity):
-            self._refuse("capacity", "a whole number of at least 1")
-        if self.on_barrier not in ("drain", "carry"):
-            self._refuse("on_barrier", '"drain" or "carry"')
+        self.check()
         check_on_error(self.on_error, self.method)
         _ = self.timeout_seconds  # for its error
 
-    def _refuse(self, name: str, expected: str) -> None:
-        raise ProgramError(f"{self.method}: {name} must be {expected}, not {shorten(getattr(self, name))}")
+    @property
+    def caller(self) -> str:
+        return self.method
 
     @property
-    def carries(self) -> bool:
-        """Whether elements are carried over to the next epoch."""
-        return self.on_barrier == "carry"
+    def most_elements(self) -> int:
+        """The maximum number of elements of a subtask in memory (R3)."""
+        return self.capacity + WAITING
 
     @property
     def undoes(self) -> bool:

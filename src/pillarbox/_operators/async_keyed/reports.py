@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pillarbox._errors import place_of_task, shorten
+from pillarbox._errors import place_of_task
 from pillarbox._operators.frame.operator import OperatorContext
 
 if TYPE_CHECKING:
@@ -24,15 +24,4 @@ def report_slow_step(steps: WorkerSteps, now: float, context: OperatorContext) -
         now - steps.began,
         "" if frame is None else f", which ended at {frame.f_code.co_filename}:{frame.f_lineno}",
         place_of_task(context.name, context.subtask, context.epoch),
-    )
-
-
-def report_dropped_timer(key: Any, timestamp: int, operator: str) -> None:
-    """Log a timer that is set at the end of a key, in batch mode."""
-    _log.warning(
-        "key %s: the timer at %s is set by a timer at the end of its key, and is dropped, as are others like it: in"
-        " batch mode no time is left for it %s",
-        shorten(key),
-        timestamp,
-        place_of_task(operator),
     )

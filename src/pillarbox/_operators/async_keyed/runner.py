@@ -17,28 +17,23 @@ from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
-from pillarbox._errors import (
-    PillarboxError,
-    ProgramError,
-    failed,
-    raise_from_user_code,
-    shorten,
-)
+from pillarbox._errors import ProgramError, failed, raise_from_user_code, shorten
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.async_io.loop.event_loop import cancelled
 from pillarbox._operators.async_io.loop.workers import CallSlots, differs, most_stuck
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
 from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop
-from pillarbox._operators.async_keyed.options import WAITING, AsyncKeyedOptions
+from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
 from pillarbox._operators.async_keyed.reports import report_slow_step
 from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps
 from pillarbox._operators.async_keyed.timeouts import Timeouts
-from pillarbox._operators.dead_letters.dead_letter import DeadLetters
+from pillarbox._operators.dead_letters.dead_letter import DeadLetters, concerns_record
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._state.heap.backend import KeyedStateBackend, OneThread
 from pillarbox._state.heap.undo import ElementNotes, Undo
+from pillarbox._time.batch_timer_service import DroppedTimers
 from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
@@ -73,6 +68,7 @@ class ElementRunner:
         failure: the error that fails the task, or None.
         is_turning: whether the caller of a turn emits the elements that end in it.
         cut_off: workers whose elements ignored a cancellation, and still run without key and place.
+        dropped_timers: reports timers set at the end of their key, in batch mode.
         figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
     """
 
@@ -106,7 +102,7 @@ class ElementRunner:
         self._on_timer = on_timer
         self._letters = letters
         self._queue = queue
-        self._most = options.capacity + WAITING
+        self._most = options.most_elements
         self._announce = announce
         self.loop: OwnedLoop = OwnedLoop(self.name, rows, self.clock, context.shared.resting)
         self.loop.loop.set_task_factory(self._new_task)
@@ -131,6 +127,7 @@ class ElementRunner:
         self.current: Element | None = None
         self.failure: BaseException | None = None
         self.is_turning = False
+        self.dropped_timers = DroppedTimers(self.name)
         self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0}
         # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
         self._base = copy_context()
@@ -171,7 +168,6 @@ class ElementRunner:
 
     def first_wait(self, element: Element, steps: WorkerSteps) -> None:
         """Queue an element that waits for the first time, and watch its timeout."""
-        element.has_waited = True
         element.steps = steps
         if not element.is_queued:
             element.is_queued = True
@@ -451,8 +447,7 @@ class ElementRunner:
             return  # it was cut off
         if isinstance(error, asyncio.CancelledError) and element.is_cancelled and self._timeouts is not None:
             error = self._timeouts.error()
-        can_be_letter = isinstance(error, (Exception, asyncio.CancelledError))
-        if self._letters is not None and can_be_letter and not isinstance(error, (PillarboxError, MemoryError)):
+        if self._letters is not None and (concerns_record(error) or isinstance(error, asyncio.CancelledError)):
             self._write_letter(element, error)
         else:
             self.fail(element, error)

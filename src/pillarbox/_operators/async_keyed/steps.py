@@ -46,24 +46,18 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         self.task: asyncio.Task[None]
 
     def send(self, value: Any) -> Any:
-        runner, element = self._runner, self.element
-        self.turn_began = self.began = runner.stopwatch()
-        if element is not None:
-            runner.enter(element)
-        try:
-            awaited = self._inner.send(value)
-        finally:
-            runner.leave()
-        self._suspend()
-        return awaited
+        return self._step(self._inner.send, value)
 
     def throw(self, *error: Any) -> Any:
+        return self._step(self._inner.throw, *error)
+
+    def _step(self, step: Any, *arguments: Any) -> Any:
         runner, element = self._runner, self.element
         self.turn_began = self.began = runner.stopwatch()
         if element is not None:
             runner.enter(element)
         try:
-            awaited = self._inner.throw(*error)
+            awaited = step(*arguments)
         finally:
             runner.leave()
         self._suspend()
@@ -74,7 +68,7 @@ class WorkerSteps(Coroutine[Any, Any, None]):
         if element is None:
             return
         self.has_waited = True
-        if not element.has_waited:
+        if element.steps is None:  # it waits for the first time
             runner.first_wait(element, self)
         if runner.stopwatch() - self.began > SLOW_STEP:
             report_slow_step(self, runner.stopwatch(), runner.context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NoReturn, TypedDict
 
 from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._operators.async_io.api.cache import AsyncCache
@@ -60,8 +60,48 @@ class BatchWaitKeywords(TypedDict, total=False):
     on_barrier: OnBarrier
 
 
+class OptionsOfAsyncOperators:
+    """Checks and properties of the options that all async operators have.
+
+    Attributes:
+        capacity: the maximum number of concurrent calls in a partition.
+        ordered: whether results leave in the order of the records.
+        on_barrier: whether an epoch waits for its calls, or carries them over as state.
+        caller: the stream's method, for errors.
+    """
+
+    capacity: int
+    ordered: bool
+    on_barrier: OnBarrier
+
+    @property
+    def caller(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def carries(self) -> bool:
+        """Whether unfinished calls are carried over to the next epoch."""
+        return self.on_barrier == "carry"
+
+    def check(self) -> None:
+        """Check these options.
+
+        Raises:
+            ProgramError: an invalid option.
+        """
+        if not isinstance(self.ordered, bool):
+            self.refuse("ordered", "True or False")
+        if not is_count(self.capacity):
+            self.refuse("capacity", "a whole number of at least 1")
+        if self.on_barrier not in ("drain", "carry"):
+            self.refuse("on_barrier", '"drain" or "carry"')
+
+    def refuse(self, name: str, expected: str) -> NoReturn:
+        raise ProgramError(f"{self.caller}: {name} must be {expected}, not {shorten(getattr(self, name))}")
+
+
 @dataclass(frozen=True)
-class AsyncOptions:
+class AsyncOptions(OptionsOfAsyncOperators):
     """The options of one async operator.
 
     Attributes:
@@ -101,38 +141,37 @@ class AsyncOptions:
     on_barrier: OnBarrier = "drain"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ordered, bool):
-            self._refuse("ordered", "True or False")
-        if not is_count(self.capacity):
-            self._refuse("capacity", "a whole number of at least 1")
+        self.check()
         if self.batch_size is not None and not is_count(self.batch_size):
-            self._refuse("batch_size", "a whole number of at least 1")
+            self.refuse("batch_size", "a whole number of at least 1")
         if self.batch_timeout is not None and self.batch_size is None:
-            self._refuse("batch_timeout", "None without a batch_size")
+            self.refuse("batch_timeout", "None without a batch_size")
         for name in ("rate_limit", "job_rate_limit"):
             rate = getattr(self, name)
             if rate is None:
                 continue
             if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not rate > 0:
-                self._refuse(name, "requests per second, a number above 0")
+                self.refuse(name, "requests per second, a number above 0")
             if math.isinf(rate):
-                self._refuse(name, "requests per second, a finite number, or None for no limit")
+                self.refuse(name, "requests per second, a finite number, or None for no limit")
         if not isinstance(self.budgets, (list, tuple)) or not all(
             isinstance(budget, Budget) for budget in self.budgets
         ):
-            self._refuse("budgets", "a list of Budget")
+            self.refuse("budgets", "a list of Budget")
         if len({budget.name for budget in self.budgets}) < len(self.budgets):
-            self._refuse("budgets", "a list of budgets with different names")
+            self.refuse("budgets", "a list of budgets with different names")
         if self.cache is not None and not isinstance(self.cache, AsyncCache):
-            self._refuse("cache", "an AsyncCache")
+            self.refuse("cache", "an AsyncCache")
         if self.cache is not None and self.batch_size is not None:
-            self._refuse("cache", "None with a batch_size, because a cache needs single requests")
+            self.refuse("cache", "None with a batch_size, because a cache needs single requests")
         if self.on_failure not in ("fail", "drop") and not isinstance(self.on_failure, (OutputTag, AsyncFallback)):
-            self._refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
-        if self.on_barrier not in ("drain", "carry"):
-            self._refuse("on_barrier", '"drain" or "carry"')
+            self.refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
         # For their errors.
         _ = self.timeout_millis, self.batch_timeout_millis, self.retry_strategy
+
+    @property
+    def caller(self) -> str:
+        return f"{self.method}()"
 
     @property
     def timeout_millis(self) -> int | None:
@@ -148,11 +187,6 @@ class AsyncOptions:
     def retry_strategy(self) -> AsyncRetryStrategy | None:
         """The retry strategy."""
         return retry_strategy(self.retry)
-
-    @property
-    def carries(self) -> bool:
-        """Whether requests are carried over to the next epoch."""
-        return self.on_barrier == "carry"
 
     @property
     def own_budget(self) -> Budget | None:
@@ -171,7 +205,4 @@ class AsyncOptions:
         return self.rate_limit is not None or bool(self.shared_budgets)
 
     def _millis(self, name: str, duration: DurationLike | None) -> int | None:
-        return None if duration is None else positive_millis(duration, f"{self.method}(): {name}")
-
-    def _refuse(self, name: str, expected: str) -> None:
-        raise ProgramError(f"{self.method}(): {name} must be {expected}, not {shorten(getattr(self, name))}")
+        return None if duration is None else positive_millis(duration, f"{self.caller}: {name}")
