@@ -11,7 +11,7 @@ from pillarbox._operators.async_io.api.function import AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_keyed.factory import (
-    AsyncKeywords,
+    KeyedAsyncKeywords,
     keyed_broadcast_process,
     keyed_co_process,
     keyed_process,
@@ -224,9 +224,9 @@ def _node(name: str, factory: OperatorFactory, on_error: OnError, keying: Keying
     return ChainNode(name, name, guarded(factory, on_error, _CALLER, keying=keying))
 
 
-def _take_keywords(options: dict[str, Any]) -> AsyncKeywords:
+def _take_keywords(options: dict[str, Any]) -> KeyedAsyncKeywords:
     """Remove the keywords of ``process`` from options, and return them."""
-    keywords: Any = {name: options.pop(name) for name in AsyncKeywords.__annotations__ if name in options}
+    keywords: Any = {name: options.pop(name) for name in KeyedAsyncKeywords.__annotations__ if name in options}
     return keywords  # type: ignore[no-any-return]
 
 

@@ -22,7 +22,7 @@ from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._time.duration import DurationLike
 
 
-class AsyncKeywords(TypedDict, total=False):
+class KeyedAsyncKeywords(TypedDict, total=False):
     """The keywords of ``process`` for functions with ``async def``. None stands for the default."""
 
     capacity: int | None
@@ -31,13 +31,13 @@ class AsyncKeywords(TypedDict, total=False):
     on_barrier: OnBarrier | None
 
 
-def given_keywords(**keywords: Any) -> AsyncKeywords:
+def given_keywords(**keywords: Any) -> KeyedAsyncKeywords:
     """Return the keywords that have a value."""
     passed: Any = {name: value for name, value in keywords.items() if value is not None}
     return passed  # type: ignore[no-any-return]
 
 
-def refuse_keywords(keywords: AsyncKeywords, function: Any, method: str) -> None:
+def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) -> None:
     """Refuse keywords for ``async def`` with another function.
 
     Raises:
@@ -51,7 +51,7 @@ def refuse_keywords(keywords: AsyncKeywords, function: Any, method: str) -> None
 
 
 def keyed_process(
-    function: Any, keying: Keying, on_error: OnError, keywords: AsyncKeywords, method: str = "process()"
+    function: Any, keying: Keying, on_error: OnError, keywords: KeyedAsyncKeywords, method: str = "process()"
 ) -> OperatorFactory:
     """Return the factory of ``process`` on a keyed stream.
 
@@ -67,7 +67,7 @@ def keyed_process(
 
 
 def keyed_co_process(
-    function: Any, keyings: tuple[Keying, Keying], on_error: OnError, keywords: AsyncKeywords, method: str
+    function: Any, keyings: tuple[Keying, Keying], on_error: OnError, keywords: KeyedAsyncKeywords, method: str
 ) -> OperatorFactory:
     """Return the factory of ``process`` on two connected keyed streams, as :func:`keyed_process`."""
     plain, waiting = KeyedCoProcessOperator, AsyncKeyedCoProcessOperator
@@ -80,7 +80,7 @@ def keyed_broadcast_process(
     keying: Keying,
     descriptors: Sequence[MapStateDescriptor],
     on_error: OnError,
-    keywords: AsyncKeywords,
+    keywords: KeyedAsyncKeywords,
     method: str,
 ) -> OperatorFactory:
     """Return the factory of ``process`` on a keyed and a broadcast stream, as :func:`keyed_process`."""
@@ -97,7 +97,7 @@ def _chosen(
     waiting: Any,
     arguments: dict[str, Any],
     on_error: OnError,
-    keywords: AsyncKeywords,
+    keywords: KeyedAsyncKeywords,
     method: str,
 ) -> OperatorFactory:
     if not is_async(function, *calls):
