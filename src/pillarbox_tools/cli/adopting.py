@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_sentence, with_spark
+from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_message, with_spark
 
 
 class _Processor(click.ParamType[Any]):
@@ -60,7 +60,7 @@ def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_s
         savepoint = open_savepoint(spark, directory)
         uid = savepoint.manifest.operators[0].uid
         epoch, keys = savepoint.manifest.epoch, savepoint.rows(uid)
-    print_sentence(
+    print_message(
         {"savepoint": directory, "epoch": epoch, "operator": uid, "keys": keys},
         f"{directory}: a savepoint of micro-batch {epoch}; {uid!r} has {show.counted(keys, 'key')}",
         as_json=as_json,

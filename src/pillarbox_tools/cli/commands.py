@@ -127,7 +127,7 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
         raise click.BadParameter(f"{condition!r}: {_java_message(error)}{hint}", param_hint="--where") from None
 
 
-def print_sentence(result: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+def print_message(result: dict[str, Any], sentence: str, *, as_json: bool) -> None:
     """Print a command's result as a JSON object or as a sentence."""
     click.echo(json.dumps(result) if as_json else sentence)
 
@@ -252,9 +252,7 @@ def state(
             with new_folder(spark, output):
                 rows.write.mode("append").parquet(output)
             count = reader(spark).parquet(output).count()
-            print_sentence(
-                {"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}", as_json=as_json
-            )
+            print_message({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}", as_json=as_json)
             return
         if limit:
             rows = rows.limit(limit + 1)
@@ -287,7 +285,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
         changed = change(spark, checkpoint, parallelism)
     now = f"now; start with set_parallelism({parallelism})" if changed else "already"
     result = {"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}
-    print_sentence(result, f"{checkpoint}: its parallelism is {parallelism} {now}", as_json=as_json)
+    print_message(result, f"{checkpoint}: its parallelism is {parallelism} {now}", as_json=as_json)
 
 
 @pillarbox.command()
@@ -346,11 +344,11 @@ def savepoint(
             # The driver has reported that it is running.
             result = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
             sentence = f"{directory}: the driver has written the savepoint, on its own file system"
-            print_sentence(result, sentence, as_json=as_json)
+            print_message(result, sentence, as_json=as_json)
             return
     uids = [operator.uid for operator in manifest.operators]
     size = sum(file.length for file in manifest.files.values())
-    print_sentence(
+    print_message(
         {"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size},
         f"{directory}: a savepoint of epoch {manifest.epoch}; state of {show.counted(len(uids), 'operator')},"
         f" {readable(size)}{'; drained' if manifest.drained else ''}",
@@ -383,4 +381,4 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
         begun = None if files.unfinished is None else last + 1
     where = f"after epoch {last}" if begun is None else f"in epoch {begun}, which the next start runs again"
     result = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
-    print_sentence(result, f"{checkpoint}: the query is stopped {where}", as_json=as_json)
+    print_message(result, f"{checkpoint}: the query is stopped {where}", as_json=as_json)

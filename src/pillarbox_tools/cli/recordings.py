@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from pillarbox._errors import PillarboxError
-from pillarbox_tools.cli.commands import JSON, location, print_sentence, timeout_option, with_spark
+from pillarbox_tools.cli.commands import JSON, location, print_message, timeout_option, with_spark
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
@@ -93,7 +93,7 @@ def record(
     pillarbox.start(...). If the query has ended, pass its script as --program, with ARGUMENTS: it makes its own Spark
     session.
 
-    By default, the recorded task is the one that made the query fail. The sources are read again between the offsets of
+    By default, the task that made the query fail is recorded. The sources are read again between the offsets of
     the epoch, and earlier levels run again from their state, on a copy of the checkpoint: nothing is written to the
     sink or to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the task again.
     """
@@ -106,7 +106,7 @@ def record(
     else:
         _record_by(program, arguments, checkpoint, directory, {**task, "timeout": timeout})
     result = {"recording": directory}
-    print_sentence(result, f"{directory}: a recording; run it with 'pillarbox replay {directory}'", as_json=as_json)
+    print_message(result, f"{directory}: a recording; run it with 'pillarbox replay {directory}'", as_json=as_json)
 
 
 def _record_by(program: Path, arguments: Sequence[str], checkpoint: str, directory: str, task: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import click
 from pillarbox._errors import ConfigurationError, PillarboxError, describe
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_result, print_sentence, with_spark
+from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_message, print_result, with_spark
 
 # Seconds between checks for the end of the command.
 _LOOK_EVERY = 0.5
@@ -164,5 +164,5 @@ def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_
     write_bundle(file, snapshot, notes, state, with_records=with_records)
     size = file.stat().st_size
     result = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}
-    sentence = f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}"
-    print_sentence(result, sentence, as_json=as_json)
+    message = f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}"
+    print_message(result, message, as_json=as_json)

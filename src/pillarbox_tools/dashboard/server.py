@@ -96,7 +96,7 @@ class Dashboard(observing.Dashboard):
         return host.lower() == self._host.lower() or self._socket.getsockname()[0] in _addresses(host)
 
     def show(self, query: ShownQuery) -> None:
-        """Show a query, in place of an earlier run of it. Any thread.
+        """Show a query instead of its earlier run. Any thread.
 
         The last 20 ended queries are kept.
         """

@@ -55,7 +55,7 @@ class ExecutorMemory:
         terms: the terms of the formula; ``computed``: their sum.
         home_bytes: measured memory of its homes, or None if unknown or without homes.
         worker_bytes: measured memory of the workers that run tasks, or None if unknown.
-        needed: ``computed``, with the measured memory of homes, if known, in place of the terms for homes and state.
+        needed: ``computed``, with the measured memory of homes, if known, instead of the terms for homes and state.
         overhead: recommended ``spark.executor.memoryOverhead``: ``needed`` plus a third.
         heap: the heap of its JVM.
         limit: the container's limit in bytes, or None if unknown or unlimited.

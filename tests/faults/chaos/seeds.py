@@ -1,7 +1,7 @@
 """Programs on Spark under faults drawn from a seed: ``python -m tests.faults.chaos.seeds --seed 7 --minutes 10``.
 
 A seed determines the cluster's shape, programs, input and faults: kills, stops, full disks, clock changes, damage. The
-moments are those of a real run, so a seed repeats its faults, but not their exact times. Finally every row is compared
+moments follow a real run, so a seed repeats its faults, but not their exact times. Finally every row is compared
 with plain Python's result. Seeds follow each other; without a first one, the clock draws each. Each seed prints a line
 of JSON, and the last line sums them up. The exit code tells whether everything was right. Only faults that have
 happened are counted.

@@ -265,7 +265,7 @@ def test_large_collections_are_rewound_and_repeated() -> None:
 
 
 def test_marks_of_large_maps_follow_the_log() -> None:
-    """Marks of an earlier epoch would move the key 3 behind the key "new" in the log."""
+    """Marks of an earlier epoch would move the key 3 after the key "new" in the log."""
     gate = Gate()
 
     class Marking(Stateful):
