@@ -127,9 +127,9 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
         raise click.BadParameter(f"{condition!r}: {_java_message(error)}{hint}", param_hint="--where") from None
 
 
-def print_message(result: dict[str, Any], sentence: str, *, as_json: bool) -> None:
-    """Print a command's result as a JSON object or as a sentence."""
-    click.echo(json.dumps(result) if as_json else sentence)
+def print_message(result: dict[str, Any], message: str, *, as_json: bool) -> None:
+    """Print a command's result as a JSON object or as a message."""
+    click.echo(json.dumps(result) if as_json else message)
 
 
 def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:

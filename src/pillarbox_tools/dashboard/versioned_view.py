@@ -30,8 +30,8 @@ class VersionedView:
     def __init__(self, query: ShownQuery) -> None:
         self.query = query
         self._making = threading.Lock()  # guards the other attributes
-        # Numbers start at 1 in each process and each run. The name identifies the sequence, so that a page that was open
-        # during a restart gets all fields.
+        # Numbers start at 1 in each process and each run. The name identifies the sequence, so that a page that was
+        # open during a restart gets all fields.
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
