@@ -14,7 +14,7 @@ from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, KeyOut, U
 from pillarbox._graph.transformations import EventTimeUse, KeyByTransformation, OperatorTransformation, Transformation
 from pillarbox._operators.async_io.api.options import OnBarrier
-from pillarbox._operators.async_keyed.factory import given_keywords, keyed_process, refuse_keywords
+from pillarbox._operators.async_keyed.factory import ONE_INPUT, keyed_process, refuse_keywords
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.frame.keying import Keying
@@ -108,7 +108,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> words.process(Count()).execute_and_collect()
             [('to', 1), ('be', 1), ('to', 2)]
         """
-        keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)
+        options: Any = {"capacity": capacity, "timeout": timeout, "ordered": ordered, "on_barrier": on_barrier}
+        keywords: Any = {name: value for name, value in options.items() if value is not None}
         if isinstance(func, ProcessFunction):
             refuse_keywords(keywords, func, "process()")
             return super().process(func, output_type, on_error=on_error)
@@ -116,7 +117,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply(
             "process",
             func,
-            keyed_process(func, self._keying, on_error, keywords),
+            keyed_process(ONE_INPUT, func, on_error, keywords, "process()", keying=self._keying),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
             event_time=event_time_use(func),

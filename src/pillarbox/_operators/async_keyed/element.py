@@ -41,10 +41,10 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
         current: the timestamp of the record or of the current timer.
         emitted: the timestamp of its results.
         watermark: the watermark of its arrival.
-        state: whether it may leave. Its outputs then are complete.
+        state: SETTLED once it has ended, or was cut off. Its outputs then are complete, and its remaining asyncio tasks
+            have no key.
         is_queued: whether it is in the operator's queue, and its key is busy. An element of a free key is queued at its
             first wait, and most elements never wait.
-        is_over: whether it has ended, or was cut off: its remaining asyncio tasks have no key.
         steps: its worker, once it has waited.
         is_cancelled: whether its timeout is over.
         original: the value before the function could change it.
@@ -57,7 +57,6 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     state = RequestState.PENDING
     segment: Segment | None = None
     is_queued = False
-    is_over = False
     is_cancelled = False
     was_carried = False
     steps: WorkerSteps | None = None
@@ -79,6 +78,11 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     def __str__(self) -> str:
         return f"the record {shorten_record(self.value)} of key {shorten(self.key)}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or was cut off."""
+        return self.state is RequestState.SETTLED
 
     # -- the context --
 

@@ -215,6 +215,8 @@ class AsyncKeyedOperator(KeyedOperator):
     def process_watermark(self, timestamp: int) -> None:
         """Visit the keys with due timers, and emit the watermark after their elements (R8, R9)."""
         self._timers.current_watermark = timestamp
+        if timestamp == MAX_WATERMARK:
+            self.runner.count_last_timer = self._timers.count_last_timers()
         keys = self._timers.event_timers.claim(timestamp)  # type: ignore[attr-defined]
         self._visit(keys, timestamp, TimeDomain.EVENT_TIME)
         self._put_event(Watermark(timestamp))

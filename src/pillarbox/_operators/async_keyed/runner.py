@@ -17,7 +17,7 @@ from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
-from pillarbox._errors import ProgramError, failed, raise_from_user_code, shorten
+from pillarbox._errors import failed, raise_from_user_code
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.async_io.loop.event_loop import cancelled
 from pillarbox._operators.async_io.loop.workers import CallSlots, differs, most_stuck
@@ -25,8 +25,7 @@ from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
 from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
-from pillarbox._operators.async_keyed.reports import report_slow_step
-from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps
+from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps, report_slow_step
 from pillarbox._operators.async_keyed.timeouts import Timeouts
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, concerns_record
 from pillarbox._operators.frame.operator import OperatorContext
@@ -43,8 +42,6 @@ _PATIENCE = 0.002
 _PLENTY = 16
 # Seconds that a worker may take before the loop looks at sockets and timers again.
 _TURN = 0.01
-# Limit of timers that one visit fires: after the end of the data, timers that set timers would never end.
-_LAST = 1_000_000
 
 
 class ElementRunner:
@@ -69,6 +66,7 @@ class ElementRunner:
         is_turning: whether the caller of a turn emits the elements that end in it.
         cut_off: workers whose elements ignored a cancellation, and still run without key and place.
         dropped_timers: reports timers set at the end of their key, in batch mode.
+        count_last_timer: limits the timers that fire after the end of the data.
         figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
     """
 
@@ -128,6 +126,7 @@ class ElementRunner:
         self.failure: BaseException | None = None
         self.is_turning = False
         self.dropped_timers = DroppedTimers(self.name)
+        self.count_last_timer: Callable[[int], None] = timers.count_last_timers()
         self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0}
         # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
         self._base = copy_context()
@@ -182,7 +181,6 @@ class ElementRunner:
 
     def end(self, element: Element) -> None:
         """End a queued element: the next of its key becomes ready."""
-        element.is_over = True
         element.state = _SETTLED
         element.steps = element.notes = None
         self._queue.complete(element)
@@ -339,7 +337,6 @@ class ElementRunner:
                 if element.is_queued:
                     self.end(element)
                 else:  # (the same, for an element that never waited)
-                    element.is_over = True
                     element.state = _SETTLED
                     element.notes = None
                     put_settled(element)
@@ -373,29 +370,22 @@ class ElementRunner:
 
     async def _visit(self, visit: Visit, steps: WorkerSteps) -> None:
         """Call ``on_timer`` for each due timer of the key, the earliest first."""
+        await self._fire(visit, steps)
         if visit.ends_key:
-            await self._fire(visit, steps)
             visit.domain = TimeDomain.PROCESSING_TIME
             await self._fire(visit, steps)
             self._backend.drop_key(visit.key)
-        else:
-            await self._fire(visit, steps)
 
     async def _fire(self, visit: Visit, steps: WorkerSteps) -> None:
         is_event_time = visit.domain is TimeDomain.EVENT_TIME
         timers: Any = self.timers.event_timers if is_event_time else self.timers.processing_timers
-        fired = 0
         while not visit.is_over and self.failure is None:
             row = self._backend.rows[visit.key]
             timestamp = timers.take_due(row, visit.limit)
             if timestamp is None:
                 return
-            fired += 1
-            if fired > _LAST and visit.limit == MAX_WATERMARK:
-                raise ProgramError(
-                    f"operator {self.name!r}, key {shorten(visit.key)}: the data has ended, and timers have set more"
-                    f" than {_LAST} timers: set no timer where current_watermark() is 2**63 - 1"
-                )
+            if visit.limit == MAX_WATERMARK and not visit.ends_key:
+                self.count_last_timer(timestamp)
             visit.fired = timers, row, timestamp
             visit.current = timestamp
             visit.emitted = timestamp if is_event_time else None
