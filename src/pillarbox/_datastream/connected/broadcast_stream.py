@@ -81,8 +81,8 @@ class BroadcastConnectedStream(Generic[T1, T2]):
             on_error: as in ``KeyedStream.process``. Each subtask processes a broadcast record and has its own dead
                 letter.
             options: for a function with ``async def``, as in ``KeyedStream.process``: ``capacity``, ``timeout``,
-                ``ordered``, ``on_barrier``. A broadcast record waits for all records before it, and later
-                records wait for it.
+                ``ordered``, ``on_barrier``, ``budgets``, ``journal``. A broadcast record waits for all records before
+                it, and later records wait for it.
 
         Raises:
             ProgramError: ``func`` is not such a function, or an option is invalid.

@@ -179,7 +179,7 @@ class ConnectedStreams(Generic[T1, T2]):
             processing_time: as in ``KeyedStream.process``.
             on_error: as in ``KeyedStream.process``.
             options: for a function with ``async def``, as in ``KeyedStream.process``: ``capacity``, ``timeout``,
-                ``ordered``, ``on_barrier``.
+                ``ordered``, ``on_barrier``, ``budgets``, ``journal``.
 
         Raises:
             ProgramError: ``func`` is not such a function, a stream has no key, the keys' types differ, or an option is

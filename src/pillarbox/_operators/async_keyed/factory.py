@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypedDict
 
@@ -10,6 +11,7 @@ from pillarbox._operators.async_io.api.options import OnBarrier
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions, is_async
 from pillarbox._operators.async_keyed.two_inputs import AsyncKeyedBroadcastOperator, AsyncKeyedCoProcessOperator
+from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.connected.broadcast import KeyedBroadcastProcessOperator
 from pillarbox._operators.connected.two_inputs import KeyedCoProcessOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError
@@ -26,6 +28,8 @@ class KeyedAsyncKeywords(TypedDict, total=False):
     timeout: DurationLike | None
     ordered: bool
     on_barrier: OnBarrier
+    budgets: Sequence[Budget]
+    journal: str | None
 
 
 def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) -> None:
@@ -82,4 +86,5 @@ def keyed_process(
         return guarded(OperatorFactory(make, keyed=True), on_error, method)
     options = AsyncKeyedOptions(method, on_error=on_error, **keywords)
     make = partial(kind.waiting, function=function, options=options, **arguments)
-    return OperatorFactory(make, keyed=True, wakes_up=True, stateful=options.carries)
+    budgets = tuple(budget.limits for budget in options.budgets)
+    return OperatorFactory(make, keyed=True, wakes_up=True, stateful=options.carries, budgets=budgets)
