@@ -137,7 +137,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """Its record, to tell it from other elements of its key and epoch."""
+        """Input and record, to digest."""
         return self.number, self.value if self.original is None else self.original
 
     def register_event_time_timer(self, timestamp: int) -> None:

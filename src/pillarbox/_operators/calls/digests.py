@@ -1,7 +1,7 @@
 """Digests that are equal for equal data, in each process.
 
-A digest is a hash of a pickle. The pickle has no memo, which would tell equal objects from identical ones; sets are
-sorted; and classes and functions are replaced by their names.
+A digest is a hash of a pickle. The pickle has no memo, because a memo depends on the identity of objects. Sets
+are sorted, and classes and functions are replaced by their names.
 """
 
 from __future__ import annotations

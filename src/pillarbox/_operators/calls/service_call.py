@@ -79,7 +79,7 @@ class ServiceCall:
             was_begun: whether an earlier run has begun the call, so that ``reconcile`` is asked first.
 
         Raises:
-            TimeoutError: it has not come within the timeout.
+            TimeoutError: no answer within the timeout.
         """
         timeout = self._options.timeout
         if timeout is None:
