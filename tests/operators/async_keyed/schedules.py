@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pillarbox import (
+    CALL_AGAIN,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -156,11 +157,80 @@ class _Sequential(_Steps):
         return results
 
 
-class _Awaiting(_Steps):
-    """The same, with random waits."""
+class Charges:
+    """A service that the functions pay, which outlives their crashes.
+
+    Attributes:
+        commits: the number of checkpoints so far.
+        keys: the idempotency keys, by the arguments of their calls.
+        faults: calls that should not have been made.
+    """
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
+        self.commits = 0
+        self.keys: defaultdict[Any, set[str]] = defaultdict(set)
+        self.faults: list[str] = []
+        self._arguments: dict[str, Any] = {}
+        self._payers: dict[str, Any] = {}
+        # By idempotency key, the checkpoints before the first call, and before the first answer.
+        self._begun: dict[str, int] = {}
+        self._answered: dict[str, int] = {}
+
+    async def charge(self, *arguments: Any, idempotency_key: str) -> Any:
+        """Take a payment. A call that the function's checkpoint knows must not be made again."""
+        if self._arguments.setdefault(idempotency_key, arguments) != arguments:
+            self.faults.append(f"one key for {arguments} and {self._arguments[idempotency_key]}")
+        recorded = self._begun if is_reconciled(arguments[1]) else self._answered
+        if recorded.get(idempotency_key, self.commits) < self.commits:
+            self.faults.append(f"{arguments} again, {self.commits - recorded[idempotency_key]} checkpoints later")
+        self.keys[arguments].add(idempotency_key)
+        self._begun.setdefault(idempotency_key, self.commits)
+        wait = self._rng.random()
+        if wait < 0.7:
+            await asyncio.sleep(0 if wait < 0.3 else self._rng.randrange(1, 40) / 1000)
+        self._answered.setdefault(idempotency_key, self.commits)
+        return arguments, idempotency_key
+
+    async def find(self, idempotency_key: str, *arguments: Any) -> Any:
+        """Return the answer of an earlier call."""
+        await asyncio.sleep(0)
+        return (arguments, idempotency_key) if idempotency_key in self._arguments else CALL_AGAIN
+
+    def use(self, idempotency_key: str, payer: Any) -> None:
+        """Use an answer. Each belongs to one record or timer."""
+        if self._payers.setdefault(idempotency_key, payer) != payer:
+            self.faults.append(f"one payment of {payer} and {self._payers[idempotency_key]}")
+
+    def crash(self) -> None:
+        """Forget what no checkpoint has."""
+        for times in (self._begun, self._answered):
+            for key in [key for key, commits in times.items() if commits == self.commits]:
+                del times[key]
+
+
+def is_reconciled(x: int) -> bool:
+    """Return whether the calls for a record have a ``reconcile``."""
+    return x % 3 == 0
+
+
+class _Awaiting(_Steps):
+    """The same, with random waits and with calls of a service."""
+
+    def __init__(self, seed: int, charges: Charges) -> None:
+        self._rng = random.Random(seed)
+        self._charges = charges
+
+    async def pay(self, ctx: Any, payer: int, x: int, step: int) -> None:
+        """Make one call or two, depending on the record alone."""
+        if (x + step) % 4 == 0:
+            arguments = ctx.get_current_key(), x, step // 2
+            reconcile = self._charges.find if is_reconciled(x) else None
+            calls = [ctx.call(self._charges.charge, *arguments, reconcile=reconcile) for _ in range(1 + x % 2)]
+            for charged, idempotency_key in await asyncio.gather(*calls):
+                if charged != arguments:
+                    raise SystemExit("the answer to another call")
+                self._charges.use(idempotency_key, (ctx.get_current_key(), payer))
 
     async def pause(self, ctx: Any) -> None:
         kind = self._rng.random()
@@ -200,14 +270,16 @@ class _Awaiting(_Steps):
 
     async def process_element(self, value: Any, ctx: Any) -> Any:
         results: list[Any] = []
-        for _ in self.element(value, ctx, results):
+        for step, _ in enumerate(self.element(value, ctx, results)):
             await self.pause(ctx)
+            await self.pay(ctx, value[1], value[1], step)
         return results
 
     async def on_timer(self, timestamp: int, ctx: Any) -> Any:
         results: list[Any] = []
-        for _ in self.timer(timestamp, ctx, results):
+        for step, _ in enumerate(self.timer(timestamp, ctx, results)):
             await self.pause(ctx)
+            await self.pay(ctx, timestamp, -(timestamp % 3), step)
         for result in results:
             yield result
 
@@ -287,7 +359,8 @@ def steps_of(rng: random.Random, records: int, keys: int, kind: str) -> list[Ste
         values, stamps = [], []
         for _ in range(count):
             key = f"k{rng.randrange(keys)}" if rng.random() < 0.7 else f"hot{rng.randrange(2)}"
-            values.append((key, rng.randrange(1, 100_000)))
+            again = bool(values) and rng.random() < 0.1
+            values.append(values[-1] if again else (key, rng.randrange(1, 100_000)))
             stamps.append(now + rng.randrange(-40, 60))
         steps.append(("push", rng.randrange(2) if kind == "two inputs" else 0, values, stamps))
         if kind == "broadcast" and rng.random() < 0.2:
@@ -332,12 +405,13 @@ def differences(
     steps = steps_of(rng, records, rng.choice([2, keys]), kind)
     ordered, large = rng.random() < 0.2, rng.choice([40, 32 * 1024])
     capacity = rng.choice([1, 3, 100])
+    charges = Charges(seed)
     with patch.object(large_collections, "_LARGE", large):
         expected = _expected(steps, KINDS[kind])
 
         def opened(number: int, snapshot: Any, now: int) -> Harness:
             harness: Harness = harness_for(
-                KINDS[kind].awaiting(seed * 1000 + number),
+                KINDS[kind].awaiting(seed * 1000 + number, charges),
                 KINDS[kind].key_by,
                 **KINDS[kind].arguments,
                 on_error=BAD,
@@ -347,6 +421,13 @@ def differences(
                 snapshot=snapshot,
                 processing_time=now,
             )
+            commit = harness._log.commit
+
+            def counted(*arguments: Any) -> None:
+                commit(*arguments)
+                charges.commits += 1
+
+            harness._log.commit = counted  # type: ignore[method-assign]
             return harness
 
         elements: list[Any] = []
@@ -369,6 +450,7 @@ def differences(
                 if position < len(steps) and rng.random() < crashes:
                     now = harness.get_processing_time()
                     harness.close()
+                    charges.crash()
                     number += 1
                     harness, position = opened(number, snapshot, now), at
             actual = outcome(elements, letters, harness)
@@ -378,9 +460,12 @@ def differences(
             expected["restored state"] = expected["state"]
         finally:
             harness.close()
-    return unfinished + [
-        _difference(name, actual[name], expected[name]) for name in actual if actual[name] != expected[name]
-    ]
+    return (
+        unfinished
+        + charges.faults
+        + _wrong_keys(steps, charges, kind)
+        + [_difference(name, actual[name], expected[name]) for name in actual if actual[name] != expected[name]]
+    )
 
 
 def _difference(name: str, actual: Any, expected: Any) -> str:
@@ -389,6 +474,20 @@ def _difference(name: str, actual: Any, expected: Any) -> str:
             if actual.get(key) != expected.get(key):
                 return f"{name} of {key}:\n  {actual.get(key)}\n  {expected.get(key)}"
     return name
+
+
+def _wrong_keys(steps: list[Step], charges: Charges, kind: str) -> list[str]:
+    """Return the records whose calls had too few or too many idempotency keys: each of them makes its own calls."""
+    if kind == "broadcast":
+        return []  # the records' numbers depend on the rules
+    pushes = [(3 * index, values) for _, index, values, _ in (step for step in steps if step[0] == "push")]
+    records = Counter((key, x + by) for by, values in pushes for key, x in values)
+    wrong = []
+    for (key, x, step), keys in charges.keys.items():
+        calls = sum((x + number) % 4 == 0 and number // 2 == step for number in range(5)) * (1 + x % 2)
+        if x > 0 and len(keys) != records[key, x] * calls:
+            wrong.append(f"{len(keys)} idempotency keys for {records[key, x]} records {key, x} with {calls} calls")
+    return wrong
 
 
 def _do(harness: Harness, what: str, arguments: list[Any]) -> None:

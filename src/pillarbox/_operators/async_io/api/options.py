@@ -66,12 +66,14 @@ class OptionsOfAsyncOperators:
     Attributes:
         capacity: the maximum number of concurrent calls in a partition.
         ordered: whether results leave in the order of the records.
+        budgets: the budgets that calls are charged to.
         on_barrier: whether an epoch waits for its calls, or carries them over as state.
         caller: the stream's method, for errors.
     """
 
     capacity: int
     ordered: bool
+    budgets: Sequence[Budget]
     on_barrier: OnBarrier
 
     @property
@@ -95,6 +97,12 @@ class OptionsOfAsyncOperators:
             self.refuse("capacity", "a whole number of at least 1")
         if self.on_barrier not in ("drain", "carry"):
             self.refuse("on_barrier", '"drain" or "carry"')
+        if not isinstance(self.budgets, (list, tuple)) or not all(
+            isinstance(budget, Budget) for budget in self.budgets
+        ):
+            self.refuse("budgets", "a list of Budget")
+        if len({budget.name for budget in self.budgets}) < len(self.budgets):
+            self.refuse("budgets", "a list of budgets with different names")
 
     def refuse(self, name: str, expected: str) -> NoReturn:
         raise ProgramError(f"{self.caller}: {name} must be {expected}, not {shorten(getattr(self, name))}")
@@ -154,12 +162,6 @@ class AsyncOptions(OptionsOfAsyncOperators):
                 self.refuse(name, "requests per second, a number above 0")
             if math.isinf(rate):
                 self.refuse(name, "requests per second, a finite number, or None for no limit")
-        if not isinstance(self.budgets, (list, tuple)) or not all(
-            isinstance(budget, Budget) for budget in self.budgets
-        ):
-            self.refuse("budgets", "a list of Budget")
-        if len({budget.name for budget in self.budgets}) < len(self.budgets):
-            self.refuse("budgets", "a list of budgets with different names")
         if self.cache is not None and not isinstance(self.cache, AsyncCache):
             self.refuse("cache", "an AsyncCache")
         if self.cache is not None and self.batch_size is not None:
