@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pillarbox import (
-    CALL_AGAIN,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -31,6 +30,7 @@ from pillarbox._operators.async_keyed.options import WAITING
 from pillarbox._state.log import large_collections
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import harness_for
+from tests.operators.async_keyed.charges import Charges, is_paid, is_reconciled, payments
 from tests.operators.async_keyed.gates import BAD
 
 _PRIME = (1 << 61) - 1
@@ -157,63 +157,6 @@ class _Sequential(_Steps):
         return results
 
 
-class Charges:
-    """A service that the functions pay, which outlives their crashes.
-
-    Attributes:
-        commits: the number of checkpoints so far.
-        keys: the idempotency keys, by the arguments of their calls.
-        faults: calls that should not have been made.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._rng = random.Random(seed)
-        self.commits = 0
-        self.keys: defaultdict[Any, set[str]] = defaultdict(set)
-        self.faults: list[str] = []
-        self._arguments: dict[str, Any] = {}
-        self._payers: dict[str, Any] = {}
-        # By idempotency key, the checkpoints before the first call, and before the first answer.
-        self._begun: dict[str, int] = {}
-        self._answered: dict[str, int] = {}
-
-    async def charge(self, *arguments: Any, idempotency_key: str) -> Any:
-        """Take a payment. A call that the function's checkpoint knows must not be made again."""
-        if self._arguments.setdefault(idempotency_key, arguments) != arguments:
-            self.faults.append(f"one key for {arguments} and {self._arguments[idempotency_key]}")
-        recorded = self._begun if is_reconciled(arguments[1]) else self._answered
-        if recorded.get(idempotency_key, self.commits) < self.commits:
-            self.faults.append(f"{arguments} again, {self.commits - recorded[idempotency_key]} checkpoints later")
-        self.keys[arguments].add(idempotency_key)
-        self._begun.setdefault(idempotency_key, self.commits)
-        wait = self._rng.random()
-        if wait < 0.7:
-            await asyncio.sleep(0 if wait < 0.3 else self._rng.randrange(1, 40) / 1000)
-        self._answered.setdefault(idempotency_key, self.commits)
-        return arguments, idempotency_key
-
-    async def find(self, idempotency_key: str, *arguments: Any) -> Any:
-        """Return the answer of an earlier call."""
-        await asyncio.sleep(0)
-        return (arguments, idempotency_key) if idempotency_key in self._arguments else CALL_AGAIN
-
-    def use(self, idempotency_key: str, payer: Any) -> None:
-        """Use an answer. Each belongs to one record or timer."""
-        if self._payers.setdefault(idempotency_key, payer) != payer:
-            self.faults.append(f"one payment of {payer} and {self._payers[idempotency_key]}")
-
-    def crash(self) -> None:
-        """Forget what no checkpoint has."""
-        for times in (self._begun, self._answered):
-            for key in [key for key, commits in times.items() if commits == self.commits]:
-                del times[key]
-
-
-def is_reconciled(x: int) -> bool:
-    """Return whether the calls for a record have a ``reconcile``."""
-    return x % 3 == 0
-
-
 class _Awaiting(_Steps):
     """The same, with random waits and with calls of a service."""
 
@@ -223,10 +166,10 @@ class _Awaiting(_Steps):
 
     async def pay(self, ctx: Any, payer: int, x: int, step: int) -> None:
         """Make one call or two, depending on the record alone."""
-        if (x + step) % 4 == 0:
+        if is_paid(x, step):
             arguments = ctx.get_current_key(), x, step // 2
             reconcile = self._charges.find if is_reconciled(x) else None
-            calls = [ctx.call(self._charges.charge, *arguments, reconcile=reconcile) for _ in range(1 + x % 2)]
+            calls = [ctx.call(self._charges.charge, *arguments, reconcile=reconcile) for _ in range(payments(x))]
             for charged, idempotency_key in await asyncio.gather(*calls):
                 if charged != arguments:
                     raise SystemExit("the answer to another call")
@@ -356,7 +299,8 @@ def steps_of(rng: random.Random, records: int, keys: int, kind: str) -> list[Ste
     while records > 0:
         count = min(records, rng.choice(runs))
         records -= count
-        values, stamps = [], []
+        values: list[Any] = []
+        stamps: list[int] = []
         for _ in range(count):
             key = f"k{rng.randrange(keys)}" if rng.random() < 0.7 else f"hot{rng.randrange(2)}"
             again = bool(values) and rng.random() < 0.1
@@ -423,8 +367,8 @@ def differences(
             )
             commit = harness._log.commit
 
-            def counted(*arguments: Any) -> None:
-                commit(*arguments)
+            def counted(*arguments: Any, **options: Any) -> None:
+                commit(*arguments, **options)
                 charges.commits += 1
 
             harness._log.commit = counted  # type: ignore[method-assign]
@@ -463,7 +407,7 @@ def differences(
     return (
         unfinished
         + charges.faults
-        + _wrong_keys(steps, charges, kind)
+        + charges.wrong_keys(records_of(steps, kind))
         + [_difference(name, actual[name], expected[name]) for name in actual if actual[name] != expected[name]]
     )
 
@@ -476,18 +420,13 @@ def _difference(name: str, actual: Any, expected: Any) -> str:
     return name
 
 
-def _wrong_keys(steps: list[Step], charges: Charges, kind: str) -> list[str]:
-    """Return the records whose calls had too few or too many idempotency keys: each of them makes its own calls."""
-    if kind == "broadcast":
-        return []  # the records' numbers depend on the rules
-    pushes = [(3 * index, values) for _, index, values, _ in (step for step in steps if step[0] == "push")]
-    records = Counter((key, x + by) for by, values in pushes for key, x in values)
-    wrong = []
-    for (key, x, step), keys in charges.keys.items():
-        calls = sum((x + number) % 4 == 0 and number // 2 == step for number in range(5)) * (1 + x % 2)
-        if x > 0 and len(keys) != records[key, x] * calls:
-            wrong.append(f"{len(keys)} idempotency keys for {records[key, x]} records {key, x} with {calls} calls")
-    return wrong
+def records_of(steps: list[Step], kind: str) -> Counter[Any]:
+    """Count the records of a schedule as the functions see them, except for broadcast rules, which change them."""
+    records: Counter[Any] = Counter()
+    for what, *content in steps:
+        if what == "push" and kind != "broadcast":
+            records.update((key, x + 3 * content[0]) for key, x in content[1])
+    return records
 
 
 def _do(harness: Harness, what: str, arguments: list[Any]) -> None:

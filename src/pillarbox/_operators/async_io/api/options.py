@@ -47,6 +47,7 @@ class AsyncKeywords(WaitKeywords, total=False):
     ordered: bool
     retry: AsyncRetryStrategy | int | None
     batch_timeout: DurationLike | None
+    record: bool
 
 
 class BatchWaitKeywords(TypedDict, total=False):
@@ -129,6 +130,7 @@ class AsyncOptions(OptionsOfAsyncOperators):
         on_failure: the fate of a record whose last attempt failed: fail the task, drop it, send an ``AsyncFailure`` to
             a side output, or emit a fallback's result.
         on_barrier: whether the epoch waits for its requests, or carries them over as state.
+        record: whether the state has answers that wait for earlier records.
 
     Raises:
         ProgramError: (when made) an invalid option.
@@ -147,9 +149,12 @@ class AsyncOptions(OptionsOfAsyncOperators):
     cache: AsyncCache | None = None
     on_failure: OnFailure = "fail"
     on_barrier: OnBarrier = "drain"
+    record: bool = False
 
     def __post_init__(self) -> None:
         self.check()
+        if self.record is not False and not (self.record is True and self.carries):
+            self.refuse("record", 'True with on_barrier="carry", or False')
         if self.batch_size is not None and not is_count(self.batch_size):
             self.refuse("batch_size", "a whole number of at least 1")
         if self.batch_timeout is not None and self.batch_size is None:
