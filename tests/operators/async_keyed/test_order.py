@@ -272,25 +272,6 @@ def test_waiting_ends_by_the_harnesses_clock() -> None:
         assert harness.get_output() == [("a", 1), ("b", 1)]
 
 
-def test_time_stands_still_between_epochs() -> None:
-    """A timeout of a client does not run out while Spark commits (R23)."""
-
-    class Asking(Stateful):
-        async def process_element(self, value: Any, ctx: Any) -> Any:
-            await asyncio.wait_for(asyncio.sleep(60), 61)
-            yield value
-
-    with opened(Asking(), on_barrier="carry", timeout="62 seconds") as harness:
-        harness.push(("a", 1))
-        operator = operator_of(harness)
-        operator.runner.loop.loop.freeze()
-        harness.processing_time_service.set_current_time(1_000_000)
-        settle(harness)
-        assert harness.get_output() == []
-        harness.advance_processing_time(60_000)
-        assert harness.get_output() == [("a", 1)]
-
-
 def test_plain_and_async_methods_mix() -> None:
     class Mixed(Stateful):
         def process_element(self, value: Any, ctx: Any) -> Any:

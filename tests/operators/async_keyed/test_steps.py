@@ -285,7 +285,6 @@ def test_closing_cancels_elements_with_their_keys_and_closes() -> None:
     with opened(Closing(), on_barrier="carry") as harness:
         harness.push_all([("a", 1), ("b", 2)])
         harness.snapshot()
-        operator_of(harness).runner.loop.loop.freeze()
     assert calls in (["opened", 1, 2, "closed"], ["opened", 2, 1, "closed"])
     assert operator_of(harness)._opened is None
 

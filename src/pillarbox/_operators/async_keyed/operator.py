@@ -393,8 +393,8 @@ class AsyncKeyedOperator(KeyedOperator):
         timer.cancel()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the elements that have not left, or None; time stands still until the next epoch (R23)."""
-        self.runner.loop.loop.freeze()
+        """Return the elements that have not left, or None. They go on between epochs if the thread waits there (R23)."""
+        self.runner.loop.pause()
         caller = self.runner.caller
         caller.end_epoch(self.runner.busy_keys())
         if self._queue.is_empty():

@@ -146,6 +146,8 @@ class Caller:
     def end_epoch(self, busy_keys: Collection[Any]) -> None:
         """Forget the keys whose elements have all ended."""
         self.numbers = {key: self.numbers[key] for key in busy_keys if key in self.numbers}
+        if self._journal is not None:
+            self._journal.end_epoch()
 
     def commit(self, epoch: int) -> None:
         """Remove records of epochs that are committed."""

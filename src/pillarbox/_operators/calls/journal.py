@@ -59,6 +59,8 @@ class Journal:
         self._records: dict[bytes, dict[Name, Record]] = {}
         self._waiting: list[tuple[_Entry, asyncio.Future[None]]] = []
         self._number = 0
+        # The last epoch whose snapshot is complete, or -1.
+        self._ended = -1
         # Existing files, by epoch.
         self._files: dict[int, list[str]] = {}
 
@@ -110,6 +112,10 @@ class Journal:
         """Return and forget an element's records of earlier attempts."""
         return self._records.pop(identity, {})
 
+    def end_epoch(self) -> None:
+        """Write later records for the next epoch: the snapshot is complete, and its commit removes this one's files."""
+        self._ended = self._context.epoch
+
     async def write(self, identity: bytes, name: Name, record: Record) -> None:
         """Write a record; return when it outlives this process.
 
@@ -126,7 +132,7 @@ class Journal:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             content = pickle.dumps([entry for entry, _ in batch], 5)
-            epoch, self._number = self._context.epoch, self._number + 1
+            epoch, self._number = max(self._context.epoch, self._ended + 1), self._number + 1
             path = f"{self._folder}/{epoch}/{self._attempt}-{self._number}"
             self._files.setdefault(epoch, []).append(path)
             failure: Exception | None = None

@@ -12,6 +12,9 @@ from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 
+#: The event loop of async keyed functions, a resource of a thread's tasks.
+EVENT_LOOP = "event loop of keyed functions"
+
 
 class _Held:
     def __init__(self, resource: Any) -> None:
@@ -26,6 +29,7 @@ class SharedResources:
         stay: whether the tasks stay in this process; otherwise other processes may run some of their epochs.
         resting: returns a context for waits of the mailbox thread, so that other threads can run functions.
         query: the id of the query, or empty if unknown.
+        of_thread: resources that all tasks of the mailbox thread share, of whatever vertex.
     """
 
     def __init__(
@@ -34,10 +38,12 @@ class SharedResources:
         stay: bool = True,
         resting: Callable[[], AbstractContextManager[object]] = nullcontext,
         query: str = "",
+        of_thread: SharedResources | None = None,
     ) -> None:
         self.stay = stay
         self.query = query
         self.resting = resting
+        self.of_thread: SharedResources = of_thread or self
         self._held: dict[Any, _Held] = {}
 
     def lease(self, name: Any, make: Callable[[], R]) -> Lease[R]:
@@ -46,6 +52,11 @@ class SharedResources:
         if held is None:
             held = self._held[name] = _Held(make())
         return Lease(self._held, name, held)
+
+    def get(self, name: Any) -> Any:
+        """Return a resource that has shares, or None."""
+        held = self._held.get(name)
+        return None if held is None else held.resource
 
 
 class Lease(Generic[R]):

@@ -12,7 +12,7 @@ import os
 import pickle
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from pillarbox._elements import Buffer
@@ -288,11 +288,24 @@ class PartitionTasks:
             poll = select.poll()
             for number in (self._woken, *idle):
                 poll.register(number, select.POLLIN)
-            for number, _ in poll.poll():
+            for number, _ in poll.poll(self._run_loop((self._woken, *idle))):
                 if number == self._woken:
                     os.read(self._woken, 4096)
                 else:
                     self.take_visit(number)
+
+    def _run_loop(self, numbers: Iterable[int]) -> int | None:
+        """Run the functions' event loop until a file can be read.
+
+        Returns:
+            the milliseconds for which to wait for the files now, or None without a loop.
+        """
+        loop = self._residency.event_loop
+        if loop is None:
+            return None
+        with self._turn.held():
+            loop.wait_for_files(numbers)
+        return 0
 
     def _leave_visit(self, channel: Channel) -> None:
         """End a visit and make its connection idle. Does nothing if that has been done."""

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from pillarbox._graph.layout import Layout, lay_out
 from pillarbox._operators.budgets.ledger import BudgetScope
-from pillarbox._operators.frame.shared_resources import SharedResources
+from pillarbox._operators.frame.shared_resources import EVENT_LOOP, SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
 from pillarbox._runtime.spark.tasks.task_info import TaskInfo
@@ -34,6 +34,9 @@ from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import Vertex
 from pillarbox._time.clock_log import ClockLog, ReplayedClock
+
+if TYPE_CHECKING:
+    from pillarbox._operators.async_keyed.loop import OwnedLoop
 
 _IDLE_SECONDS = 600.0
 
@@ -89,6 +92,7 @@ class Residency:
         self._residents: dict[_Key, StreamTask] = {}
         # Resources shared by the tasks of a vertex in one partition, as long as one of them lives.
         self._shared: WeakValueDictionary[_Key, SharedResources] = WeakValueDictionary()
+        self._of_thread = SharedResources(stay=stay, resting=resting)
         # Ordered by time: a worker may have a hundred residents, and looks up each in every epoch.
         self._last_used: dict[_Key, float] = {}
         # End and duration of the last full collection (processor time). The first can wait: the data of a cold start
@@ -118,6 +122,12 @@ class Residency:
     def __len__(self) -> int:
         return len(self._residents)
 
+    @property
+    def event_loop(self) -> OwnedLoop | None:
+        """The event loop of async keyed functions, or None without any."""
+        loop: OwnedLoop | None = self._of_thread.get(EVENT_LOOP)
+        return loop
+
     def has(self, shipped: ShippedVertex, subtask: int, facts: TaskInfo) -> bool:
         """Return whether a subtask's task is here."""
         return (facts.run, shipped.digest, facts.layout, subtask) in self._residents
@@ -131,7 +141,9 @@ class Residency:
             vertex.budget_scope = BudgetScope(shipped.ledger, facts.partitions or vertex.partitions)
             vertex.shared = self._shared.setdefault(
                 (*key[:-1], facts.partition),
-                SharedResources(stay=self._stay, resting=self._resting, query=facts.query),
+                SharedResources(
+                    stay=self._stay, resting=self._resting, query=facts.query, of_thread=self._of_thread
+                ),
             )
             return MultipleInputStreamTask(vertex, subtask, clock=_clock_of(facts))
 
