@@ -10,6 +10,7 @@ import pytest
 from pillarbox import ProgramError
 from pillarbox._elements import Records, Watermark
 from pillarbox._operators.async_keyed import options as options_module
+from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox.testing import StreamRecord
 from tests.operators.async_keyed.gates import Gate, Stateful, end, opened, operator_of, settle
 
@@ -270,6 +271,33 @@ def test_waiting_ends_by_the_harnesses_clock() -> None:
         harness.push(("b", 1))
         harness.snapshot(time_passes="2 minutes")
         assert harness.get_output() == [("a", 1), ("b", 1)]
+
+
+def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The elements of one task progress while another task runs its loop, and leave in their own epoch (R23)."""
+    shared = SharedResources()
+    monkeypatch.setattr("pillarbox.testing._operator_harness.SharedResources", lambda **_: shared)
+    gate = Gate()
+    events: list[Any] = []
+
+    class Waits(Stateful):
+        async def process_element(self, value: Any, ctx: Any) -> Any:
+            self.value.update(value)
+            await gate(value)
+            events.append((value, self.value.value(), ctx.get_current_key()))
+            yield value
+
+    with opened(Waits(), on_barrier="carry") as one, opened(Waits(), on_barrier="carry") as other:
+        one.push(("a", 1))
+        other.push(("a", 2))
+        one.snapshot()
+        gate.release(("a", 1))
+        gate.open(other, ("a", 2))
+        assert sorted(events) == [(("a", number), ("a", number), "a") for number in (1, 2)]
+        assert (one.get_output(), other.get_output()) == ([], [("a", 2)])
+        settle(one)
+        assert one.get_output() == [("a", 1)]
+        assert one.state_of("a")["value"] == ("a", 1)
 
 
 def test_plain_and_async_methods_mix() -> None:

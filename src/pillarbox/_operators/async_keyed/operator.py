@@ -393,7 +393,7 @@ class AsyncKeyedOperator(KeyedOperator):
         timer.cancel()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the elements that have not left, or None. They go on between epochs if the thread waits there (R23)."""
+        """Return the elements that have not left, or None. In a home they continue between epochs (R23)."""
         self.runner.loop.pause()
         caller = self.runner.caller
         caller.end_epoch(self.runner.busy_keys())

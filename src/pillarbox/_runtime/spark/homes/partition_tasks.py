@@ -25,7 +25,7 @@ from pillarbox._state.chunks.head import META
 
 # Seconds that a relay gets to send the rest of a visit.
 _VISIT_SECONDS = 2.0
-# Seconds without a message after which a relay receives ``WELCOME``: its epoch is running.
+# Seconds without a message after which a relay receives ``WELCOME``: the home is alive.
 _WELCOME_SECONDS = 1.0
 
 Resting = Callable[[], AbstractContextManager[None]]
@@ -133,7 +133,7 @@ class PartitionTasks:
         self._present: Channel | None = None
         self._newest = -1
         self._is_over = False
-        self._last_used = self._began = clock()
+        self._last_used = self._began = self._offered = clock()
         # Since when a relay has waited for a cancelled attempt to leave, or None.
         self._waits_since: float | None = None
         # The number of the first Spark task that visited, and the last epoch.
@@ -173,6 +173,7 @@ class PartitionTasks:
             self.epoch = max(self.epoch, visit.epoch)
             late = self._waiting
             self._waiting = visit, channel
+            self._offered, channel.has_sent = self._clock(), False
             present = self._present
             if present is not None and self._waits_since is None:
                 self._waits_since = self._clock()
@@ -228,12 +229,14 @@ class PartitionTasks:
         self._wake()
 
     def welcome(self) -> None:
-        """Send ``WELCOME`` to the relay if its epoch is running and nothing was sent for some time."""
+        """Send ``WELCOME`` to the relay if nothing was sent for some time: a function is running."""
         with self._lock:
-            present, began = self._present, self._began
-        if present is not None and not present.has_sent and self._clock() - began > _WELCOME_SECONDS:
+            relay, began = self._present, self._began
+            if relay is None and self._waiting is not None:
+                relay, began = self._waiting[1], self._offered
+        if relay is not None and not relay.has_sent and self._clock() - began > _WELCOME_SECONDS:
             with suppress(LostError):
-                present.send((Kind.WELCOME,))
+                relay.send((Kind.WELCOME,))
 
     def seconds_overdue(self) -> float:
         """Return for how many seconds a cancelled attempt has been running functions."""

@@ -141,9 +141,7 @@ class Residency:
             vertex.budget_scope = BudgetScope(shipped.ledger, facts.partitions or vertex.partitions)
             vertex.shared = self._shared.setdefault(
                 (*key[:-1], facts.partition),
-                SharedResources(
-                    stay=self._stay, resting=self._resting, query=facts.query, of_thread=self._of_thread
-                ),
+                SharedResources(stay=self._stay, resting=self._resting, query=facts.query, of_thread=self._of_thread),
             )
             return MultipleInputStreamTask(vertex, subtask, clock=_clock_of(facts))
 
