@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import Row
-from pillarbox._operators.calls.digests import digest, function_name, takes_idempotency_key
+from pillarbox._operators.calls.digests import Callee, digest
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
@@ -91,9 +91,8 @@ class Bank:
 
 
 def test_names_of_functions() -> None:
-    assert function_name(Bank().charge) == (__name__, "Bank.charge")
-    assert function_name(Bank()) == (__name__, "Bank")
-    assert function_name(partial(Bank().charge, 1)) == (__name__, "Bank.charge", (1,), {})
-    assert takes_idempotency_key(partial(Bank().charge, 1))
-    assert not takes_idempotency_key(Bank())
-    assert not takes_idempotency_key(len)
+    assert Callee.of(Bank().charge) == (__name__, "Bank.charge", True, True, ())
+    assert Callee.of(Bank()) == (__name__, "Bank", True, False, ())
+    assert Callee.of(partial(Bank().charge, 1)) == (__name__, "Bank.charge", True, True, ((1,), {}))
+    assert Callee.of(wraps(Bank.charge)(lambda *args, **keywords: None)) == (__name__, "Bank.charge", True, True, ())
+    assert Callee.of(len) == ("builtins", "len", False, False, ())

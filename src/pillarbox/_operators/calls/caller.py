@@ -12,7 +12,7 @@ from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.budgets.gate import RATE_LIMITED
-from pillarbox._operators.calls.digests import digest, function_name, takes_idempotency_key
+from pillarbox._operators.calls.digests import Callee, digest, numbered
 from pillarbox._operators.calls.journal import Journal
 from pillarbox._operators.calls.records import ElementCalls, Name, Record
 from pillarbox._operators.calls.service_call import CallOptions, ServiceCall
@@ -66,12 +66,13 @@ class Caller:
     ) -> Any:
         """Return the recorded answer of a call, or make the call and record its answer."""
         turns = None if options.budget is None else self._turns_of(options.budget)
-        needs_key = takes_idempotency_key(function) or options.reconcile is not None
+        callee = Callee.of(function)
+        needs_key = callee.takes_key or options.reconcile is not None
         if not (self._keeps_records or needs_key or options.key is not None):
             self._made += 1
-            return await ServiceCall(function, args, options, turns).answer(was_begun=False)
-        where = f"operator {self._context.name!r}: ctx.call() of {'.'.join(function_name(function)[:2])}"
-        fingerprint = _fingerprint(function, args, options.key, where)
+            return await ServiceCall(function, callee, args, options, turns).answer(was_begun=False)
+        where = f"operator {self._context.name!r}: ctx.call() of {callee}"
+        fingerprint = _fingerprint(callee, args, options.key, where)
         calls = element.calls
         if calls is None:
             calls = element.calls = ElementCalls()
@@ -91,15 +92,15 @@ class Caller:
         if name in calls.in_flight:
             raise ProgramError(f"{where}: a call with the key {name!r} is still running: await it, or use another key")
         idempotency_key = options.key
-        if needs_key and idempotency_key is None:
-            idempotency_key = digest((self._identity(element, calls, where), name)).hex()
+        if needs_key and isinstance(name, tuple):
+            idempotency_key = numbered(self._identity(element, calls, where) + fingerprint, name[1]).hex()
         self._made += 1
         calls.in_flight.add(name)
         try:
             if options.reconcile is not None and record is None:
                 await self._write(calls, name, Record.begun(fingerprint))
             try:
-                call = ServiceCall(function, args, options, turns, idempotency_key)
+                call = ServiceCall(function, callee, args, options, turns, idempotency_key)
                 answer = await call.answer(was_begun=record is not None)
             except options.record_errors as error:
                 await self._write(calls, name, Record.of(fingerprint, error, where))
@@ -131,7 +132,7 @@ class Caller:
                 ) from error
             numbers = self.numbers.setdefault(element.key, {})
             numbers[content] = number = numbers.get(content, 0) + 1
-            calls.identity = digest((content, number))
+            calls.identity = numbered(content, number)
         return calls.identity
 
     def _turns_of(self, budget: Budget) -> Turns:
@@ -170,16 +171,15 @@ class Caller:
             turns.close()
 
 
-def _fingerprint(function: Callable[..., Any], args: tuple[Any, ...], key: str | None, where: str) -> bytes:
+def _fingerprint(callee: Callee, args: tuple[Any, ...], key: str | None, where: str) -> bytes:
     """Return the digest of a function and its arguments. With a key, the function may have to be enough."""
-    name = function_name(function)
-    if key is None and name[1].endswith("<lambda>"):
+    if key is None and callee.name.endswith("<lambda>"):
         raise ProgramError(f"{where}: a lambda has no name by which its record could be found: pass key=...")
     try:
-        return digest((name, args))
+        return digest((callee.module, callee.name, callee.added, args))
     except Exception as error:
         if key is not None:
-            return digest(name[:2])
+            return digest((callee.module, callee.name))
         raise ProgramError(
             f"{where}: its arguments cannot be pickled ({describe(error)}), so the call has no name by which its record"
             " could be found: pass key=..."

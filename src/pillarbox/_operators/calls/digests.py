@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from io import BytesIO
 from types import FunctionType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 # The opcodes of sets. The same bytes in other data only make the digest slower.
 _SETS = (b"\x8f", b"\x91")
@@ -60,21 +60,51 @@ def _pickled(pickler_class: Any, value: Any) -> bytes:
     return file.getvalue()
 
 
-def function_name(function: Any) -> tuple[Any, ...]:
-    """Return a function's module and name, and the arguments that a ``partial`` adds."""
+def numbered(parts: bytes, number: int) -> bytes:
+    """Return the digest of digests and a number."""
+    return blake2b(parts + number.to_bytes(8, "big"), digest_size=16).digest()
+
+
+class Callee(NamedTuple):
+    """A function that is called.
+
+    Attributes:
+        module: the function's module.
+        name: its qualified name.
+        is_async: whether it returns a coroutine.
+        takes_key: whether it has a parameter ``idempotency_key``.
+        added: arguments that a ``partial`` adds.
+    """
+
+    module: str
+    name: str
+    is_async: bool
+    takes_key: bool
     added: tuple[Any, ...] = ()
-    while isinstance(function, partial):
-        added += (function.args, function.keywords)
-        function = function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return named.__module__, named.__qualname__, *added
+
+    @staticmethod
+    def of(function: Callable[..., Any]) -> Callee:
+        """Return the description of a function, a method, a callable object or a ``partial``."""
+        added: tuple[Any, ...] = ()
+        called: Any = function
+        while isinstance(called, partial):
+            added += (called.args, called.keywords)
+            called = called.func
+        called = getattr(called, "__func__", called)
+        named: Any = called if hasattr(called, "__qualname__") else type(called)
+        callee = _callee(named)
+        return callee._replace(added=added) if added else callee
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
 
 
-def takes_idempotency_key(function: Callable[..., Any]) -> bool:
-    """Return whether a function has a parameter ``idempotency_key``."""
-    called: Any = function
-    while isinstance(called, partial):
-        called = called.func
-    called = inspect.unwrap(getattr(called, "__func__", called))
-    code = getattr(called if hasattr(called, "__code__") else type(called).__call__, "__code__", None)
-    return code is not None and "idempotency_key" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+@lru_cache(256)
+def _callee(named: Any) -> Callee:
+    """Describe a function, or the class of callable objects."""
+    called = inspect.unwrap(named.__call__ if isinstance(named, type) else named)
+    code = getattr(called, "__code__", None)
+    parameters = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return Callee(
+        named.__module__, named.__qualname__, inspect.iscoroutinefunction(called), "idempotency_key" in parameters
+    )

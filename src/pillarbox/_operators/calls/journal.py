@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -61,8 +61,8 @@ class Journal:
         self._number = 0
         # The last epoch whose snapshot is complete, or -1.
         self._ended = -1
-        # Existing files, by epoch.
-        self._files: dict[int, list[str]] = {}
+        # Epochs with files.
+        self._epochs: set[int] = set()
 
     async def open(self) -> None:
         """Read the records of the epoch's earlier attempts. Only the first call reads.
@@ -76,27 +76,26 @@ class Journal:
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
-        self._files, entries = await self._in_thread("read", self._read, self._context.epoch)
+        entries = await self._in_thread("read", self._read, self._context.epoch)
         for identity, name, content in entries:
             records, record = self._records.setdefault(identity, {}), Record(*content)
             if name not in records or not records[name].is_answered:
                 records[name] = record
         self.commit(self._context.epoch - 1)
 
-    def _read(self, first: int) -> tuple[dict[int, list[str]], list[_Entry]]:
-        """Return all files of the task by epoch, and the entries of all epochs from ``first`` on."""
+    def _read(self, first: int) -> list[_Entry]:
+        """Return the entries of all epochs from ``first`` on."""
         self._file_system, path = fs.FileSystem.from_uri(self._location)
         self._folder = f"{path.rstrip('/')}/{self._folder}"
         selector = fs.FileSelector(self._folder, allow_not_found=True, recursive=True)
-        files: dict[int, list[str]] = {}
         entries: list[_Entry] = []
         for info in self._file_system.get_file_info(selector):
             if info.is_file:
                 epoch = int(info.path.split("/")[-2])
-                files.setdefault(epoch, []).append(info.path)
+                self._epochs.add(epoch)
                 if epoch >= first:
                     entries += self._entries_of(info.path)
-        return files, entries
+        return entries
 
     def _entries_of(self, path: str) -> list[_Entry]:
         with self._file_system.open_input_stream(path) as stream:
@@ -134,7 +133,7 @@ class Journal:
             content = pickle.dumps([entry for entry, _ in batch], 5)
             epoch, self._number = max(self._context.epoch, self._ended + 1), self._number + 1
             path = f"{self._folder}/{epoch}/{self._attempt}-{self._number}"
-            self._files.setdefault(epoch, []).append(path)
+            self._epochs.add(epoch)
             failure: Exception | None = None
             try:
                 await self._in_thread("write", self._put, path, content)
@@ -165,14 +164,17 @@ class Journal:
 
     def commit(self, epoch: int) -> None:
         """Remove the files of all epochs up to a committed epoch, in a thread."""
-        for number in [number for number in self._files if number <= epoch]:
-            self._loop.run_in_executor(self._threads, self._remove, self._files.pop(number))
+        committed = {number for number in self._epochs if number <= epoch}
+        self._epochs -= committed
+        if committed:
+            self._loop.run_in_executor(self._threads, self._remove, committed)
 
-    def _remove(self, paths: list[str]) -> None:
-        for path in paths:
+    def _remove(self, epochs: Iterable[int]) -> None:
+        for epoch in epochs:
+            folder = f"{self._folder}/{epoch}"
             try:
-                self._file_system.delete_file(path)
+                # Not file by file: an object store would get an empty object for each folder.
+                self._file_system.delete_dir(folder)
             except Exception as error:
-                _log.warning(
-                    "the journal's file %s remains: %s %s", path, describe(error), place_of_task(self._context.name)
-                )
+                task = place_of_task(self._context.name)
+                _log.warning("the journal's folder %s remains: %s %s", folder, describe(error), task)

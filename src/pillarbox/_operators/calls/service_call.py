@@ -10,10 +10,9 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retried, retry_after_millis, retry_strategy
-from pillarbox._operators.async_io.loop.host import is_coroutine_function
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.budgets.budget import Budget
-from pillarbox._operators.calls.digests import takes_idempotency_key
+from pillarbox._operators.calls.digests import Callee
 from pillarbox._operators.functions.calls import CALL_AGAIN
 from pillarbox._time.duration import DurationLike, positive_millis
 
@@ -52,6 +51,7 @@ class ServiceCall:
     """A call of a service.
 
     Args:
+        callee: the function's description.
         turns: orders attempts by the budget, or None.
         idempotency_key: is passed to the function, or None.
     """
@@ -59,17 +59,19 @@ class ServiceCall:
     def __init__(
         self,
         function: Callable[..., Any],
+        callee: Callee,
         args: tuple[Any, ...],
         options: CallOptions,
         turns: Turns | None,
         idempotency_key: str | None = None,
     ) -> None:
         self._function = function
+        self._callee = callee
         self._args = args
         self._options = options
         self._turns = turns
         self._idempotency_key = idempotency_key
-        self._takes_key = takes_idempotency_key(function)
+        self._keywords = {"idempotency_key": idempotency_key} if callee.takes_key else {}
         self._strategy = retry_strategy(options.retry)
 
     async def answer(self, *, was_begun: bool) -> Any:
@@ -82,19 +84,21 @@ class ServiceCall:
             TimeoutError: no answer within the timeout.
         """
         timeout = self._options.timeout
+        if self._options is NO_OPTIONS and self._callee.is_async:
+            return await self._function(*self._args, **self._keywords)
         if timeout is None:
             return await self._attempts(was_begun)
         millis = positive_millis(timeout, "ctx.call(): timeout")
         try:
             return await asyncio.wait_for(self._attempts(was_begun), millis / 1000)
         except asyncio.TimeoutError as error:
-            raise TimeoutError(f"no answer of {shorten(self._function)} within {millis} ms") from error
+            raise TimeoutError(f"no answer of {self._callee} within {millis} ms") from error
 
     async def _attempts(self, is_begun: bool) -> Any:
         reconcile, attempts = self._options.reconcile, 0
         while True:
             if is_begun and reconcile is not None:
-                answer = await _called(reconcile, self._idempotency_key, *self._args)
+                answer = await _called(reconcile, Callee.of(reconcile), (self._idempotency_key, *self._args), {})
                 if answer is not CALL_AGAIN:
                     return answer
             is_begun = True
@@ -103,10 +107,7 @@ class ServiceCall:
             result, pause = None, 0
             failure: Exception | None = None
             try:
-                if self._takes_key:
-                    result = await _called(self._function, *self._args, idempotency_key=self._idempotency_key)
-                else:
-                    result = await _called(self._function, *self._args)
+                result = await _called(self._function, self._callee, self._args, self._keywords)
             except BaseException as error:
                 if self._turns is not None:
                     self._turns.failed(slots, error)
@@ -123,9 +124,9 @@ class ServiceCall:
             await asyncio.sleep(max(pause, self._strategy.get_backoff_time_millis(attempts)) / 1000)
 
 
-async def _called(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+async def _called(function: Callable[..., Any], callee: Callee, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Call a function, in a thread unless it is an ``async def``."""
-    if is_coroutine_function(function):
+    if callee.is_async:
         return await function(*args, **keywords)
     result, error = await asyncio.to_thread(_outcome, function, args, keywords)
     if error is not None:
