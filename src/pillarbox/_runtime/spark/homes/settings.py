@@ -32,7 +32,7 @@ class HomeSettings:
     Attributes:
         mode: ``fork`` or ``spawn``.
         most: the maximum number of the query's homes on an executor.
-        idle: how long an unused home lives (seconds).
+        idle: lifetime of an unused home (seconds).
     """
 
     mode: str
@@ -41,10 +41,7 @@ class HomeSettings:
 
 
 def settings_of(setting: Callable[[str], str | None]) -> HomeSettings | None:
-    """Return the settings of homes, or None if they are off.
-
-    Args:
-        setting: returns a setting's value, or None if it is unset.
+    """Return the settings of homes, or None if homes are off.
 
     Raises:
         ConfigurationError: a setting has an invalid value.
@@ -68,13 +65,12 @@ def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSetti
 
 @cache
 def _default_most() -> int:
-    # A home takes some megabytes, and at most as many work at a time as there are task slots. With a few homes per
-    # processor, working partitions rarely share a home's interpreter.
+    # A home takes some megabytes. With a few per processor, busy partitions rarely share an interpreter.
     return min(32, max(8, round(4 * processors())))
 
 
 def processors(root: str = "/sys/fs/cgroup") -> float:
-    """Return the number of processors, limited by the CPU affinity and the container's quota.
+    """Return the number of processors, limited by CPU affinity and the container's quota.
 
     Args:
         root: the mount point of control groups, version 2 or 1.

@@ -1,4 +1,4 @@
-"""The starter's connections with its clients and with the homes."""
+"""The starter's connections with its clients and the homes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 
-# Timeout of messages to homes (seconds); they are small, so sending never blocks.
+# Messages to homes are small, so sending never blocks.
 _TALK_SECONDS = 1.0
 
 #: Interval of timer checks and of ``wait`` answers (seconds).
@@ -28,7 +28,7 @@ WAIT = {"wait": True}
 
 @dataclass
 class Client:
-    """A connection of a worker or a driver, and the received part of its next line."""
+    """A connection of a worker or driver, with the received part of its next line."""
 
     connected: socket.socket
     line: bytes = b""
@@ -47,11 +47,7 @@ class Ending:
 
 
 class HoldThread:
-    """A thread that asks clients to wait during a long operation of the main thread.
-
-    Args:
-        clients: connections that were accepted before.
-    """
+    """A thread that accepts clients and asks them to wait, while the main thread is busy."""
 
     def __init__(self, listening: socket.socket, clients: Iterable[socket.socket] = ()) -> None:
         self._listening = listening
@@ -83,8 +79,7 @@ class HoldThread:
 
 
 def send(connected: socket.socket, answer: dict[str, Any]) -> None:
-    """Send an answer to a client."""
-    with suppress(OSError):  # the client has disconnected
+    with suppress(OSError):
         connected.sendall(json.dumps(answer).encode() + b"\n")
 
 
@@ -111,7 +106,7 @@ class HomeChannel:
                 self._channel.send_bytes(ASK)
 
     def facts(self) -> HomeDescription:
-        """Receive the answer.
+        """Receive the home's facts.
 
         Raises:
             LostError: the home has ended.
@@ -128,7 +123,7 @@ class HomeChannel:
 
 
 def readable(channels: list[HomeChannel], within: float) -> list[HomeChannel]:
-    """Return the channels that have an answer, after waiting at most ``within`` seconds for one."""
+    """Return the channels with an answer, after waiting at most ``within`` seconds for one."""
     with selectors.DefaultSelector() as selector:
         for channel in channels:
             selector.register(channel, selectors.EVENT_READ, channel)

@@ -1,4 +1,4 @@
-"""The connection of workers and drivers to the starter of homes, which a worker starts if none is running."""
+"""The connection of workers and drivers to the starter of homes. A worker starts a missing starter."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any, BinaryIO
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.processes import Process
 
-#: Notifies a worker that a run whose tasks it holds has ended. Ignored by default in processes without a handler.
+#: Tells a worker that a run whose tasks it holds has ended. Harmless without a handler.
 SIGNAL = signal.SIGURG
 
 # Seconds until a silent starter is killed and replaced.
 _SILENT_SECONDS = 2.0
-# Seconds until a starter that does not listen yet is killed; includes loading Python.
+# The same before it listens: it loads Python first.
 _BEGIN_SECONDS = 10.0
-# Total seconds for an answer, including restarts and imports.
+# Total for an answer, including restarts and imports.
 _ANSWER_SECONDS = 60.0
 _PAUSE_SECONDS = 0.02
 
@@ -39,13 +39,13 @@ class StarterConnection:
 
     Args:
         executor: the executor's pid.
-        daemon: the pid of the PySpark daemon that forked the worker.
+        daemon: the pid of the worker's PySpark daemon.
 
     Attributes:
-        is_asked: whether a request is in progress; read by a signal handler in the same thread.
+        is_asked: whether a request is in progress. A signal handler in the same thread reads it.
 
     Raises:
-        OSError: there is no such executor or daemon.
+        OSError: no such executor or daemon.
     """
 
     def __init__(self, executor: int, daemon: int) -> None:
@@ -63,11 +63,11 @@ class StarterConnection:
         """Send a request and return the starter's answer.
 
         Args:
-            starts: whether to start a starter if none is running or it is silent.
-            timeout: how long it may be silent (seconds).
+            starts: whether to start a starter if none answers.
+            timeout: longest silence (seconds).
 
         Raises:
-            NoHomesError: no starter can be reached or started, or the request was refused.
+            NoHomesError: no starter answers, or it refused the request.
         """
         with self._lock:
             self.is_asked = True
@@ -112,7 +112,6 @@ class StarterConnection:
                 raise EOFError("it is still not ready")
 
     def disconnect(self) -> None:
-        """Close the connection; the next request opens another."""
         if self._connected is not None and self._lines is not None:
             self._lines.close()
             self._connected.close()
@@ -123,7 +122,7 @@ class StarterConnection:
         self._lines = self._connected.makefile("rb")
 
     def prepare(self) -> None:
-        """Start the starter if none is running, without waiting: its imports take a second.
+        """Start the starter if none is running. Does not wait for its imports, which take a second.
 
         Raises:
             NoHomesError: it cannot be started.
@@ -161,7 +160,7 @@ class StarterConnection:
         return self._connected
 
     def _start(self) -> bool:
-        """Start the starter unless another process does; return whether this process did."""
+        """Start the starter. Returns False if another process does."""
         if any(process.has_ended() for process in self._watched):
             raise FileNotFoundError("the executor of this worker, or its daemon, has ended")
         lock = sockets.lock(self._name)
@@ -172,11 +171,11 @@ class StarterConnection:
             self._started.append(process)
             sockets.write_holder(lock, Process.of(process.pid))
         finally:
-            os.close(lock)  # the starter has a copy, which holds the lock
+            os.close(lock)  # the starter has a copy
         return True
 
     def _kill_deaf_starter(self, waited: float) -> None:
-        """Kill a starter that should be listening by its age, or by the time waited if its age is unknown."""
+        """Kill a starter that is old enough to listen. If its age is unknown, ``waited`` counts."""
         holder = sockets.holder(self._name)
         age = None if holder is None else holder.age()
         if (waited if age is None else age) > _BEGIN_SECONDS:
@@ -195,10 +194,9 @@ class StarterConnection:
 def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start a Python process with this process's ``sys.path`` that calls a function of `starter`.
 
-    Arguments are passed in a file, since all users of the machine can read command lines.
+    Arguments are passed as JSON in a file, since all users of the machine can read command lines.
 
     Args:
-        arguments: the function's arguments, as JSON.
         files: descriptors that the process inherits.
     """
     with tempfile.TemporaryFile() as file:
@@ -210,11 +208,7 @@ def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) 
 
 
 def python_command(function: str, file: int) -> list[str]:
-    """Return the command line for `start_python`.
-
-    Args:
-        file: descriptor of the file with the arguments.
-    """
+    """Return the command line for `start_python`. ``file`` is the arguments' descriptor."""
     code = "import json, sys; arguments = json.load(open(int(sys.argv[1]))); sys.path[:] = arguments[0]"
     code += f"; from pillarbox._runtime.spark.homes import starter; starter.{function}(*arguments[1:])"
     return [sys.executable, "-c", code, str(file)]

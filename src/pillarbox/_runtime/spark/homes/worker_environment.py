@@ -1,7 +1,7 @@
-"""The environment of code in a Python worker of Spark, reproduced in a home.
+"""A Spark Python worker's environment, reproduced in a home.
 
-A home may serve several workers at a time, each in its own thread. So Spark's task context, one per process, is one per
-thread here. Everything else is the same for all workers of an application.
+A home may serve several workers, each in a thread. So Spark's task context is one per thread here, and one per process
+in workers. All workers of an application share the rest.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _log = logging.getLogger("pillarbox")
 class WorkerEnvironment(NamedTuple):
     """A worker's environment while it runs a task.
 
-    Plain data: a home reads it before it can import the user's modules.
+    Plain data, since a home reads it before it can import the user's modules.
 
     Attributes:
         context: the fields of Spark's ``TaskContext``.
-        process: the state of the worker's process, or None if unchanged since the connection's previous visit.
-        broadcasts: maps each number to the file of the value, or to None if the home has to request the value.
+        process: the process state, or None if unchanged since the connection's previous request.
+        broadcasts: maps numbers to the values' files, or to None for values to request.
     """
 
     context: dict[str, Any]
@@ -55,12 +55,12 @@ class _ProcessState(NamedTuple):
     def here() -> _ProcessState:
         from pyspark import SparkFiles
 
-        path = [str.__str__(entry) for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
+        path = [str.__str__(entry) for entry in sys.path if isinstance(entry, str)]
         return _ProcessState(dict(os.environ), _directory(), path, SparkFiles._root_directory)
 
     @staticmethod
     def bytes_here() -> bytes:
-        """Return this process's state as bytes, the same object if nothing has changed."""
+        """Return this process's state, the same object until something changes."""
         from pyspark import SparkFiles
 
         # Comparing the environment is faster than decoding it.
@@ -78,7 +78,6 @@ class _ProcessState(NamedTuple):
         return json.dumps(self).encode()
 
 
-# The last state of this process, and its bytes.
 _seen: list[tuple[Any, bytes]] = []
 
 
@@ -90,18 +89,14 @@ def _directory() -> str | None:
 
 
 def here(sent: bytes | None) -> WorkerEnvironment:
-    """Return the environment of this worker.
-
-    Args:
-        sent: the process state that was sent last through this connection, or None.
-    """
+    """Return this worker's environment. ``sent`` is the process state last sent through the connection, or None."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     fields = {} if context is None else vars(context)
     process = _ProcessState.bytes_here()
     return WorkerEnvironment(
-        # Excludes attributes that user functions have set on the object.
+        # Excludes attributes that user functions have set.
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
         None if process == sent else process,
         broadcasts.files(),
@@ -114,19 +109,15 @@ def value(number: int) -> bytes:
 
 
 _thread = threading.local()
-# The fields of the latest context, which user threads see.
+# Fields of the latest context, for user threads.
 _last: list[dict[str, Any]] = [{}]
-# The process state of the previous visit.
+# Process state of the previous visit.
 _last_process: list[_ProcessState] = []
 _lock = threading.Lock()
 
 
 def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
-    """Apply a worker's environment to the calling thread of a home.
-
-    Args:
-        value_of: requests the pickled value of a broadcast variable without a file from the worker.
-    """
+    """Apply a worker's environment to the calling thread. ``value_of`` requests a broadcast value from the worker."""
     with _lock:
         if worker.process is not None:
             _set_process(_ProcessState.of_bytes(worker.process))
@@ -137,7 +128,7 @@ def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return the accumulator updates of the calling thread's epoch, or None. See `accumulators.take_sums`."""
+    """Return the calling thread's accumulator updates, or None. See `accumulators.take_sums`."""
     return accumulators.take_sums()
 
 
@@ -147,7 +138,7 @@ def drop() -> None:
 
 
 def add(added: bytes | None) -> None:
-    """Apply accumulator updates from a home in this worker. See `accumulators.add`."""
+    """Apply a home's accumulator updates in this worker. See `accumulators.add`."""
     accumulators.add(added)
 
 
@@ -178,7 +169,6 @@ def _set_process(new: _ProcessState) -> None:
 
 
 def _merged(here: list[str], old: list[str], new: list[str]) -> list[str]:
-    """Return the entries of ``here`` with the changes from ``old`` to ``new``."""
     if here == old:
         return list(new)
     merged = [entry for entry in here if entry not in old or entry in new]
@@ -201,7 +191,7 @@ def _set_context(fields: dict[str, Any]) -> None:
 
 
 def _context_of_thread() -> Any:
-    """Return a task context with separate fields for each thread; user threads see the latest fields."""
+    """Return a task context with separate fields per thread. User threads see the latest fields."""
     from pyspark import TaskContext
 
     class _ContextOfThread(TaskContext):
