@@ -1,7 +1,7 @@
-"""The interface between the core and the tools, ``pillarbox_tools``. The core imports nothing from the tools.
+"""The interface between the core and ``pillarbox_tools``. The core imports nothing from the tools.
 
-The tools observe queries through three hooks. Each query has a thread that calls them and a bounded queue before it, so
-hooks can neither fail nor delay a query. The other functions are called on users' requests.
+The tools observe queries through three hooks, ``on_*``. Each query calls them in a thread behind a bounded queue, so
+hooks can neither fail nor delay the query. Users' requests call the other functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 Progress = Mapping[str, Any]
 
-# Maximum number of queued calls. If exceeded, the oldest reports are dropped.
+# Most queued calls. Beyond it, the oldest are dropped.
 _WAITING = 256
 # Seconds that the end of a query waits for its hooks.
 _PATIENCE = 5.0
@@ -35,13 +35,13 @@ class Tools(Protocol):
         """Handle the start of a query."""
 
     def on_progress(self, started: StartedQuery, reports: Sequence[Progress]) -> None:
-        """Handle the new progress reports of a query. Called each second, also without reports."""
+        """Handle a query's new progress reports. Called each second, also without reports."""
 
     def on_ended(self, started: StartedQuery, failure: Exception | None) -> None:
-        """Handle the end of a query, with its failure if it failed."""
+        """Handle the end of a query."""
 
     def progress_line(self, started: StartedQuery) -> AbstractContextManager[None]:
-        """Show the progress of a query in the terminal, until the block ends."""
+        """Show a query's progress in the terminal until the block ends."""
 
     def record(self, writer: Any, directory: str, **options: Any) -> str:
         """See :func:`pillarbox.record`."""
@@ -59,12 +59,11 @@ class Tools(Protocol):
         """See :func:`pillarbox.export_otel`."""
 
 
-# The function that loads the tools, if set.
 _loaders: list[Callable[[], Tools | None]] = []
 
 
 def provide(load: Callable[[], Tools | None]) -> None:
-    """Set the function that loads the tools. It returns None if they are not installed."""
+    """Set the function that loads the tools, or returns None if they are not installed."""
     _loaders[:] = [load]
 
 
@@ -74,7 +73,7 @@ def installed_tools() -> Tools | None:
 
 
 def needed_tools(method: str) -> Tools:
-    """Return the tools, for a public method that requires them. Any thread.
+    """Return the tools for a public method that requires them. Any thread.
 
     Raises:
         ConfigurationError: they are not installed.
@@ -91,7 +90,7 @@ def needed_tools(method: str) -> Tools:
 class Hooks:
     """Calls the tools' hooks for one query, in order, in a thread that runs while calls are queued.
 
-    A hook's errors are logged as a warning once. A hanging hook costs the query only reports.
+    The first error of each hook is logged as a warning. A hanging hook costs the query only reports.
     """
 
     def __init__(self, started: StartedQuery, tools: Tools) -> None:
@@ -100,11 +99,11 @@ class Hooks:
         self._changed = threading.Condition()  # guards the calls and `_is_calling`
         self._calls: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._is_calling = False
-        self._warned: set[str] = set()  # of the thread
+        self._warned: set[str] = set()  # only for the hooks' thread
         self._put("on_started")
 
     def progressed(self, reports: Sequence[Progress]) -> None:
-        """Queue new progress reports. Any thread."""
+        """Queue progress reports. Any thread."""
         self._put("on_progress", reports)
 
     def ended(self, failure: Exception | None) -> None:
@@ -135,7 +134,6 @@ class Hooks:
                 threading.Thread(target=self._call, name=name, daemon=True).start()
 
     def _call(self) -> None:
-        """Call the hooks until the queue is empty."""
         while True:
             with self._changed:
                 if not self._calls:

@@ -34,19 +34,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A field of the commit log.
 _NEXT_WATERMARK = "nextBatchWatermarkMs"
 
 
 class Checkpoint:
     """A checkpoint location: its epochs, its programs, and the layouts of their subtasks.
 
-    Use an instance for one start or one inspection: files are read once and cached.
+    Use an instance for one start or inspection, since it caches the files.
 
     Spark writes and reads the notes, so they work wherever a checkpoint does. Each start with a changed program adds a
-    file, which Spark writes elsewhere and then renames: a driver crash leaves the earlier notes intact. A program's
-    description holds from a batch number on. It has no effect if its program never commits a batch, because it failed
-    or was refused later.
+    file, so a driver crash leaves the earlier notes intact. A program's description holds from a batch number on, and
+    has no effect if the program never commits a batch.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -59,11 +57,10 @@ class Checkpoint:
 
     @cached_property
     def _layouts_note(self) -> LayoutsNote | None:
-        """The newest note of the layouts, or None."""
         return max(filter(None, map(read_layouts, self.lines)), default=None, key=itemgetter(0))
 
     def subtasks(self) -> list[tuple[int, int]] | None:
-        """Return each program's noted numbers of subtasks and of key groups, or None without notes."""
+        """Return (subtasks, key groups) of each program from the notes, or None without notes."""
         if self.last_committed >= 0 and self._layouts_note is not None:
             return [(subtasks, key_groups) for subtasks, key_groups in self._layouts_note.layouts]
         binding = self.binding()
@@ -72,9 +69,9 @@ class Checkpoint:
         return [(program["parallelism"], program["max_parallelism"]) for program in binding["programs"]]
 
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
-        """Return the layouts of a query's programs in the checkpoint. Notes them if they are not noted.
+        """Return the layouts of a query's programs in the checkpoint.
 
-        Writes only layouts that are certain, since a note is permanent.
+        Notes new layouts only if certain, since a note is permanent.
 
         Args:
             compiled: the layouts that the programs were compiled with, which a new checkpoint adopts.
@@ -113,9 +110,9 @@ class Checkpoint:
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note the new programs without checking them, if there are notes already.
+        """Note the new programs without a check, so that their batches are not attributed to the earlier programs.
 
-        Otherwise, the batches of the new programs would be attributed to the earlier programs.
+        Does nothing without earlier notes.
         """
         every = self._descriptions
         if every:
@@ -128,12 +125,10 @@ class Checkpoint:
         return next((directory for directory in noted if isinstance(directory, str)), None)
 
     def note_savepoint(self, directory: str) -> None:
-        """Note that a new checkpoint starts from a savepoint."""
         self._write(json.dumps({"savepoint": directory}))
 
     @property
     def is_begun(self) -> bool:
-        """Whether a batch has begun, committed or not."""
         return bool(self.epochs_begun)
 
     @property
@@ -153,7 +148,7 @@ class Checkpoint:
             _log.warning("checkpoint %s: %s", self._checkpoint, change)
 
     def _from_savepoint(self, comparison: Comparison) -> str:
-        """Return advice about a savepoint, if it would carry the state over to a new checkpoint despite the changes."""
+        """Return advice about a savepoint, if it would carry the state over despite the changes."""
         if not comparison.survives_savepoint:
             return ""
         how = f"'pillarbox savepoint {self._checkpoint} DIRECTORY', and env.from_savepoint(DIRECTORY) in the program"
@@ -171,29 +166,23 @@ class Checkpoint:
 
     @cached_property
     def _descriptions(self) -> list[dict[str, Any]]:
-        """All descriptions, in the order of writing."""
         descriptions = [read_description(line) for line in self.lines]
         return sorted(
             (description for description in descriptions if description is not None), key=itemgetter("number")
         )
 
     def binding(self, batch: int | None = None) -> dict[str, Any] | None:
-        """Return the description of the programs that committed a batch, or None.
-
-        Args:
-            batch: the batch, or None for the last committed one.
-        """
+        """Return the description of the programs that committed a batch, by default the last one, or None."""
         last = self.last_committed if batch is None else batch
         committed = [description for description in self._descriptions if description["batch"] <= last]
         return committed[-1] if committed else None
 
     def programs_at(self, batch: int) -> list[dict[str, Any]] | None:
-        """Return the descriptions of the programs that committed a batch, or None."""
         binding = self.binding(batch)
         return None if binding is None else binding["programs"]
 
     def renew_description(self) -> None:
-        """Write the current description again before a batch that belongs to no program is committed.
+        """Renew the current description before a batch that belongs to no program is committed.
 
         Otherwise the description of a program that never committed a batch would take effect.
         """
@@ -203,10 +192,8 @@ class Checkpoint:
                 every, {"format": binding["format"], "programs": binding["programs"]}, self.last_committed
             )
 
-    # -- the last epoch --
-
     def is_drained(self, epoch: int | None = None) -> bool:
-        """Return whether event time has ended by an epoch. None: the last committed epoch."""
+        """Return whether event time has ended by an epoch, by default the last committed one."""
         if not self._last_epochs:
             return False
         return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)
@@ -220,25 +207,23 @@ class Checkpoint:
         return following if following in self._last_epochs and self.unfinished is not None else None
 
     def note_last_epoch(self) -> int:
-        """Note that the next epoch, whenever it runs, is the query's last one; return its number."""
+        """Note that the next epoch, whenever it runs, is the query's last one. Returns its number."""
         number = self.last_committed + 1
         self._write(json.dumps({"last_epoch": number, "note": uuid.uuid4().hex}))
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Cancel the note that an epoch is the last one: a committed epoch, or the next one if it has not begun."""
+        """Cancel the note of a committed last epoch, or of the next epoch if it has not begun."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
 
     @cached_property
     def _last_epochs(self) -> dict[int, str]:
-        """The epochs that were noted as the last one, each with its note's id."""
+        """Noted last epochs: ``{epoch: note id}``."""
         noted = [json_object(line) for line in self.lines]
         forgotten = {note["forgotten"] for note in noted if "forgotten" in note}
         return {note["last_epoch"]: note["note"] for note in noted if note.get("note", "") not in {"", *forgotten}}
-
-    # -- partitions --
 
     @property
     def parallelism(self) -> int | None:
@@ -247,7 +232,7 @@ class Checkpoint:
 
     @property
     def cached_parallelism(self) -> int | None:
-        """`parallelism` without reading from the store, or None if it was not read yet."""
+        """`parallelism` without reading from the store, or None if not read yet."""
         return self.parallelism if "_last_partitions" in vars(self) else None
 
     @property
@@ -262,14 +247,11 @@ class Checkpoint:
 
     @property
     def uncommitted_epoch(self) -> int | None:
-        """The uncommitted epoch, which the next start repeats, or None.
-
-        A change of the partitions is not an epoch of the query.
-        """
+        """The uncommitted epoch, which the next start repeats, or None. Ignores a change of the partitions."""
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description, whether its program has committed a batch or not, or None."""
+        """Return the newest description, committed or not, or None."""
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:
@@ -286,7 +268,7 @@ class Checkpoint:
             )
 
     def check_state_format(self) -> None:
-        """Refuse a state format that lets Spark commit the state of one task attempt and the output of another.
+        """Refuse a state format that lets Spark commit one attempt's state with another attempt's output.
 
         Raises:
             CheckpointMismatchError: the checkpoint has this format.
@@ -300,7 +282,7 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check the parallelism of a program before its start. Logs a warning if the query will run with another one.
+        """Check a program's parallelism before its start. Logs a warning if the query will run with another one.
 
         Args:
             requested: the parallelism that the program sets, or None.
@@ -330,7 +312,7 @@ class Checkpoint:
 
     @cached_property
     def query_id(self) -> str | None:
-        """The id of the query that the checkpoint belongs to, or None if no query was ever started there."""
+        """The id of the checkpoint's query, or None if no query was ever started there."""
         for _, line in session_of(self._spark).folder(self._checkpoint).lines(["metadata"]):
             if "id" in (metadata := json_object(line)):
                 return str(metadata["id"])
@@ -352,14 +334,14 @@ class Checkpoint:
         return self.query_id
 
     def offsets(self, batches: Iterable[int]) -> dict[int, OffsetEntry]:
-        """Return the entries of Spark's offset log for some batches; missing entries are empty."""
+        """Return the entries of Spark's offset log for some batches. Missing entries are empty."""
         entries: dict[int, list[str]] = {batch: [] for batch in batches}
         for name, line in session_of(self._spark).folder(f"{self._checkpoint}/offsets").lines(map(str, entries)):
             entries[int(name)].append(line)
         return {batch: OffsetEntry(tuple(lines)) for batch, lines in entries.items()}
 
     def partitions(self, batches: Iterable[int]) -> dict[int, int]:
-        """Return the number of state partitions in some batches. Leaves out batches whose entry lacks it."""
+        """Return the number of state partitions per batch. Skips batches whose entry lacks it."""
         settings = {
             batch: conf
             for batch, entry in self.offsets(batches).items()
@@ -369,7 +351,7 @@ class Checkpoint:
 
     @cached_property
     def _last_partitions(self) -> dict[int, int]:
-        """The number of partitions of the last committed batch, and of the uncommitted one after it."""
+        """The number of partitions of the last committed batch and the uncommitted one after it."""
         last = self.last_committed
         return {} if last < 0 else self.partitions((last, last + 1))
 
@@ -385,7 +367,6 @@ class Checkpoint:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether there is an uncommitted batch."""
         return self.last_committed + 1 in self.epochs_begun
 
     @cached_property
@@ -394,13 +375,13 @@ class Checkpoint:
         return self._numbers("offsets")
 
     def watermark(self, epoch: int) -> int:
-        """Spark's watermark after a committed epoch (epoch milliseconds), or 0."""
+        """Return Spark's watermark after a committed epoch (epoch milliseconds), or 0."""
         lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
         return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 
     @cached_property
     def state_format(self) -> str:
-        """The format of the state files, "1" or "2", from the commit log, or else from their names."""
+        """The format of the state files, "1" or "2", from the commit log or their names."""
         if self.last_committed >= 0:
             lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(self.last_committed)])
             return "2" if any(line == "v2" for _, line in lines[:1]) else "1"
@@ -409,7 +390,6 @@ class Checkpoint:
         return "2" if any("_" in name for name in names) else "1"
 
     def _numbers(self, log: str) -> list[int]:
-        """Return the numbers of the batches in one of the checkpoint's logs."""
         return [
             int(name) for name in session_of(self._spark).folder(f"{self._checkpoint}/{log}").names() if name.isdigit()
         ]

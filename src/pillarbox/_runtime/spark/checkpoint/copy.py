@@ -1,8 +1,8 @@
-"""A copy of one epoch's part of a checkpoint, made quickly, so that the query can keep running.
+"""A quick copy of one epoch's part of a checkpoint, for readers that take longer than an epoch.
 
-Spark removes the files of old epochs while a query runs. So a reader that takes longer than an epoch uses a copy. It
-has the epoch's offsets and commits, the programs' notes, the sources' own logs, and from the state the newest snapshot
-before the epoch and the changes since. It has its own query id.
+The query keeps running, and Spark removes the files of old epochs. The copy has the epoch's offsets and commits, the
+programs' notes, the sources' own logs, the newest state snapshot before the epoch and the changes since. It has its own
+query id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.session.java import file_system, java_session, jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A state store's file names begin with a version; a file is a snapshot or has the changes since the previous version.
+# State store files begin with a version. Each is a snapshot or the changes since the previous version.
 _VERSION = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|snapshot|changelog|delta)$")
 _SNAPSHOTS = ("zip", "snapshot")
 _GONE = re.compile(r"does not exist|No such file|FileNotFound")
@@ -60,7 +60,7 @@ class CheckpointCopy:
         self._path = path_class(spark)
         self._files = file_system(spark, self._path(checkpoint))
         local = [self._files.makeQualified(self._path(path)).toUri() for path in (self._checkpoint, self.path)]
-        # Local files are hard-linked, since each call of Java takes as long as copying a small file.
+        # Local files are hard-linked, since a call of Java takes as long as copying a small file.
         is_local = str(local[0].getScheme()) == "file" and os.path.isdir(str(local[0].getPath()))
         self._local = [str(uri.getPath()) for uri in local] if is_local else None
         self._conf = java_session(spark).sessionState().newHadoopConf()
@@ -177,7 +177,7 @@ class CheckpointCopy:
             stream.close()
 
     def rewind(self) -> None:
-        """Undo the epoch in the copy, so that a query started on it runs the epoch again."""
+        """Undo the epoch in the copy, so that a query started on it repeats the epoch."""
         later = [f"commits/{self._epoch}"]
         for path in self._listed("state"):
             match = _VERSION.match(path.rpartition("/")[2])
@@ -187,7 +187,7 @@ class CheckpointCopy:
             self._files.delete(self._path(f"{self.path}/{path}"), False)
 
     def remove(self) -> None:
-        """Remove the copy, including files that Spark writes at the same time."""
+        """Remove the copy. Repeats while Spark writes files."""
         for _ in range(_REMOVALS):
             self._files.delete(self._path(self.path), True)
             if not self._files.exists(self._path(self.path)):
@@ -195,7 +195,7 @@ class CheckpointCopy:
 
 
 def _local_files(folder: str) -> tuple[list[str], dict[str, int]]:
-    """Return the folders and the sizes of the files in a local folder. Tolerates files that disappear."""
+    """Return subfolders and file sizes of a local folder. Tolerates files that disappear."""
     folders, files = [], {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -208,7 +208,6 @@ def _local_files(folder: str) -> tuple[list[str], dict[str, int]]:
 
 
 def _link(source: str, target: str) -> None:
-    """Hard-link a finished file, or copy it."""
     try:
         os.link(source, target)
     except FileNotFoundError:

@@ -25,9 +25,7 @@ _VERSION = re.compile(r"v\d+")
 
 
 def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    """Check the files that Spark reads when it starts a query.
-
-    Does nothing under Spark Connect, where each file would cost a job.
+    """Check the files that Spark reads at a query's start, except under Spark Connect, where each file costs a job.
 
     Raises:
         CheckpointMismatchError: a file is damaged or missing.
@@ -80,14 +78,14 @@ class _Files:
             return f"is damaged: it begins with {shorten(lines[0])}, not with a version"
         if len(lines) < (3 if log == "offsets" else 2):
             return f"is damaged: it ends after line {len(lines)}"
-        # The format of the offsets is the source's own, so only JSON lines are checked.
+        # Sources define their offsets' format, so only JSON lines are checked.
         cut = [number for number, line in enumerate(lines, 1) if line.startswith("{") and not _is_json(line)]
         return f"is damaged: line {cut[0]} is no JSON" if cut else None
 
     def _lines(self, folder: str, name: str) -> tuple[list[str], str | None]:
         try:
             return [line for _, line in session_of(self._spark).folder(self._folder + folder).lines([name])], None
-        except Exception as error:  # a wrong checksum, for example
+        except Exception as error:  # such as a wrong checksum
             java = getattr(error, "java_exception", None)
             return [], f"cannot be read: {describe(error) if java is None else java.toString().splitlines()[0]}"
 

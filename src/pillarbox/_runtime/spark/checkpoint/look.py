@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TRIES = 6
-# A query whose last epoch began earlier will not remove files soon (milliseconds).
+# Milliseconds since the last epoch's begin, after which a query removes no files soon.
 _RECENT = 60_000
 
 
 def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Callable[[CheckpointState], T]) -> T:
-    """Read an epoch's state. If that fails and the query has committed meanwhile, retry from a copy.
+    """Read an epoch's state. If that fails and the query has since committed an epoch, retry from a copy.
 
     Args:
         epoch: the number of a micro-batch, or None for the last committed one at each try.
@@ -59,7 +59,7 @@ def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Ca
 
 
 def may_run(files: CheckpointState) -> bool:
-    """Return whether the query may be running: its last epoch is recent."""
+    """Return whether the query may be running, since its last epoch is recent."""
     begun = max(files.checkpoint.epochs_begun, default=files.epoch)
     time_of_epoch = files.checkpoint.offsets([begun])[begun].time or 0
     return time.time() * 1000 - time_of_epoch < _RECENT

@@ -9,7 +9,7 @@ from typing import Any
 from pillarbox._errors import CheckpointMismatchError, shorten
 from pillarbox._graph.description import json_object
 
-# The supported versions of the log: v1 has sources by position, v2 by name.
+# v1 has sources by position, v2 by name.
 _VERSIONS = ("v1", "v2")
 _TIME = "batchTimestampMs"
 # The sources' lines follow the version and the settings.
@@ -28,7 +28,6 @@ class OffsetEntry:
 
     @property
     def version(self) -> str:
-        """The version of the log, as in ``v1``."""
         return self.lines[0] if self.lines else "v1"
 
     @cached_property
@@ -55,10 +54,10 @@ class OffsetEntry:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Each source's end offset, in the source's own format.
+        """Each source's end offset, in the source's own format, in the log's order.
 
         The keys are the sources' names, which are also their folders in ``sources/`` of the checkpoint, or else their
-        positions. In the log's order.
+        positions.
 
         Raises:
             CheckpointMismatchError: the log's version is not supported.
@@ -78,10 +77,6 @@ class OffsetEntry:
 
     @property
     def files(self) -> dict[str, int]:
-        """The number of each file source's last own log entry, by its name or position.
-
-        Raises:
-            CheckpointMismatchError: the offset log's version is not supported.
-        """
+        """The number of each file source's last own log entry, by its name or position. Raises as :attr:`sources`."""
         offsets = {name: json_object(text) for name, text in self.sources.items()}
         return {name: int(offset["logOffset"]) for name, offset in offsets.items() if offset.keys() == {"logOffset"}}

@@ -1,7 +1,4 @@
-"""The state in a checkpoint: its stateful operators and their logs, read by Spark's state readers.
-
-Needs no program. Works wherever Spark can read the checkpoint.
-"""
+"""The state in a checkpoint: its stateful operators and their logs, read by Spark's state readers."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# The map state that holds the logs of a level's subtasks, and its columns in Spark's state reader.
+# The map state with the logs of a level's subtasks, and its columns in Spark's state reader.
 _LOG = "log"
 _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload"}
 
@@ -50,12 +47,6 @@ class CheckpointState:
     Args:
         epoch: the number of a micro-batch, or None for the last committed one.
         copy: path of a copy with the state of this epoch only, or None.
-
-    Attributes:
-        spark: the session that reads it.
-        is_copy: whether only the state of this epoch can be read.
-        checkpoint: its files.
-        epoch: the number of the micro-batch.
 
     Raises:
         CheckpointMismatchError: there is no checkpoint, or it has no committed epoch.
@@ -137,7 +128,7 @@ class CheckpointState:
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
-        """Return the log values of a stateful operator: the subtask's ``code``, ``number``, ``payload``.
+        """Return a stateful operator's log values: the subtask's ``code``, ``number``, ``payload``.
 
         A subtask's values are consecutive, in one partition.
 
@@ -163,15 +154,11 @@ class CheckpointState:
         return self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
 
     def heads(self, operator: Stateful) -> dict[int, LogHead]:
-        """Return the log heads of a stateful operator, by subtask code.
-
-        Raises:
-            CheckpointMismatchError: a head cannot be read.
-        """
+        """Return the log heads of a stateful operator, by subtask code. Raises as :meth:`views`."""
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return the logs of a stateful operator with their heads only, by subtask code.
+        """Return a stateful operator's logs with their heads only, by subtask code.
 
         Raises:
             CheckpointMismatchError: a head cannot be read.
@@ -184,11 +171,6 @@ class CheckpointState:
         return views
 
     def all_heads(self) -> list[LogHead]:
-        """Return the heads of all logs.
-
-        Raises:
-            CheckpointMismatchError: a head cannot be read.
-        """
         return [head for operator in self.stateful for head in self.heads(operator).values()]
 
 
@@ -201,7 +183,7 @@ def _is_log(schema: StructType) -> bool:
 def map_logs(
     read: Callable[[int, MemoryChunkStore], Iterator[pa.RecordBatch]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Collect the values of each log and yield the batches that ``read`` returns for it.
+    """Collect each log's values and yield the batches that ``read`` returns for it.
 
     One log is in memory at a time: about twice a subtask's live rows, pickled.
     """

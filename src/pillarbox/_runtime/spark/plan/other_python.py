@@ -11,7 +11,7 @@ from pillarbox._runtime.spark.session.session import session_of
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
 
-# Spark's plan nodes that pass rows to Python, and the nodes of a program's plan ("~" marks a streaming node).
+# Plan nodes that pass rows to Python, and the nodes of a program's plan ("~" marks a streaming node).
 _PYTHON = re.compile(r"Arrow|Pandas|PySpark|Python")
 _OURS = re.compile(
     r"~?(\w*MapInArrow (SourceHost|_unchanged)\(|TransformWithState\w+ transformWithStateUDF\(target#\d+L, channel#)"
@@ -19,7 +19,7 @@ _OURS = re.compile(
 
 
 def runs_other_python(start: Start) -> bool:
-    """Return whether a query may pass rows to Python functions that are not pillarbox's. True if unknown."""
+    """Return whether a query may pass rows to other Python functions. True if unknown."""
     # for_each_batch() calls its function within `without_setting`.
     if start.calls_function and not start.function_reads_all:
         return True

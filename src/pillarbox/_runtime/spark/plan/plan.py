@@ -67,7 +67,7 @@ def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 @dataclass(frozen=True)
 class FirstEpoch:
-    """The first epoch of a query that starts from a savepoint: it restores state and has no input.
+    """The first epoch of a query that starts from a savepoint. It restores state and has no input.
 
     Attributes:
         sources: a DataFrame in place of the program's sources. Its rows are dropped.
@@ -106,7 +106,7 @@ class _Plan:
         ledger = ledger_for(spark, program)
         self.shipped: list[ShippedVertex] = [replace(ship(vertex), ledger=ledger) for vertex in program.vertices]
         self._layout = ProgramLayout.of(program)
-        # Homes admit only callers with this secret. Only the plan contains it.
+        # Homes admit only callers with this secret, which only the plan contains.
         self.secret = secrets.token_hex(16)
         factories = (node.factory for vertex in program.vertices for node in vertex.nodes)
         self._time: SparkTime | None = next((factory.spark_time for factory in factories if factory.spark_time), None)
@@ -115,7 +115,7 @@ class _Plan:
         """Return the DataFrame for the program's output.
 
         Args:
-            schema: the output's columns, including the metrics' column if there is one.
+            schema: the output's columns, including the metrics column if any.
             metrics: observes the tasks' metrics and drops their rows.
         """
         report = None if metrics is None else metrics.column
@@ -146,8 +146,8 @@ class _Plan:
         time = self._time or SparkTime("append", "ProcessingTime" if self.program.uses_processing_time else "None")
         timers = time.time_mode != "None"
         if not timers:
-            # Spark takes this time from the offset log, so a repeated batch sees the same time. As a number in
-            # generated code it would make Spark compile again in each epoch; `zip_with` has no generated code.
+            # Spark stores this time in the offset log, so a repeated batch sees the same time. `zip_with` has no
+            # generated code: as a number in generated code, the time would make Spark compile again in each epoch.
             now = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
             rows = rows.selectExpr("*", f"{now} AS {BATCH_TIMESTAMP}")
         homes = Homes.of(vertices, self.secret, self.program.parallelism)
@@ -168,7 +168,7 @@ class _Plan:
         )
         if isinstance(schema, str) or not _REQUIRED.search(schema.json()):
             return sent
-        # Here, Spark takes all parts of nested types as nullable; in `mapInArrow` it accepts the declared type.
+        # Spark makes all parts of nested types nullable here; `mapInArrow` accepts the declared type.
         return sent.mapInArrow(_unchanged, schema)
 
     def _sources(self, output: Output, schema: str | StructType) -> DataFrame:
@@ -182,12 +182,12 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Return no rows, but read the sources, and advance Spark's watermark for operators that follow it."""
+        """Return no rows, but read the sources, and advance Spark's watermark if an operator follows it."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:
             rows = rows.mapInArrow(partial(_one_time, first.watermark), "at TIMESTAMP").withWatermark("at", "0 seconds")
-            # Spark evaluates a condition without the column below the watermark's operator.
+            # Spark moves a condition without the column below the watermark's operator.
             rows = rows.where("at IS NULL")
         return rows.selectExpr(
             *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in map(str.split, schema.split(", ")))
@@ -206,8 +206,8 @@ class _Plan:
         return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
 
     def _shuffled(self, buffers: DataFrame) -> DataFrame:
-        # An explicit number of partitions overrides the session's settings. Each target's buffers arrive together, in
-        # an order that does not depend on the shuffle, so a retried task repeats its work exactly.
+        # The number of partitions overrides the session's settings. The order does not depend on the shuffle, so a
+        # retried task repeats its work exactly.
         shuffled = buffers.repartition(self.program.parallelism, "target")
         return shuffled.sortWithinPartitions("target", "channel", "seq")
 
@@ -216,8 +216,8 @@ class _Plan:
 class _Metrics:
     """Takes task metrics out of a streaming program's plan.
 
-    After each level, metrics are rows of their own, which are observed and dropped. So no shuffle contains them, and a
-    retried task shuffles the same data.
+    The metrics rows of each level are observed and dropped. So no shuffle contains them, and a retried task shuffles
+    the same data.
 
     Attributes:
         column: the column with the metrics.
@@ -229,10 +229,10 @@ class _Metrics:
     program: str
 
     def observed(self, rows: DataFrame, level: int | None) -> DataFrame:
-        """Observe and drop a level's metrics; ``level`` is None for the last level."""
+        """Observe and drop a level's metrics. ``level`` is None for the last level."""
         from pyspark.sql import functions as F
 
-        # Spark plans this again in each epoch, so it is only a list of strings.
+        # Only a list of strings, since Spark plans this again in each epoch.
         tasks = F.expr(f"collect_list({self.column}) AS tasks")
         name = self.program if level is None else f"{self.program} level {level}"
         marked = rows.alias(self.program) if level is None else rows
@@ -250,7 +250,7 @@ def write_for_each_batch(
     """Return a writer whose query calls ``function`` with the outputs of each micro-batch, by name.
 
     Args:
-        rows: the rows of :func:`plan_outputs`.
+        rows: the result of :func:`plan_outputs`.
 
     Raises:
         ProgramError: the program reads no streaming DataFrame.
@@ -264,8 +264,8 @@ def write_for_each_batch(
         )
 
     def call(batch: DataFrame, batch_id: int) -> None:
-        # Without this, each output would run the program again. It also reads the batch to its end, even if the
-        # function does not: Spark commits only rows that were read.
+        # Otherwise each output would run the program again. The count reads the whole batch even if the function does
+        # not, since Spark commits only rows that were read.
         batch.persist().count()
         try:
             frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
@@ -311,12 +311,12 @@ def _rows_of(batch: DataFrame, name: str) -> DataFrame:
 
 
 def _report_names() -> Iterator[str]:
-    """Generate names for the metrics' column; the first that no user column has is used."""
+    """Generate names for the metrics column. The first name that no user column has is used."""
     return (f"__pillarbox_report{number or ''}" for number in count())
 
 
 def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any], None, None]:
-    """Run a bounded program. Yield lists of its output's records, partition by partition.
+    """Run a bounded program. Yield its output's records as a list per buffer, in the order of Spark's partitions.
 
     Raises:
         ProgramError: a source is a streaming DataFrame.

@@ -1,6 +1,6 @@
 """The programs that this process has planned.
 
-An alias of the program's rows in a query's plan names the program, also through views, SQL and joins.
+The alias of a program's rows in a query's plan names the program, also through views, SQL and joins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# Alias of a program's rows.
 _ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})\b")
 
 # Sessions with a planned program that have started no query with programs since.
@@ -44,7 +43,7 @@ _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """A program's properties that the start of its query needs, without its functions and DataFrames.
+    """The program's properties that a query start needs, without functions and DataFrames.
 
     Attributes:
         description: stored beside the checkpoint.
@@ -52,7 +51,6 @@ class ProgramSummary:
         auto_rescale: whether the program adopts the checkpoint's parallelism.
         has_narrow_rows: whether no source row can be large.
         begins: the program itself if it starts from a savepoint, because its first epoch has a plan of its own.
-        dashboard: the address of the driver's dashboard, or None without a dashboard.
         plan: vertices and edges, for display.
     """
 
@@ -83,11 +81,10 @@ class PlannedProgram:
 
     Attributes:
         parallelism: the number of Spark partitions that contain its subtasks, or 0 without state.
-        layout: the layout that it was compiled with.
         sets_parallelism: whether the user has set the parallelism.
         sets_max_parallelism: whether the user has set the max parallelism.
         secret: admits the plan's tasks to the program's homes. Empty for a restored description.
-        registered: the program as planned, if the query has renamed it; the reference keeps it registered.
+        registered: the program as planned, if the query has renamed it. The reference keeps it registered.
     """
 
     id: str
@@ -112,8 +109,8 @@ def vertex_with(
     """Return the vertex that contains the operator ``uid``, and its program.
 
     Args:
-        uid: a uid or a name. Generated uids may occur in several programs, and an output with several inputs is in
-            several vertices.
+        uid: a uid or a name. Several programs may have the same generated uid, and several vertices contain an output
+            with several inputs.
         number: the vertex's number, if known.
 
     Raises:
@@ -159,11 +156,7 @@ def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
 
 
 def register(spark: SparkSession, program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:
-    """Register a streaming program for its query's start, and return the alias of its rows.
-
-    Args:
-        shipped: the vertices as shipped to workers.
-    """
+    """Register a streaming program for its query's start, and return the alias of its rows."""
     _unstarted.add(spark)
     _newest[program.id] = _programs[program.id] = PlannedProgram.of(program, secret)
     _shipped[program.id] = shipped
@@ -179,7 +172,7 @@ def note_start(spark: SparkSession) -> None:
 
 
 def is_one_unstarted(spark: SparkSession) -> bool:
-    """Return whether a program was planned in a session, and no query with programs has started since."""
+    """Return whether the session has planned a program since its last start of a query with programs."""
     return spark in _unstarted
 
 

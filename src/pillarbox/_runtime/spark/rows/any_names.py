@@ -1,7 +1,4 @@
-"""Arbitrary column names, and functions on a DataFrame's Arrow batches.
-
-``DataFrame.mapInArrow`` resolves columns by name and parses a dot as a struct field.
-"""
+"""Arbitrary column names for ``DataFrame.mapInArrow``, which parses a dot as a struct field."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def quoted(name: str) -> str:
 
 
 def with_plain_names(df: DataFrame) -> DataFrame:
-    """Return a DataFrame for ``mapInArrow``, with its columns renamed if a name has a dot or a backtick."""
+    """Rename a DataFrame's columns if a name contains a dot or a backtick."""
     names = df.columns
     if not any("." in name or "`" in name for name in names):
         return df
@@ -33,11 +30,7 @@ def with_plain_names(df: DataFrame) -> DataFrame:
 
 
 def map_in_arrow(df: DataFrame, task: str, function: _Function, schema: StructType | str) -> DataFrame:
-    """Apply ``df.mapInArrow(function, schema)`` with arbitrary column names.
-
-    Args:
-        task: the name in error messages.
-    """
+    """Apply ``df.mapInArrow(function, schema)`` with arbitrary column names. ``task`` is the name in error messages."""
     return with_plain_names(df).mapInArrow(_Mapped(task, function, df.columns), schema)
 
 

@@ -1,6 +1,6 @@
 """Converts the output of a level's tasks to Arrow batches for Spark.
 
-Task metrics have their own column and their own rows. They are observed after the level and then dropped.
+Task metrics are rows of their own, in their own column. They are observed after the level and then dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
 from pillarbox._task.vertex import REPORT_TARGET
 
-# A column that is added to buffers before a level of a query without timers, whose functions get no time from Spark.
+# Column added to buffers before a level without timers, to which Spark passes no time.
 BATCH_TIMESTAMP = "batch_timestamp"
 
 
@@ -23,14 +23,13 @@ class Output(ABC):
     """Converts task output to Arrow batches. Pickled to the workers with the level's host."""
 
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Convert buffers to batches."""
-        # Buffers share an Arrow batch, since each batch has a cost, but a task's output may be large.
+        # Buffers share an Arrow batch, which has a cost, up to a limit.
         for portion in in_portions(buffers):
             yield from self._batches(portion)
 
     @abstractmethod
     def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Convert buffers to one batch, or yield nothing if they have no rows."""
+        """Convert buffers to a batch, or yield nothing if they have no rows."""
 
 
 class BufferOutput(Output):
@@ -61,11 +60,11 @@ class BufferOutput(Output):
 class ColumnOutput(Output):
     """Typed columns of a program's outputs.
 
-    A row has either the columns of one output or a task's metrics. A single output has top-level columns; several
-    outputs have a struct column each. Buffers for other targets are dropped.
+    A row has either one output's columns or a task's metrics. A single output has top-level columns, several outputs
+    have a struct column each. Drops buffers for other targets.
 
     Args:
-        outputs: name and columns of each output, by its code.
+        outputs: (name, columns) of each output, by its code.
         report: name of the metrics column, or None to drop metrics.
     """
 
@@ -102,7 +101,6 @@ class ColumnOutput(Output):
 
 
 def _reports(buffers: Iterable[Buffer]) -> Iterator[str]:
-    """Yield the metrics among the buffers, as JSON."""
     for buffer in buffers:
         if buffer.target == REPORT_TARGET:
             report = decode(buffer.payload)

@@ -1,4 +1,4 @@
-"""The command's side of requests: ask the driver of a running query, and wait for the outcome."""
+"""The command's side of requests to the driver of a running query."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Seconds between the command's polls for an answer.
 _LOOK_EVERY = 1.0
-# Minimum time (seconds) that a driver gets to finish a request that it took in time.
+# Minimum time (seconds) for a driver to finish a request that it has taken.
 _FINISHING = 600.0
 
 Notify = Callable[[str], None]
@@ -48,7 +47,7 @@ def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: 
         notify: called with messages on the progress.
 
     Raises:
-        CheckpointMismatchError: no query was ever started there; nothing was asked.
+        CheckpointMismatchError: no query was ever started there.
         SavepointError: the query was not stopped.
     """
     command = Command(spark, checkpoint, timeout, notify)
@@ -74,13 +73,13 @@ def request_savepoint(
 ) -> None:
     """Ask the driver of a running query to stop it with a savepoint, and wait.
 
+    An earlier call may have written it already.
+
     Args:
-        directory: the savepoint that the driver writes. An earlier call may have written it already.
         timeout: maximum wait for the query to stop (seconds).
-        notify: called with messages on the progress.
 
     Raises:
-        CheckpointMismatchError: no query was ever started there; nothing was asked.
+        CheckpointMismatchError: no query was ever started there.
         SavepointError: there is no savepoint.
     """
     hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
@@ -88,7 +87,7 @@ def request_savepoint(
     lines = command.lines("the query to stop")
     request = Request("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
-    # (Also if the driver died after the savepoint and before its answer.)
+    # Holds also if the driver died before it answered.
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
         notify("an earlier command has requested it, and it is done")
         return
@@ -122,11 +121,10 @@ def request_record(
     Args:
         directory: the recording's folder, on the driver's machine.
         timeout: maximum wait for a driver, and maximum time of the recording (seconds).
-        notify: called with messages on the progress.
         task: the task, as arguments of ``record``.
 
     Raises:
-        CheckpointMismatchError: no query was ever started there; nothing was asked.
+        CheckpointMismatchError: no query was ever started there.
         ConfigurationError: the task was not recorded.
     """
     hint = "; of a query that has ended, give the script by --program"
@@ -140,7 +138,6 @@ def _is_same(request: Request, other: Request) -> bool:
 
 
 def _is_written(spark: SparkSession, directory: str) -> bool:
-    """Return whether the directory has a complete savepoint."""
     try:
         open_savepoint(spark, directory)
     except CheckpointMismatchError:
@@ -149,10 +146,10 @@ def _is_written(spark: SparkSession, directory: str) -> bool:
 
 
 class Command:
-    """A command that sends a request to a query's driver, and waits.
+    """A command that sends a wish to a query's driver, and waits.
 
     Args:
-        timeout: maximum wait for a driver to take the request (seconds).
+        timeout: maximum wait for a driver to take the wish (seconds).
         error: the class of its errors.
         hint: advice for the error if no driver takes it.
     """
@@ -195,20 +192,10 @@ class Command:
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
 
     def ask(self, wish: Desired | Request) -> None:
-        """Send a wish, and wait for the answer.
-
-        Raises:
-            PillarboxError: it failed.
-        """
         self._notify("waiting for the query's driver to accept the request")
         self.wait_for(self._write(wish))
 
     def wait_for(self, wish: Desired | Request) -> None:
-        """Wait for the answer to a wish of this or an earlier call.
-
-        Raises:
-            PillarboxError: it failed.
-        """
         current: Desired | Request | None = wish
         try:
             while (current := self._look(wish)) is not None:
@@ -216,7 +203,7 @@ class Command:
                 time.sleep(_LOOK_EVERY)
         except BaseException:
             if not (self._is_taken or self._is_withdrawn):
-                self._withdraw(wish)  # this command stops waiting, so the query must not stop for it
+                self._withdraw(wish)  # the query must not stop for a command that no longer waits
             raise
 
     def _look(self, wish: Desired | Request) -> Desired | Request | None:
@@ -238,7 +225,7 @@ class Command:
             if not self._is_taken:
                 self._notify("the driver accepted the request")
             self._is_taken = True
-            # The driver has the same deadline, but the writing of a savepoint is not limited.
+            # The driver has the same deadline, except for writing a savepoint.
             if now > wish.until / 1000 + max(self._timeout, _FINISHING):
                 raise self.failed(
                     "the driver accepted the request and does not answer: it has died, or is still working on it. See"
@@ -278,7 +265,6 @@ class Command:
         self._folder.write(withdrawal)
 
     def _outcome(self, wish: Desired | Request) -> str:
-        """Return advice on how to find out whether a wish was done."""
         if isinstance(wish, Desired):
             return f"If the query still runs, call 'pillarbox stop {self._checkpoint}' again"
         if wish.what == RECORD:
@@ -286,5 +272,4 @@ class Command:
         return f"The savepoint is complete if there is {wish.directory}/manifest; if not, call this again"
 
     def failed(self, why: str) -> PillarboxError:
-        """Return an error of this command."""
         return self._error(f"checkpoint {self._checkpoint}: {why}")

@@ -1,11 +1,11 @@
 """Ends queries between two epochs, so that no epoch is left uncommitted.
 
-``query.stop()`` interrupts the running epoch: the next start repeats it with all of its requests, and until then
-everything that needs a complete checkpoint is refused. But Spark checks the query's state before each epoch; this is
-how ``availableNow`` ends. So the driver changes that state, and the running epoch completes. Spark checks the state
-again after it has planned an epoch, and would drop that epoch. So the driver changes the state only after this second
-check. For this, it holds the lock that the query's thread takes at the begin and the end of an epoch. Under Spark
-Connect, where the state is out of reach, an interrupted epoch is repeated in a separate query.
+``query.stop()`` interrupts the running epoch, and until the next start has repeated it, everything that needs a
+complete checkpoint is refused. ``availableNow`` shows another way: Spark checks the query's state before each epoch. So
+the driver changes that state, and the running epoch completes. But Spark checks it again after planning an epoch, and
+would drop that epoch. So the driver changes the state only after the second check, under the lock that the query's
+thread takes at the begin and end of an epoch. Under Spark Connect, the state is out of reach, and an interrupted epoch
+is repeated in a separate query.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Seconds between checks of a query that is to end.
 _LOOK_EVERY = 0.05
-# Maximum wait for a query's lock (milliseconds), and maximum time of holding it to find out where the query's thread is
-# (seconds).
+# Maximum wait for a query's lock (milliseconds), and maximum time of holding it to find where its thread is (seconds).
 _LOCK = 500
 _HOLD = 0.2
-# Spark's methods in the stack of a query's thread: it waits for its next trigger; waits before it checks for input
-# again; begins an epoch if there is input; runs an epoch's jobs; waits for the lock.
+# Spark's methods in the stack of a query's thread: waiting for its trigger, waiting before it checks for input again,
+# beginning an epoch if there is input, running an epoch's jobs, waiting for the lock.
 _WAITS_FOR_TRIGGER = ".waitTillTime("
 _SLEEPS = "java.lang.Thread.sleep("
 _BEGINS = ".constructNextBatch("
@@ -45,12 +43,9 @@ _WAITS_FOR_LOCK = ".withProgressLocked("
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
     """End a query after the running epoch, or at once if time runs out. Any thread.
 
-    Args:
-        has_time: returns whether time is left.
-
     Returns:
-        Whether it ended between two epochs, so that the checkpoint is complete. If not, the next start repeats the
-        uncommitted epoch.
+        Whether it ended between two epochs, with a complete checkpoint. If not, the next start repeats the uncommitted
+        epoch.
     """
     query: Any = started.query
     with started.held():
@@ -67,10 +62,10 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
     gate, seen = Gate(query), _batch(query)
     while gate.is_running:
         if gate.exists:
-            # If the gate is closed, the query's thread ends by itself, unless it sleeps until its next trigger.
+            # The query's thread ends by itself behind a closed gate, unless it sleeps until its next trigger.
             is_time = gate.close() and gate.is_asleep
         else:
-            # Right after the end of an epoch, there is the least work to repeat.
+            # Right after an epoch's end, there is the least work to repeat.
             is_time = not query.status["isTriggerActive"] or _batch(query) != seen
         if is_time:
             query.stop()
@@ -111,18 +106,17 @@ def _batch(query: Any) -> int | None:
 class Gate:
     """The point between two epochs of a query. While it is closed, no epoch begins.
 
-    Uses the query's state and lock in a classic session, by methods of Spark outside of its API. While the gate is
-    closed, ``isActive`` is False and ``awaitTermination`` with a timeout returns True, though an epoch may still run.
-    If Spark lacks the methods, there is no gate. Single-threaded: a lock in the JVM belongs to the JVM thread that
-    serves this thread.
+    Uses private methods of Spark in a classic session. While the gate is closed, ``isActive`` is False and
+    ``awaitTermination`` with a timeout returns True, though an epoch may still run. Single-threaded, since a lock in
+    the JVM belongs to the JVM thread of this thread.
 
     Attributes:
-        exists: whether it can be closed.
+        exists: whether Spark has the methods.
     """
 
     def __init__(self, query: Any) -> None:
         self._query = query
-        # The state before this gate closed it, or None.
+        # The state before this gate closed it.
         self._open: Any = None
         self._closed: Any = None
         self.exists = False
@@ -143,12 +137,10 @@ class Gate:
 
     @property
     def is_running(self) -> bool:
-        """Whether the query is still running."""
         return bool(self._thread.isAlive()) if self.exists else bool(self._query.isActive)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the query's thread waits for its next trigger."""
         return _WAITS_FOR_TRIGGER in self.stack()
 
     def close(self) -> bool:
@@ -166,8 +158,7 @@ class Gate:
         self._closed = other.getField("MODULE$").get(None)
         if not self._lock.tryLock(_LOCK, self._java.java.util.concurrent.TimeUnit.MILLISECONDS):
             return False
-        # While the lock is held, the query's thread neither begins an epoch nor gets from the end of one to the state
-        # check.
+        # Under the lock, the query's thread neither begins an epoch nor reaches the state check after one.
         try:
             begun = self.has_begun()
             # An epoch with running jobs is planned, so Spark does not check the state again before its end.
@@ -182,12 +173,12 @@ class Gate:
             self._lock.unlock()
 
     def _will_look(self) -> bool:
-        """Return whether the thread, which is between two epochs, checks the state before the next epoch."""
+        """Return whether the thread, between two epochs, checks the state before the next one."""
         until = time.monotonic() + _HOLD
         while time.monotonic() < until:
             stack = self.stack()
             if _BEGINS in stack:
-                break  # it has checked before, and waits for the lock
+                break  # it has checked, and waits for the lock
             if not self.is_running or any(word in stack for word in (_WAITS_FOR_TRIGGER, _SLEEPS, _WAITS_FOR_LOCK)):
                 return True
         return False
@@ -199,7 +190,7 @@ class Gate:
 
     def stack(self) -> str:
         """Return the stack of the query's thread, or ``""`` if it has ended."""
-        # An exception returns the whole stack in one call. Otherwise each method would need one.
+        # An exception returns the whole stack in one call to Java.
         trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())
         text = self._java.java.io.StringWriter()
@@ -214,9 +205,6 @@ class Gate:
             self.mark_ended()
 
     def mark_ended(self) -> None:
-        """Set the query's state to ended, if it has ended.
-
-        The query's thread does so itself, but opening or closing the gate at that moment may reset it.
-        """
+        """Set an ended query's state to ended, which opening or closing the gate may have reset."""
         if self._closed is not None and not self.is_running:
             self._state.set(self._closed)

@@ -1,7 +1,6 @@
 """Levels after a shuffle in batch mode: tasks in partitions of ``mapInArrow``.
 
-A batch is one epoch. Its state is never read again, so it is not stored. Each subtask has its own task, which closes
-after its rows.
+A batch is one epoch, so its state is not stored. Each subtask has a task that closes after its rows.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class BatchTaskHost:
         self._output = output
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the partition's subtasks. Buffers for a later level, or for the end, pass through."""
+        """Run the partition's subtasks. Buffers for other levels and outputs pass through."""
         acknowledge_at_once()
         for buffers in self._buffers(batches):
             yield from self._output(buffers)

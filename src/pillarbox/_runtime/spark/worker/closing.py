@@ -38,7 +38,7 @@ def _announce(run: str) -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Mark the worker's residents as used within the block. Runs that end meanwhile are closed after it."""
+    """Mark the worker's tasks as in use within the block, which delays `close_ended`."""
     residency.here.is_busy = True
     try:
         yield
@@ -49,7 +49,7 @@ def working() -> Iterator[None]:
 
 
 def close_ended() -> None:
-    """Close the tasks of ended runs, at once or after the worker has finished using them."""
+    """Close the tasks of ended runs, or let the worker do so when it has finished using them."""
     keeper = of_this_worker()
     residency.here.closes_later = residency.here.is_busy or keeper.is_asked
     if residency.here.closes_later:

@@ -1,8 +1,8 @@
 """A streaming source without rows, at a given position of another source.
 
-Spark writes the position into its offset log; the other source resumes there. Spark's driver asks for positions in a
-separate Python process, which has no files that the application ships. So these classes are pickled by value and do not
-refer to pillarbox.
+Spark writes the position into its offset log, from which the other source resumes. Spark's driver asks for positions in
+a Python process without the application's shipped files. So these classes are pickled by value and do not refer to
+pillarbox.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class SourceHost:
     """The function for ``mapInArrow``.
 
     Args:
-        bounded: whether the DataFrame is a batch one, whose end is the end of event time.
-        columns: the columns' names in the program, or None if rows are the pickled records of a collection.
+        bounded: whether event time ends with the DataFrame, a batch one.
+        columns: the columns' names in the program, or None if rows are a collection's pickled records.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class SourceHost:
         self._columns = columns
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the epoch of this partition."""
         acknowledge_at_once()
         facts = TaskInfo.here(self._layout)._replace(executor=executor_here())
         replacement = replacement_here()
@@ -89,7 +88,6 @@ class SourceHost:
                 raise
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rename a batch's columns to the program's names."""
         return batch if self._columns is None else batch.rename_columns(self._columns)
 
     def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Records]:
