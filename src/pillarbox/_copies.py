@@ -194,20 +194,12 @@ class Copier:
         self._seconds: dict[str, float] = {}
 
     def copied(self, value: Any) -> Any:
-        """Return a copy of a value, or the value itself if it is immutable.
-
-        Raises:
-            ProgramError: it cannot be copied.
-        """
+        """Return a copy of a value, or the value itself if it is immutable."""
         copy_function = _functions[type(value)]
         return value if copy_function is _same else self._apply(copy_function, value, False)
 
     def emitted(self, value: Any) -> Any:
-        """Copy like :meth:`copied`, unless only one variable of the caller holds the value.
-
-        Raises:
-            ProgramError: it cannot be copied.
-        """
+        """Copy like :meth:`copied`, unless only one variable of the caller holds the value."""
         copy_function = _functions[type(value)]
         if copy_function is _same:
             return value

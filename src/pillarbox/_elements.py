@@ -452,11 +452,7 @@ def _encode_values(records: Records) -> bytes:
 
 
 def decode(payload: bytes) -> Element:
-    """Return the element of a payload.
-
-    Raises:
-        ExchangeError: the payload's tag is unknown.
-    """
+    """Return the element of a payload."""
     tag = payload[:1]
     if tag == _ARROW:
         batch = pa.ipc.open_stream(pa.py_buffer(payload).slice(_ALIGNED)).read_next_batch()

@@ -142,9 +142,6 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, expecte
     Args:
         what: the argument, for the message.
         expected: its description, as in "the name of a column".
-
-    Raises:
-        ProgramError: it has another type.
     """
     if not isinstance(value, kinds):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
@@ -156,20 +153,13 @@ def check_takes(value: object, kinds: type | tuple[type, ...], method: str, expe
     Args:
         method: the method, as in "key_by()".
         expected: a description of the argument, as in "an OutputTag".
-
-    Raises:
-        ProgramError: it has another type.
     """
     if not isinstance(value, kinds):
         raise ProgramError(f"{method} takes {expected}, not {shorten(value)}")
 
 
 def check_text(value: object, what: str) -> None:
-    """Check that an argument is a non-empty string.
-
-    Raises:
-        ProgramError: it is not.
-    """
+    """Check that an argument is a non-empty string."""
     check_kind(value, str if value != "" else (), what, "a non-empty string")
 
 
@@ -179,11 +169,7 @@ def is_count(value: object, least: int = 1) -> bool:
 
 
 def check_count(value: object, what: str, expected: str = "a whole number from 1") -> None:
-    """Check that an argument is a whole number from 1.
-
-    Raises:
-        ProgramError: it is not.
-    """
+    """Check that an argument is a whole number from 1."""
     if not is_count(value):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 

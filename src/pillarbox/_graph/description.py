@@ -116,11 +116,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def read_description(text: str) -> dict[str, Any] | None:
-    """Parse a stored description, or return None if it is incomplete.
-
-    Raises:
-        CheckpointMismatchError: it has another format version.
-    """
+    """Parse a stored description, or return None if it is incomplete."""
     description = json_object(text)
     if not all(isinstance(description.get(what), int) for what in ("format", "number", "batch")):
         return None
@@ -152,11 +148,7 @@ class LayoutsNote(NamedTuple):
 
 
 def read_layouts(text: str) -> LayoutsNote | None:
-    """Parse a note of layouts, or return None for other lines.
-
-    Raises:
-        CheckpointMismatchError: the subtask codes have another version.
-    """
+    """Parse a note of layouts, or return None for other lines."""
     note = json_object(text)
     codes = note.get("codes")
     if not isinstance(codes, int):

@@ -45,9 +45,6 @@ def check_event_time(steps: Iterable[Transformation], *, batch: bool) -> None:
     Args:
         steps: all steps of the program.
         batch: whether it runs in batch mode, where event time ends with each key.
-
-    Raises:
-        ProgramError: an operator needs timestamps that its records lack.
     """
     states: dict[Transformation, _TimeState] = {}
     # Steps are numbered in the order of their construction: inputs first.

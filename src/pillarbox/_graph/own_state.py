@@ -14,11 +14,7 @@ from pillarbox._task.vertex import ChainNode, Vertex
 
 
 def carries_on(vertex: Vertex) -> bool:
-    """Return whether operators carry requests into the next epoch, so that epochs run without data.
-
-    Raises:
-        ProgramError: an operator with operator state is before the first shuffle.
-    """
+    """Return whether operators carry requests into the next epoch, so that epochs run without data."""
     carries = False
     for node in vertex.nodes:
         _check_operator_state(node, vertex)

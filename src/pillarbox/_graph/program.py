@@ -488,9 +488,6 @@ def compile_program(
 
     Args:
         max_parallelism: the number of key groups, or None for the default.
-
-    Raises:
-        ProgramError: there is no sink, two operators share a uid, or a parallelism is above the max parallelism.
     """
     if not sinks:
         raise ProgramError(

@@ -54,11 +54,7 @@ class SavepointStart:
 
     @staticmethod
     def of(directory: Any, allow_non_restored_state: bool, renamed: Any, positions: Any) -> SavepointStart:
-        """Check the user's arguments and return the start.
-
-        Raises:
-            ProgramError: an argument has the wrong type, or two operators would get the same uid.
-        """
+        """Check the user's arguments and return the start."""
         if not isinstance(directory, (str, PathLike)) or not str(directory):
             raise ProgramError(f"from_savepoint() takes the directory of a savepoint, not {shorten(directory)}")
         new_uids = {} if renamed is None else dict(renamed) if isinstance(renamed, Mapping) else None
@@ -73,12 +69,7 @@ class SavepointStart:
         return SavepointStart(where.rstrip("/") or where, allow_non_restored_state, new_uids, _positions(positions))
 
     def check(self, program: Program) -> None:
-        """Check the program without reading the savepoint.
-
-        Raises:
-            ProgramError: the program runs in batch mode, has no stateful vertex, or lacks an operator that `renamed`
-                names.
-        """
+        """Check the program without reading the savepoint."""
         if program.batch:
             raise ProgramError(
                 "a program in batch mode starts without state: from_savepoint() needs RuntimeExecutionMode.STREAMING"
@@ -278,9 +269,6 @@ def plan_restore(
     Args:
         own: operator state of the subtasks, by table.
         others: further conflicts: one message each.
-
-    Raises:
-        CheckpointMismatchError: the program cannot start from the savepoint; lists all reasons, one per line.
     """
     wrong: list[str] = []
     warnings: list[str] = []

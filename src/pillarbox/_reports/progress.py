@@ -27,11 +27,7 @@ def program_names(ids: Iterable[str]) -> dict[str, str]:
 
 
 def tasks_of(progress: Any) -> list[TaskReport]:
-    """Return the reports of all tasks of an epoch.
-
-    Raises:
-        ProgramError: `progress` is not a query's progress.
-    """
+    """Return the reports of all tasks of an epoch."""
     progress = getattr(progress, "progress", progress)
     if progress is None:
         return []

@@ -342,19 +342,11 @@ class LocalRuntime:
             yield from job.results(limit)
 
     def dataframe(self, program: Program, schema: Any) -> NoReturn:
-        """Raise: there are no DataFrames here.
-
-        Raises:
-            ProgramError: always.
-        """
+        """Raise: there are no DataFrames here."""
         raise _takes_a_session("to_dataframe()")
 
     def for_each_batch(self, program: Program, schemas: Any, function: Callable[..., None]) -> NoReturn:
-        """Raise: there are no DataFrames here.
-
-        Raises:
-            ProgramError: always.
-        """
+        """Raise: there are no DataFrames here."""
         raise _takes_a_session("for_each_batch()")
 
 

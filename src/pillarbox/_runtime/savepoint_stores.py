@@ -32,11 +32,7 @@ def classes_of(vertex: Vertex) -> Loads:
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
-    """Return the state logs of a program's subtasks from its savepoint, by (uid, subtask).
-
-    Raises:
-        CheckpointMismatchError: the savepoint is missing or damaged, or the program cannot start from it.
-    """
+    """Return the state logs of a program's subtasks from its savepoint, by (uid, subtask)."""
     start = program.savepoint
     assert start is not None
     savepoint = LocalSavepoint(start.directory)

@@ -40,11 +40,7 @@ class ShippedVertex:
     ledger: Ledger | None = field(default=None, compare=False)
 
     def load(self) -> Vertex:
-        """Return a new copy of the vertex.
-
-        Raises:
-            OperatorError: something in it cannot be imported here.
-        """
+        """Return a new copy of the vertex."""
         try:
             install_main_classes(self.main_classes)
             vertex: Vertex = load(self.payload)
@@ -59,11 +55,7 @@ class ShippedVertex:
 
 
 def ship(vertex: Vertex) -> ShippedVertex:
-    """Pickle a vertex.
-
-    Raises:
-        ProgramError: a function refers to something that cannot be pickled.
-    """
+    """Pickle a vertex."""
     try:
         pickled = Pickled(vertex)
     except Exception as error:

@@ -160,7 +160,6 @@ class TaskLife:
         """Take the right to work in the task, and enter the next state.
 
         Raises:
-            TaskStateError: no such transition; nothing has changed.
             BaseException: an error reported since the last work in the task.
         """
         if not self.try_begin():
@@ -174,11 +173,7 @@ class TaskLife:
             raise
 
     def enter(self, event: TaskEvent) -> None:
-        """Enter the next state. The caller has the right to work in the task.
-
-        Raises:
-            TaskStateError: no such transition; nothing has changed.
-        """
+        """Enter the next state. The caller has the right to work in the task."""
         following = TRANSITIONS[self.state].get(event)
         if following is None:
             raise self.illegal(event)

@@ -93,10 +93,6 @@ class MultipleInputStreamTask(StreamTask):
         Returns:
             False: the task has changes that were not committed, or another process has run epochs since. It was
                 cancelled, and must be created again.
-
-        Raises:
-            CheckpointMismatchError: the store contains other state.
-            TaskStateError: the task is in an epoch, or has ended.
         """
         first = self.state is TaskState.CREATED
         try:
@@ -183,9 +179,6 @@ class MultipleInputStreamTask(StreamTask):
             epoch_time: epoch ms for the silence of sources and the time-to-live of state: the same for all tasks, and
                 when the epoch is repeated. None for the clock's time.
             last: whether the data ends after this epoch, also on channels without an end-of-data event.
-
-        Raises:
-            TaskStateError: the task has not been restored, is in an epoch, or has ended.
         """
         try:
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):

@@ -299,9 +299,6 @@ class OperatorChain:
         Args:
             states: state of operators in the last checkpoint, by uid.
             is_restored: whether there is a checkpoint.
-
-        Raises:
-            CheckpointMismatchError: state of an operator that is missing in the chain.
         """
         lost = sorted(states.keys() - {operator.uid for operator in self.operators})
         if lost:

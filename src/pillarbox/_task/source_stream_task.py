@@ -19,11 +19,7 @@ class SourceStreamTask(StreamTask):
     _bounded = False
 
     def restore(self) -> None:
-        """Open the operators.
-
-        Raises:
-            TaskStateError: the task has been restored before.
-        """
+        """Open the operators."""
         with self._working(TaskEvent.RESTORE, TaskEvent.RESTORED):
             self.chain.open()
 
@@ -36,9 +32,6 @@ class SourceStreamTask(StreamTask):
             subtask: the partition.
             checkpoint_id: number of the epoch: Spark's batch id if known.
             bounded: whether this is all data of the source.
-
-        Raises:
-            TaskStateError: the task has not been restored, is in an epoch, or has ended.
         """
         with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
             self.subtask = subtask

@@ -273,7 +273,6 @@ class StreamTask(ABC):
         """Close the task between epochs; an epoch whose output has not been taken is cancelled.
 
         Raises:
-            TaskStateError: the operators are at work.
             Exception: the first error raised by closing the operators, or reported since the last epoch.
         """
         if not self.life.try_begin():

@@ -177,9 +177,6 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
             years have no fixed length.
         what: the name of the option, for errors.
         allow_negative: accept negative durations, as offsets do.
-
-    Raises:
-        ProgramError: not a duration, or a negative one.
     """
     millis = _millis_of(value)
     where = f"{what}: " if what else ""
@@ -197,9 +194,6 @@ def positive_millis(value: DurationLike, what: str) -> int:
 
     Args:
         what: the name of the duration, for errors.
-
-    Raises:
-        ProgramError: not a duration, or not a positive one.
     """
     millis = to_millis(value, what)
     if millis <= 0:

@@ -137,11 +137,7 @@ class InternalTimerService:
         self.event_timers.delete(timestamp, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Register a timer of the current key that fires when the clock has passed ``timestamp`` (epoch ms).
-
-        Raises:
-            ProgramError: the program declares no processing-time timers, so this one would never fire.
-        """
+        """Register a timer of the current key that fires when the clock has passed ``timestamp`` (epoch ms)."""
         if not self._fires:
             raise ProgramError(
                 f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: a processing-time timer was set,"
@@ -158,11 +154,7 @@ class InternalTimerService:
         self.processing_timers.delete(timestamp, namespace)
 
     def advance_watermark(self, watermark: int) -> None:
-        """Fire all event-time timers up to ``watermark`` in timestamp order (T5).
-
-        Raises:
-            ProgramError: after the end of the data, timers set timers without end.
-        """
+        """Fire all event-time timers up to ``watermark`` in timestamp order (T5)."""
         self.current_watermark = watermark
         trigger = self.triggerable.on_event_time
         at_the_end = watermark == MAX_WATERMARK and self._may_run_on

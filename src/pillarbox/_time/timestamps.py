@@ -190,9 +190,6 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
 
     Returns:
         An assigner, whose results ``to_timestamp`` converts.
-
-    Raises:
-        ProgramError: another type.
     """
     if isinstance(assigner, str):
         return ColumnTimestampAssigner(assigner)

@@ -73,11 +73,7 @@ def installed_tools() -> Tools | None:
 
 
 def needed_tools(method: str) -> Tools:
-    """Return the tools for a public method that requires them. Any thread.
-
-    Raises:
-        ConfigurationError: they are not installed.
-    """
+    """Return the tools for a public method that requires them. Any thread."""
     tools = installed_tools()
     if tools is None:
         raise ConfigurationError(

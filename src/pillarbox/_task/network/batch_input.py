@@ -38,9 +38,6 @@ class BatchInput:
 
         Args:
             size: the bytes of their buffer.
-
-        Raises:
-            OperatorError: a record, or its key, cannot be pickled.
         """
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
             self._sorter.add(edge.index, records, edge.partitioner.keying, size)

@@ -90,11 +90,7 @@ class InputGate:
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
-        """Take a buffer; yield the elements that are next in their channel, with the channel.
-
-        Raises:
-            ExchangeError: an unknown channel, a duplicate buffer, or one after its channel's barrier.
-        """
+        """Take a buffer; yield the elements that are next in their channel, with the channel."""
         channel = self._channels.get(buffer.channel)
         if channel is None:
             if edge_of_channel(buffer.channel) not in self._edges:
@@ -140,9 +136,6 @@ class InputGate:
 
         Returns:
             Whether there are channels, and the data of all of them has ended.
-
-        Raises:
-            ExchangeError: a buffer or a barrier is missing.
         """
         for number, channel in self._channels.items():
             if channel.early:

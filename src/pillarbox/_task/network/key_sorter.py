@@ -124,9 +124,6 @@ class KeySorter:
             index: their input.
             keying: their keys.
             size: the bytes of their buffer.
-
-        Raises:
-            OperatorError: the key function raised, or a record added so far cannot be pickled.
         """
         if not len(records):
             return

@@ -67,11 +67,7 @@ class RecordSpool:
         self._entries: list[tuple[int, Extent]] = []
 
     def add(self, index: int, records: Records) -> None:
-        """Store a run.
-
-        Raises:
-            OperatorError: a record cannot be pickled.
-        """
+        """Store a run."""
         try:
             payload = encode(records)
         except Exception as error:

@@ -184,11 +184,7 @@ class BudgetServer:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def register(self, program: str, budgets: Iterable[Limits]) -> DriverLedger:
-        """Open a program's accounts, and return their address for its tasks.
-
-        Raises:
-            ProgramError: tasks use a budget of the same name with other values.
-        """
+        """Open a program's accounts, and return their address for its tasks."""
         token = secrets.token_bytes(32)
         self._call(lambda: self._register(program, token, list(budgets)))
         return DriverLedger(self.host, self.port, token)
@@ -294,12 +290,7 @@ def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
 
 
 def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
-    """Return the address of a program's budgets for its tasks, or None without budgets or with static shares.
-
-    Raises:
-        ConfigurationError: a budget needs the driver, which tasks of a Spark Connect session cannot reach.
-        ProgramError: tasks of another program use a budget of the same name with other values.
-    """
+    """Return the address of a program's budgets for its tasks, or None without budgets or with static shares."""
     budgets = budgets_of(program.vertices)
     if not budgets:
         return None

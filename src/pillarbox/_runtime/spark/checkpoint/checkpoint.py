@@ -99,9 +99,6 @@ class Checkpoint:
 
         Args:
             layouts: the layouts that the programs will run with.
-
-        Raises:
-            CheckpointMismatchError: the new programs cannot continue from the checkpoint.
         """
         now = describe_programs(programs, layouts)
         binding = self.binding()
@@ -255,11 +252,7 @@ class Checkpoint:
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:
-        """Refuse a checkpoint with an interrupted change of its partitions, unless to the number ``target``.
-
-        Raises:
-            CheckpointMismatchError: there is an interrupted change to another number.
-        """
+        """Refuse a checkpoint with an interrupted change of its partitions, unless to the number ``target``."""
         interrupted = self.interrupted
         if interrupted not in (None, target):
             raise CheckpointMismatchError(
@@ -268,11 +261,7 @@ class Checkpoint:
             )
 
     def check_state_format(self) -> None:
-        """Refuse a state format that lets Spark commit one attempt's state with another attempt's output.
-
-        Raises:
-            CheckpointMismatchError: the checkpoint has this format.
-        """
+        """Refuse a state format that lets Spark commit one attempt's state with another attempt's output."""
         if self.state_format != "1":
             raise CheckpointMismatchError(
                 f"checkpoint {self} has state files of format {self.state_format}, in which Spark may commit the"
@@ -287,9 +276,6 @@ class Checkpoint:
         Args:
             requested: the parallelism that the program sets, or None.
             most: the number of its subtasks, or None if unknown.
-
-        Raises:
-            CheckpointMismatchError: a change of the parallelism was interrupted.
         """
         self.check_interrupted()
         present = self.parallelism
@@ -323,9 +309,6 @@ class Checkpoint:
 
         Args:
             expected: for the error: whose checkpointLocation to give.
-
-        Raises:
-            CheckpointMismatchError: no query was started here.
         """
         if self.query_id is None:
             raise CheckpointMismatchError(

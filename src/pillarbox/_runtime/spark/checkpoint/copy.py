@@ -74,7 +74,6 @@ class CheckpointCopy:
             limit: the maximum total size of the state files (bytes).
 
         Raises:
-            ConfigurationError: the state exceeds the limit, or the folder next to the checkpoint is not writable.
             RemovedError: Spark has removed files of the epoch.
         """
         try:

@@ -25,11 +25,7 @@ _VERSION = re.compile(r"v\d+")
 
 
 def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    """Check the files that Spark reads at a query's start, except under Spark Connect, where each file costs a job.
-
-    Raises:
-        CheckpointMismatchError: a file is damaged or missing.
-    """
+    """Check the files that Spark reads at a query's start, except under Spark Connect, where each file costs a job."""
     if not session_of(spark).has_jvm:
         return
     begun, committed = checkpoint.epochs_begun, checkpoint.last_committed

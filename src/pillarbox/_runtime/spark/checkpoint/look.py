@@ -28,7 +28,6 @@ def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Ca
         read: reads the state; may be called several times.
 
     Raises:
-        CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read.
         RemovedError: Spark removes the state of each epoch before it can be read.
     """
     files = CheckpointState(spark, checkpoint, epoch)

@@ -58,9 +58,6 @@ class OffsetEntry:
 
         The keys are the sources' names, which are also their folders in ``sources/`` of the checkpoint, or else their
         positions.
-
-        Raises:
-            CheckpointMismatchError: the log's version is not supported.
         """
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(

@@ -47,10 +47,6 @@ class CheckpointState:
     Args:
         epoch: the number of a micro-batch, or None for the last committed one.
         copy: path of a copy with the state of this epoch only, or None.
-
-    Raises:
-        CheckpointMismatchError: there is no checkpoint, or it has no committed epoch.
-        ProgramError: the epoch is not a number of a micro-batch.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None, copy: str | None = None) -> None:
@@ -88,11 +84,7 @@ class CheckpointState:
 
     @cached_property
     def stateful(self) -> list[Stateful]:
-        """The stateful operators that have logs.
-
-        Raises:
-            CheckpointMismatchError: Spark has removed the epoch's state, or folders of it are missing.
-        """
+        """The stateful operators that have logs."""
         read = self.state_operators()
         operators = []
         for row in read.collect():
@@ -158,11 +150,7 @@ class CheckpointState:
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return a stateful operator's logs with their heads only, by subtask code.
-
-        Raises:
-            CheckpointMismatchError: a head cannot be read.
-        """
+        """Return a stateful operator's logs with their heads only, by subtask code."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()

@@ -124,7 +124,6 @@ class Relay:
 
     Raises:
         NoHomesError: no home is available.
-        OperatorError: a newer attempt of the task or a newer run of its query has begun.
     """
 
     def __init__(
@@ -179,11 +178,7 @@ class Relay:
         buffers: Iterable[list[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
-        """Run an epoch in the home. Same contract as :meth:`LevelTasks.run_epoch`.
-
-        Raises:
-            PillarboxError: the epoch failed in the home, or the home has ended.
-        """
+        """Run an epoch in the home. Same contract as :meth:`LevelTasks.run_epoch`."""
         vertex, index = subtask
         prefix = f"{self._vertices[vertex].name!r}, subtask {index}: the process that its task lives in (its home,"
         try:

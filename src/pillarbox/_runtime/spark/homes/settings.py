@@ -41,12 +41,7 @@ class HomeSettings:
 
 
 def settings_of(setting: Callable[[str], str | None]) -> HomeSettings | None:
-    """Return the settings of homes, or None if homes are off.
-
-    Raises:
-        ConfigurationError: a setting has an invalid value.
-        ProgramError: the duration is invalid.
-    """
+    """Return the settings of homes, or None if homes are off."""
     return _settings(setting(MODE), setting(MOST), setting(IDLE))
 
 

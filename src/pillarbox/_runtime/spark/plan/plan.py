@@ -251,10 +251,6 @@ def write_for_each_batch(
 
     Args:
         rows: the result of :func:`plan_outputs`.
-
-    Raises:
-        ProgramError: the program reads no streaming DataFrame.
-        OperatorError: (at run time) the function raised. The cause has only the function's frames.
     """
     named = getattr(function, "__name__", type(function).__name__)
     outputs = ", ".join(map(repr, schemas))
@@ -316,11 +312,7 @@ def _report_names() -> Iterator[str]:
 
 
 def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any], None, None]:
-    """Run a bounded program. Yield its output's records as a list per buffer, in the order of Spark's partitions.
-
-    Raises:
-        ProgramError: a source is a streaming DataFrame.
-    """
+    """Run a bounded program. Yield its output's records as a list per buffer, in the order of Spark's partitions."""
     plan = _Plan(program, spark)
     if plan.is_streaming:
         raise ProgramError(

@@ -112,9 +112,6 @@ def vertex_with(
         uid: a uid or a name. Several programs may have the same generated uid, and several vertices contain an output
             with several inputs.
         number: the vertex's number, if known.
-
-    Raises:
-        ProgramError: no vertex matches, or several do.
     """
     operators = [
         (program, vertex, operator)
@@ -142,11 +139,7 @@ def vertex_with(
 
 
 def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
-    """Return a vertex as shipped to workers.
-
-    Raises:
-        ProgramError: the program was planned many programs ago.
-    """
+    """Return a vertex as shipped to workers."""
     for candidate in _shipped.get(program.id, ()):
         if candidate.number == vertex.number:
             return candidate
@@ -177,11 +170,7 @@ def is_one_unstarted(spark: SparkSession) -> bool:
 
 
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
-    """Return the programs in the plan of a DataFrame or a ``DataStreamWriter``.
-
-    Raises:
-        ProgramError: a program occurs more than once, or is unknown to this process.
-    """
+    """Return the programs in the plan of a DataFrame or a ``DataStreamWriter``."""
     df = dataframe_of(query)
     ids = _ALIAS.findall(session_of(df.sparkSession).aliases(df))
     if len(set(ids)) < len(ids):
@@ -208,11 +197,7 @@ def _named(program: PlannedProgram, name: str) -> PlannedProgram:
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
-    """Return the parallelism that a query's programs set, or None.
-
-    Raises:
-        ProgramError: they set different parallelisms.
-    """
+    """Return the parallelism that a query's programs set, or None."""
     parallelisms = sorted(
         {program.parallelism for program in programs if program.parallelism and program.sets_parallelism}
     )

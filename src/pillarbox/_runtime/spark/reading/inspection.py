@@ -1,4 +1,4 @@
-"""Inspects a checkpoint or a savepoint: its programs, its epochs, and the figures of each operator's state."""
+"""Inspects a checkpoint or a savepoint: its programs, epochs, and figures of each operator's state."""
 
 from __future__ import annotations
 
@@ -38,10 +38,6 @@ def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None =
     Args:
         epoch: the number of a micro-batch, or None for the last committed one.
         top: how many of the largest keys to list.
-
-    Raises:
-        CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read.
-        ProgramError: ``epoch`` is not a number of a micro-batch.
     """
     return read_epoch(spark, checkpoint, epoch, partial(_inspect, top))
 
@@ -78,11 +74,7 @@ def _inspect(top: int, files: CheckpointState) -> dict[str, Any]:
 
 
 def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
-    """Return a savepoint's content as plain data. Verifies all files and counts the rows.
-
-    Raises:
-        CheckpointMismatchError: there is no savepoint, or it is damaged.
-    """
+    """Return a savepoint's content as plain data. Verifies all files and counts the rows."""
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
     marks: dict[str, int | None] = dict(opened.tasks.groupBy("uid").agg({"watermark": "min"}).collect())
@@ -129,7 +121,6 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
 
 
 def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Summarize a log as a line of JSON."""
     view = LogView(store, code)
     head = view.head
     by_columns = parts_slot_of(head) is not None
@@ -151,7 +142,7 @@ def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.Record
 
 
 def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
-    """Return why a log's states are pickled, as far as the log shows it, or None if they are plain or absent."""
+    """Return why a log's states are pickled, or None if they are plain or absent."""
     if head.types or not _states(head):
         return None
     if view.task_state().get("operators"):
@@ -173,7 +164,6 @@ def _states(head: LogHead) -> dict[str, str]:
 
 
 def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) -> None:
-    """Add a subtask's facts to its operator's facts."""
     summary = LogSummary(**facts.pop("summary"))
     uid, subtask, log_bytes = (facts.pop(name) for name in ("operator", "subtask", "log_bytes"))
     operator = operators.get(uid)
@@ -193,14 +183,11 @@ def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int
 
 
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
-    """Return the changes that another checkpoint's newest program would make if it resumed from this one.
+    """Return the changes if another checkpoint's newest program resumed from this checkpoint.
 
     Returns:
         ``refused``: changes that prevent a resume; ``doubtful``: changes that may prevent it; ``carried_out``: changes
             of states that the first epoch makes.
-
-    Raises:
-        CheckpointMismatchError: one of the checkpoints has no description of a program.
     """
     then, now = Checkpoint(spark, checkpoint).binding(), Checkpoint(spark, other).newest()
     for description, where in ((then, checkpoint), (now, other)):
@@ -230,7 +217,7 @@ def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> I
 
     Args:
         views: the logs of all of an operator's subtasks, with heads only.
-        chain: uids of the operators chained after it in the program, or None if it is missing or this is unknown.
+        chain: uids of the operators chained after it in the program, or None if unknown.
     """
     if chain is None:
         return

@@ -25,7 +25,7 @@ _PARTS = ("partials", "left", "right")
 def rows_in_columns(
     files: CheckpointState, operator: Stateful, epoch: int, heads: Mapping[int, LogHead], keys: Sequence[Any]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return a key's rows in some subtasks, by subtask, in the format of `key_life`'s facts.
+    """Return a key's rows by subtask, in the format of `key_life`'s facts.
 
     Args:
         heads: the heads of the subtasks' logs, by code.
@@ -64,7 +64,6 @@ def shorten_json(text: str, limit: int = 2000) -> str:
 
 
 def _columns_of(part: str, note: KeyNote) -> Sequence[str]:
-    """Return a part's key columns."""
     inputs = note.get("inputs", [note, note])
     return (inputs[1] if part == "right" else inputs[0]).get("columns", ())
 

@@ -1,8 +1,7 @@
-"""A key's history: its state, its timers and their causes of waiting, in the last epochs that Spark retains.
+"""A key's history: its state and timers in the last epochs that Spark retains.
 
-The key determines its subtask, so only that subtask's logs are unpickled. Spark's state reader cannot look up a key: it
-reads the level's partitions, in a job with its own group, which can be cancelled. One such job runs at a time in a
-process.
+Spark's state reader cannot look up a key. It reads the level's partitions, in a job with its own group, which can be
+cancelled. Only the logs of the key's subtask are unpickled. A process runs one such job at a time.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The maximum number of epochs.
 _EPOCHS = 5
-# The maximum length of a value's text.
+# Maximum characters of a value.
 _VALUE = 2000
 _reading = threading.Lock()
 
@@ -50,8 +48,8 @@ _reading = threading.Lock()
 def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dict[str, Any]:
     """Return the state of one key in the last five epochs that Spark retains, as plain data.
 
-    Reads the checkpoint of a running or stopped query; needs neither the program nor its classes. Spark cannot look up
-    a key: all state of the operator's level is read, and one subtask's logs are unpickled.
+    Reads the checkpoint of a running or stopped query, without the program and its classes. Reads all state of the
+    operator's level, since Spark cannot look up a key.
 
     Args:
         spark: the session that reads the checkpoint.
@@ -67,8 +65,8 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
         - ``state``: a list of ``name``, ``value`` as text, ``changed``, the last of these epochs that changed it, or
           None; and ``values``, one per epoch. An operator by columns has the rows of the key;
         - ``timers``: a list of ``domain``, ``at`` (epoch milliseconds) and ``waits``, the reason why it has not fired;
-        - ``calls``: requests that asynchronous operators in the subtask carry into the next epoch, if their record
-          contains the key: ``uid``, ``record`` as text, and ``asked``, the time of the request, or None;
+        - ``calls``: requests for the key that asynchronous operators in the subtask carry into the next epoch: ``uid``,
+          ``record`` as text, and ``asked``, the time of the request, or None;
         - ``messages``, as text, and ``took_ms``.
 
     Raises:
@@ -136,7 +134,7 @@ def _subtask(key: Any, head: LogHead) -> int | None:
 def _looks(
     files: CheckpointState, operator: Stateful, epochs: Sequence[int], codes: Sequence[int], keys: list[Any]
 ) -> list[dict[str, Any]]:
-    """Return the facts about some keys in the logs of some subtasks in each epoch, by one job."""
+    """Return facts about some keys in the logs of some subtasks in each epoch, by one job."""
     chosen = f"code IN ({', '.join(map(str, codes))})"
 
     def look(epoch: int) -> DataFrame:
@@ -148,12 +146,7 @@ def _looks(
 
 
 def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
-    """Choose the key that an operator's state contains. See :func:`chosen_key`.
-
-    Raises:
-        CheckpointMismatchError: the state cannot be read.
-        ProgramError: the state does not determine the key.
-    """
+    """Choose the key that an operator's state contains. See :func:`chosen_key`."""
     operator, heads = operator_with(files, uid)
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys}
@@ -165,11 +158,7 @@ def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Choose the key that the state contains, or else the only one with the type of a key in state.
-
-    Raises:
-        ProgramError: not exactly one key qualifies.
-    """
+    """Choose the key that the state contains, or else the only one with the type of a key in state."""
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
     alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
@@ -192,7 +181,6 @@ def _keys_of_log(keys: Sequence[Any], code: int, store: MemoryChunkStore) -> Ite
 
 
 def _log_facts(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Return the facts about some keys in a log, as a line of JSON."""
     view = LogView(store, code)
     task, by_columns = view.task_state(), parts_slot_of(view.head) is not None
     gate = task.get("gate") or {}
@@ -226,7 +214,7 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return a task's carried requests: their number by operator, and the requests for records with one of the keys."""
+    """Return a task's carried requests: their number by operator, and the requests for some keys."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     for uid, state in operators.items():

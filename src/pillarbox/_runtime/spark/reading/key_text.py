@@ -55,19 +55,12 @@ def is_same_key(key: Any, other: Any) -> bool:
         return False
     try:
         return bool(key == other)
-    except Exception:  # an array, for example
+    except Exception:  # such as an array
         return False
 
 
 def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
-    """Return the keys that a text can denote: a single one if the operator's keys have a declared type.
-
-    Args:
-        notes: the notes about the operator's keys.
-
-    Raises:
-        ProgramError: the text does not fit the declared type.
-    """
+    """Return the keys that a text can denote. A declared key type allows only one."""
     types, _ = declared_key(notes)
     classes = [None if (scalar := scalar_of_spark(spark_type)) is None else scalar.classes[0] for spark_type in types]
     if not types or not all(kind in _READINGS for kind in classes):
@@ -88,7 +81,6 @@ def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
 
 
 def _read(part: Any, kind: Any) -> Any:
-    """Parse a value of a class from text or from a JSON value."""
     if part is None or type(part) is kind:
         return part
     if isinstance(part, (bool, list, dict)) or (kind is str and not isinstance(part, str)):

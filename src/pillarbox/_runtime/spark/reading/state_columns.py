@@ -1,8 +1,8 @@
 """State as columns: names, types, and Arrow arrays.
 
-A state's column has its declared type if the checkpoint guarantees the types of all values, that is, if the operator's
-state is plain (docs/security.md). Other columns are VARIANT. Spark parses variants from JSON, so in Arrow such a column
-is a struct with the value's JSON, or its pickle if it contains bytes or a user's class.
+A column has its state's declared type if the operator's state is plain (docs/security.md), which guarantees the types
+of all values. Other columns are VARIANT, which Spark parses from JSON. In Arrow, they are structs with the value's
+JSON, or with its pickle if it contains bytes or a user's class.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StateColumn:
     """A column of an operator's state table.
 
     Attributes:
-        name: unique among them, ignoring case.
+        name: unique in the table, ignoring case.
         slots: the names of its slots in the log.
         type: its Spark type, or None for VARIANT.
         name_of_type: its plain type, as in heads.
@@ -126,10 +126,6 @@ class StateEncoder:
     Args:
         key: the type of keys, or None for VARIANT.
         timezone: the session's, for datetimes without one.
-
-    Attributes:
-        schema: the columns of the batches.
-        types: the columns' Spark types, by name.
     """
 
     def __init__(self, operator: str, key: spark.DataType | None, states: list[StateColumn], timezone: str) -> None:
@@ -153,11 +149,6 @@ class StateEncoder:
         return [column.name for column in (self._key, self._namespace, *self._columns) if column.is_variant]
 
     def encode(self, rows: ViewedRows, subtask: int) -> pa.RecordBatch:
-        """Encode rows as a batch.
-
-        Raises:
-            TypeMismatchError: a value does not fit its declared type.
-        """
         indices = {name: index for index, (name, _) in enumerate(rows.layout, 1)}
         count, keys = len(rows.keys), rows.keys
         arrays = [self._convert(self._key, keys, keys), self._convert(self._namespace, rows.namespaces, keys)]
@@ -207,9 +198,6 @@ class _Column:
         )
 
 
-# -- variants --
-
-
 def _variants(values: list[Any]) -> pa.StructArray:
     texts = list(map(as_json, values))
     pickles = [None if text is not None or value is None else pickled(value) for text, value in zip(texts, values)]
@@ -237,11 +225,7 @@ def as_json(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to lists, dictionaries, text and numbers.
-
-    Raises:
-        TypeError: it contains another type.
-    """
+    """Convert a value to lists, dictionaries, text and numbers. Other types raise TypeError."""
     kind = type(value)
     if value is None or kind is str or kind is bool:
         return value

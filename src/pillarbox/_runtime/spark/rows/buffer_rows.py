@@ -74,11 +74,7 @@ class BufferRows:
         self._begun: dict[tuple[int, int, int, int], dict[int, bytes]] = {}
 
     def take(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[Buffer]:
-        """Add rows, as columns, and yield the completed buffers.
-
-        Raises:
-            ExchangeError: a row is duplicate.
-        """
+        """Add rows, as columns, and yield the completed buffers."""
         begun = self._begun
         for target, channel, seq, part, parts, payload in zip(*columns):
             if parts == 1:
@@ -97,11 +93,7 @@ class BufferRows:
         return in_portions(self.take(columns))
 
     def end(self) -> None:
-        """Check that all buffers are complete.
-
-        Raises:
-            ExchangeError: rows are missing.
-        """
+        """Check that all buffers are complete."""
         for (_, channel, seq, parts), pieces in self._begun.items():
             raise ExchangeError(
                 f"of buffer {seq} of channel {channel}, only {len(pieces)} of {parts} rows have arrived"

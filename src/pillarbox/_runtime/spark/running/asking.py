@@ -45,10 +45,6 @@ def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: 
     Args:
         timeout: maximum wait (seconds).
         notify: called with messages on the progress.
-
-    Raises:
-        CheckpointMismatchError: no query was ever started there.
-        SavepointError: the query was not stopped.
     """
     command = Command(spark, checkpoint, timeout, notify)
     lines = command.lines("the query to stop")
@@ -77,10 +73,6 @@ def request_savepoint(
 
     Args:
         timeout: maximum wait for the query to stop (seconds).
-
-    Raises:
-        CheckpointMismatchError: no query was ever started there.
-        SavepointError: there is no savepoint.
     """
     hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
     command = Command(spark, checkpoint, timeout, notify, hint=hint)
@@ -122,10 +114,6 @@ def request_record(
         directory: the recording's folder, on the driver's machine.
         timeout: maximum wait for a driver, and maximum time of the recording (seconds).
         task: the task, as arguments of ``record``.
-
-    Raises:
-        CheckpointMismatchError: no query was ever started there.
-        ConfigurationError: the task was not recorded.
     """
     hint = "; of a query that has ended, give the script by --program"
     command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
@@ -179,9 +167,6 @@ class Command:
 
         Args:
             instead: the argument to suggest if the folder is not a checkpoint.
-
-        Raises:
-            CheckpointMismatchError: no query was ever started there.
         """
         Checkpoint(self._spark, self._checkpoint).started_query(instead)
         return self._folder.lines()

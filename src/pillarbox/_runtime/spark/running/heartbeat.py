@@ -206,9 +206,6 @@ def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_o
 
     Args:
         take_over: ask the other driver to stop, and wait.
-
-    Raises:
-        ConfigurationError: another driver runs the query.
     """
     files = None if checkpoint is None else _files_of(spark, checkpoint)
     if checkpoint is None or files is None:

@@ -1,9 +1,9 @@
 """Builds the new subtasks' logs from a savepoint's tables, in a query's first epoch.
 
-Spark passes the rows of ``initialState`` to a stateful operator in its first micro-batch, by grouping key. Here, a row
-is an Arrow batch with one subtask's share of an operator's table. The subtask's operator states follow these rows. The
-last row completes the subtask: its log is written, and a task is restored from it, as at any cold start. So state that
-does not fit the program is found before the query's first real epoch.
+In the first micro-batch, Spark passes the rows of ``initialState`` to a stateful operator by grouping key. Here, a row
+is an Arrow batch with one subtask's share of an operator's table, followed by the subtask's operator states. At the
+last row, the subtask's log is written, and a task is restored from it, as at any cold start. So state that does not fit
+the program fails before the query's first real epoch.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Table
 
-#: Columns of the state rows of a level: the subtask's code, the kind of the row (0: a share of the table; `COMMON`;
-#: `LAST`), and the payload. Spark sorts them by kind.
+#: Columns of a level's state rows: subtask code, kind (0 for a share of the table, `COMMON`, `LAST`) and payload. Spark
+#: sorts them by kind.
 STATE_SCHEMA = "target LONG, number LONG, payload BINARY"
 COMMON = 1
 LAST = 2
@@ -45,7 +45,7 @@ _FIELDS = pa.schema([("target", pa.int64()), ("number", pa.int64()), ("payload",
 
 # Rows of a file that are routed together.
 _ROUTED_ROWS = 1 << 14
-# A share is sent at this size, and all shares are sent when together they reach the second size.
+# A share is sent at the first size. All shares are sent when together they reach the second.
 _SHARE_BYTES = 2 * 1024 * 1024
 _WAITING_BYTES = 32 * 1024 * 1024
 
@@ -102,7 +102,6 @@ class _Shares:
             yield from self.end()
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """Yield all buffered shares."""
         for subtask in [*self._waiting]:
             yield self._row(subtask)
 
@@ -113,11 +112,7 @@ class _Shares:
 
 
 def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, FileDigest]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of files. Arrow reads them many times as fast as Spark's row reader.
-
-    Raises:
-        CheckpointMismatchError: a file is damaged.
-    """
+    """Yield the rows of files. Arrow reads them many times as fast as Spark's row reader."""
     for batch in batches:
         for path, content in zip(batch.column("path").to_pylist(), batch.column("content")):
             digest = FileDigest(len(content.as_buffer()), hashlib.sha256(content.as_buffer()).hexdigest())
@@ -150,7 +145,7 @@ class RestoringHost(TaskHost):
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
         super().open(handle, chunks)
         self._arrived: defaultdict[int, list[bytes]] = defaultdict(list)
-        # State shared by several subtasks, by the subtask's code.
+        # State shared by several subtasks, by subtask code.
         self._common: dict[int, bytes] = {}
 
     def take_state(self, code: int, rows: pd.DataFrame, now: int, watermark: int) -> None:
@@ -163,7 +158,7 @@ class RestoringHost(TaskHost):
                 self._common[code] = bytes(payload)
             else:
                 self._arrived[code].append(bytes(payload))
-        # Spark retains a subtask's frames until the last: free the rows now.
+        # Spark retains a subtask's frames until the last, so free the rows now.
         rows.drop(rows.index, inplace=True)
         if last is not None:
             self._restore(code, last, watermark if self._follows_watermark else now)
@@ -182,14 +177,14 @@ class RestoringHost(TaskHost):
             shares = (batch_from_bytes(payload) for payload in _drained(self._arrived.pop(code, [])))
             table, log = Table(self._tables[number]), MemoryChunkStore()
             build_log(log, table, vertex.log_identity(subtask), shares, own, as_it_is())
-            # Find state that does not fit the program now. The query's tasks live in homes.
+            # Detects state that does not fit the program. The query's tasks live in homes.
             with short_lived(vertex, subtask) as task:
                 task.restore(log)
                 wakes_up = task.next_wake_up
         for chunk, content in log.chunks.items():
             self._store.put(chunk, content)
         if self._timers and wakes_up is not None:
-            # Not in this batch: output of timers is not yet output of the query.
+            # Not in this batch, whose timer output is not output of the query.
             self._handle.registerTimer(max(wakes_up, now + 1))
 
 

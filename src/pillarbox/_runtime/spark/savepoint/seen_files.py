@@ -21,11 +21,7 @@ _TOGETHER = 10_000
 
 
 def paths_seen(lines: Iterable[str], last: int) -> list[str]:
-    """Return the paths in Spark's log of a file source: lines of JSON with percent-encoded paths.
-
-    Args:
-        last: the last batch to include.
-    """
+    """Return the paths in a file source's log, lines of JSON with percent-encoded paths, up to batch ``last``."""
     entries = map(json.loads, lines)
     return [unquote(str(line["path"])) for line in entries if line.get("batchId", 0) <= last]
 
@@ -34,11 +30,8 @@ def glob_of(paths: Iterable[str]) -> str:
     """Return a glob that matches exactly these files.
 
     Hadoop looks up alternatives with a slash one by one, and resolves alternatives without a slash by listing their
-    folder. So there is an alternative for each folder, with its files as inner alternatives: one listing per folder, or
-    a few for very many files.
-
-    Raises:
-        CheckpointMismatchError: the files are in several file systems, or a path cannot be matched.
+    folder. So each folder is an alternative, with its files as inner alternatives: one listing per folder, or a few for
+    very many files.
     """
     places: set[str] = set()
     files: set[str] = set()

@@ -1,9 +1,8 @@
 """The source positions of a query that starts from a savepoint.
 
-Spark stores each source's position in the checkpoint as the source's own JSON. A file source stores a list of the files
-that it has read. So the first epoch on a new checkpoint replaces each source by a source without rows, which makes
-Spark write the savepoint's positions into its logs. It is ``_position.py``, and for files Spark's file source over
-exactly the files that were read.
+Spark stores each source's position in the checkpoint as the source's own JSON, and the files that a file source has
+read. So the first epoch on a new checkpoint replaces each source by a source without rows, which makes Spark write the
+savepoint's positions into its logs: ``_position.py``, or Spark's file source over exactly the files that were read.
 """
 
 from __future__ import annotations
@@ -149,12 +148,12 @@ class FoundPositions(NamedTuple):
     """The start positions of sources.
 
     Attributes:
-        positions: the position of each source: its JSON value; or ``SeenFiles``; or None to start as in a new query.
+        positions: each source's JSON value, ``SeenFiles``, or None to start as in a new query.
         wrong: conflicts.
         added: the names of sources that the savepoint does not have.
         gone: the names of sources that the program no longer has.
-        places: the index of each source among the sources of the savepoint's program, or None if it is new. None if a
-            source of either program does not read exactly one Spark source.
+        places: each source's index among the sources of the savepoint's program, or None if new. None if a source of
+            either program does not read exactly one Spark source.
         in_order: whether they are the savepoint's sources, in the same order.
     """
 
@@ -243,11 +242,7 @@ def find_positions(
 
 
 def _lines(noted: Sources) -> list[_Line]:
-    """Return the lines of the offset log, in source order if they have no names.
-
-    Raises:
-        CheckpointMismatchError: the log's version is unknown.
-    """
+    """Return the lines of the offset log, in source order if they have no names."""
     texts = OffsetEntry(noted.offsets).sources
     return [_Line(name, name if noted.are_named else None, text) for name, text in texts.items()]
 
@@ -265,11 +260,7 @@ def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence
 
 
 def _position(line: _Line, seen: Sequence[str] | None, index: int, source: PlannedSource) -> tuple[Any, str | None]:
-    """Return a line's position and the conflict, if any.
-
-    Args:
-        seen: the lines of a file source's own log.
-    """
+    """Return a line's position and the conflict, if any. ``seen`` is a file source's own log."""
     position: Any = None if line.text == "-" else json.loads(line.text)
     was_files = isinstance(position, dict) and position.keys() == {"logOffset"}
     if position is not None and was_files != source.is_files:
@@ -314,11 +305,7 @@ def _named(planned: Sequence[PlannedSource]) -> str:
 def placeholder_sources(
     spark: SparkSession, positions: Sequence[Any], planned: Sequence[PlannedSource], checkpoint: str
 ) -> DataFrame:
-    """Return a streaming DataFrame of one column, without rows, with one source per position.
-
-    Args:
-        checkpoint: the query's checkpoint location.
-    """
+    """Return a streaming DataFrame of one column, without rows, with one source per position."""
     # Spark runs an epoch only if a source has a new position. If none has one, one source gets its initial offset.
     begins = any(position is not None and not isinstance(position, SeenFiles) for position in positions)
     first = None
@@ -347,7 +334,7 @@ def placeholder_sources(
 
 def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str) -> Any:
     """Return a source's initial offset by its options, as for the same query on a new checkpoint."""
-    # Kafka's source stores it in its folder; after an interrupted start, the next one reads it there.
+    # Kafka's source stores it in its folder, where the start after an interrupted one reads it.
     folder = f"{checkpoint}/sources/{source.number if source.title is None else source.title}"
     jvm(spark).SparkSession.setActiveSession(java_session(spark))
     stream = source.step.table().newScanBuilder(source.step.extraOptions()).build().toMicroBatchStream(folder)

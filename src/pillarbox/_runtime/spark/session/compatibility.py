@@ -1,8 +1,7 @@
 """Checks that Spark has every private name that a query needs.
 
-PySpark's names in a worker (broadcast variables, accumulators, the task's context, shipped files) are in
-``homes/worker_environment.py``, and the conversion of a batch to Arrow is in ``rows/arrow_frame.py``. Without these,
-tasks fail in homes, or values are converted twice.
+Unchecked are PySpark's names in a worker (``homes/worker_environment.py``), without which tasks fail in homes, and the
+conversion of a batch to Arrow (``rows/arrow_frame.py``), without which values are converted twice.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ class _Requirement(NamedTuple):
     """A private name of Spark.
 
     Attributes:
-        name: for the message.
         of_java: whether only classic sessions need it.
         is_met: returns False or raises any exception if it is missing.
     """
@@ -68,11 +66,7 @@ REQUIREMENTS = (
 
 
 def check_compatibility(spark: Any) -> None:
-    """Check the private names of a session's Spark. Runs no job.
-
-    Raises:
-        ConfigurationError: a name is missing.
-    """
+    """Check the private names of a session's Spark. Runs no job."""
     missing = [requirement.name for requirement in REQUIREMENTS if not _is_met(requirement, spark)]
     if missing:
         raise ConfigurationError(

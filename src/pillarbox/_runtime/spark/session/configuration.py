@@ -48,7 +48,7 @@ def configuration_of(spark: SparkSession, **of_query: str) -> Configuration:
 
 
 def masked(name: str, value: str) -> str:
-    """Mask a setting's value if it looks like a secret by its name, and credentials in URLs."""
+    """Mask a setting's value if its name suggests a secret, and credentials in URLs."""
     return _MASK if _SECRET.search(name) else _IN_URL.sub(_MASK, value)[:_LONGEST]
 
 

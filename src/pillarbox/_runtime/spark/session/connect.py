@@ -79,7 +79,7 @@ class ConnectSession(Session):
 
 
 class ConnectWriter(Writer):
-    """The options of a Spark Connect ``DataStreamWriter``, which are a protobuf message."""
+    """The options of a Spark Connect ``DataStreamWriter``, a protobuf message."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer

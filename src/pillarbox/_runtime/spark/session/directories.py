@@ -17,26 +17,18 @@ if TYPE_CHECKING:
 # Marks a folder as incomplete. Names of data never begin like this.
 _BEGUN = "_pillarbox_begun"
 
-# Characters that Java escapes in a URI; it leaves the letters of all languages.
+# Characters that Java escapes in a URI. It leaves the letters of all languages.
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f\s"#%<>?\[\\\]^`{|}]""")
 
 
 def check_session(spark: Any, asked_by: str) -> None:
-    """Check that an argument is a Spark session.
-
-    Raises:
-        ProgramError: it is something else.
-    """
+    """Check that an argument is a Spark session."""
     if not hasattr(spark, "readStream"):
         raise ProgramError(f"{asked_by} takes a SparkSession as its first argument, not {shorten(spark)}")
 
 
 def checked_directory(directory: Any, what: str) -> str:
-    """Return a user's directory without its final slash.
-
-    Raises:
-        ProgramError: it is not a directory's path.
-    """
+    """Return a user's directory without its final slash."""
     if not isinstance(directory, (str, PathLike)) or not str(directory):
         raise ProgramError(f"{what} must be a directory, not {shorten(directory)}")
     return str(fspath(directory)).rstrip("/")
@@ -44,12 +36,9 @@ def checked_directory(directory: Any, what: str) -> str:
 
 @contextmanager
 def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
-    """Create a folder, or an incomplete one again, for writing within the block. Needs a classic session.
+    """Create a folder, or overwrite an incomplete one, for writing within the block. Needs a classic session.
 
     A marker file, which readers of data ignore, is in the folder until the block ends without an error.
-
-    Raises:
-        PillarboxError: the path exists and is complete.
     """
     path, begun = path_class(spark)(folder), path_class(spark)(folder, _BEGUN)
     files = file_system(spark, path)

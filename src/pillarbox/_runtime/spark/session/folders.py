@@ -1,6 +1,6 @@
 """Lists, reads and writes the small files of checkpoints and savepoints.
 
-In a classic session, the driver uses Hadoop's ``FileSystem`` without a job. Spark Connect has only DataFrames.
+A classic session's driver uses Hadoop's ``FileSystem`` without a job. Spark Connect has only DataFrames.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 def reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader that takes paths literally.
+    """Return a reader that takes paths literally, as Spark's writers do.
 
-    By default, Spark reads ``[1]``, ``{a,b}``, ``*`` and ``?`` as wildcards, but writes them literally. A checkpoint
-    with such a path would seem to be a new one.
+    By default, ``[1]``, ``{a,b}``, ``*`` and ``?`` are wildcards, and a checkpoint with such a path would seem to be
+    new.
     """
     return spark.read.option(WILDCARDS, "false")
 
@@ -60,21 +60,17 @@ def is_savepoint(spark: SparkSession, directory: str) -> bool:
 
 
 class Folder(ABC):
-    """A folder of small files, such as a checkpoint's log. Hidden files (``.``, ``_``) are left out."""
+    """A folder of small files, such as a checkpoint's log. Skips hidden files (``.``, ``_``)."""
 
     path: str
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of the files without opening them, or an empty list if the folder is missing."""
+        """Return the names of the files without opening them. A missing folder has none."""
 
     @abstractmethod
     def lines(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
-        """Return ``(file name, line)`` pairs. A missing file has no lines.
-
-        Args:
-            names: the files to read, or None for all.
-        """
+        """Return ``(file name, line)`` pairs of some files, or of all. A missing file has no lines."""
 
     @abstractmethod
     def add_line(self, text: str) -> None:
@@ -99,7 +95,7 @@ class DataFrameFolder(Folder):
         return [(name, line) for name, line in rows]
 
     def add_line(self, text: str) -> None:
-        # Base64 needs neither quoting nor parameters, which the parsers of session extensions such as Delta's may lose.
+        # Base64 needs neither quoting nor parameters, which parsers of session extensions such as Delta's may lose.
         encoded = base64.b64encode(text.encode()).decode()
         line = self._spark.sql(f"SELECT CAST(unbase64('{encoded}') AS STRING) AS value")
         line.coalesce(1).write.mode("append").option("compression", "none").text(self.path)
@@ -132,11 +128,7 @@ class HadoopFolder(Folder):
         self._write(f"{uuid.uuid4().hex}.txt", f"{text}\n")
 
     def add(self, name: str, text: str) -> None:
-        """Write a new file atomically.
-
-        Raises:
-            PillarboxError: the file exists, or the file system did not rename the temporary file.
-        """
+        """Write a new file atomically."""
         if self._files.exists(self._path(name)):
             raise PillarboxError(f"{self._folder}/{name} exists")
         self._write(name, text)

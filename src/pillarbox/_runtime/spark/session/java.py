@@ -1,6 +1,7 @@
 """Java objects of a classic session, its DataFrames and its file systems.
 
-Spark does not guarantee these names. Each docstring names the consequence of a missing name. No function runs a job.
+Spark does not guarantee these names. Each docstring names the effect of a missing name; "checked" means a check at the
+start. No function runs a job.
 """
 
 from __future__ import annotations
@@ -90,7 +91,6 @@ def writer_field(writer: Any, name: str) -> Any:
     return field.get(writer._jwrite)
 
 
-# Running tasks whose hosts are read.
 _TASKS_WITH_HOSTS = 8
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
-    """Return a local Spark session with settings for pillarbox: for examples, tests and experiments.
+    """Return a local Spark session with settings for pillarbox, for examples, tests and experiments.
 
     Args:
         cores: number of concurrent tasks.
@@ -46,14 +46,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
 
 
 def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
-    """Return a classic session.
-
-    Args:
-        settings: Spark settings. For a local master, the settings that it needs are added.
-
-    Raises:
-        ConfigurationError: Java or a Python package is missing or has a wrong version.
-    """
+    """Return a classic session. Adds the settings that a local master needs."""
     check_packages()
     check_java()
     from pyspark.sql import SparkSession
@@ -72,8 +65,8 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
 def _daemon_finds_pillarbox() -> bool:
     """Return whether the daemon of Python workers will be able to import pillarbox.
 
-    The daemon has installed packages and ``PYTHONPATH``. Only workers have the files of ``--py-files``, and after
-    ``spark-submit`` the JVM has its own environment.
+    The daemon has installed packages and ``PYTHONPATH``, but not the files of ``--py-files``. After ``spark-submit``
+    the JVM has its own environment.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return False

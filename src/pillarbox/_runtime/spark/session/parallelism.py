@@ -14,12 +14,12 @@ from pillarbox._runtime.spark.session.spark_names import SHUFFLE_PARTITIONS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Returns the value of a session's setting, or None if it is not set.
+#: Returns a setting's value, or None if unset.
 Get = Callable[[str], "str | None"]
 
 # Only explicit settings go higher: each partition has a state store and may have a home.
 _MOST_BY_DEFAULT = 16
-# `spark.sql.shuffle.partitions` may be set for the batch jobs of a whole cluster, but each partition has a state store.
+# `spark.sql.shuffle.partitions` may be set for a whole cluster's batch jobs, but each partition has a state store.
 _MOST_PARTITIONS = 128
 
 
@@ -54,10 +54,10 @@ def local_cores(get: Get) -> int | None:
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:
-    """Return the default parallelism, and its reason as the end of a message.
+    """Return the default parallelism, and its reason as the end of a message. Runs no job.
 
-    It is ``spark.sql.shuffle.partitions`` if set, at most 128; otherwise the number of cores, at most 16. Each subtask
-    adds time to each epoch, and the amount of work is unknown, so more subtasks need an explicit setting. Runs no job.
+    It is ``spark.sql.shuffle.partitions`` if set, at most 128, otherwise the number of cores, at most 16. Each subtask
+    adds time to each epoch, and the amount of work is unknown, so more subtasks need an explicit setting.
     """
     setting = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(setting) if setting is not None and setting.isdigit() else 0
@@ -72,13 +72,7 @@ def default_parallelism(spark: SparkSession) -> tuple[int, str]:
 
 
 def task_slots(spark: SparkSession) -> int:
-    """Return the number of concurrent tasks of a source: Spark's default number of partitions.
-
-    Runs no job.
-
-    Raises:
-        ConfigurationError: (Spark Connect) no setting contains it.
-    """
+    """Return the number of concurrent tasks of a source: Spark's default number of partitions. Runs no job."""
 
     def get(name: str) -> str | None:
         return spark.conf.get(name, None)

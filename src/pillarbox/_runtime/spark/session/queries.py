@@ -15,9 +15,7 @@ def execution_of(query: Any) -> Any:
 
 
 def pinned_jvm() -> Any:
-    """Return the JVM with a Java thread per thread of this process, so that locks can be held.
-
-    Without it, queries end by ``stop()``, in the middle of an epoch.
+    """Return the JVM with a Java thread per thread of this process, so that locks can be held. Fails as `execution_of`.
 
     Raises:
         RuntimeError: Python threads share JVM threads (``PYSPARK_PIN_THREAD=false``).
@@ -38,7 +36,7 @@ class StateCommits:
     """Checks whether the partitions of a classic query with ``foreachBatch`` have committed their state.
 
     It replaces Spark's own check after a batch, which works only once. Without it, a query ends if its function reads
-    only a part of a batch. The Java objects live as long as the run: each batch makes three calls to Java.
+    only a part of a batch. The Java objects live as long as the run, so a batch makes only three calls to Java.
     """
 
     def __init__(self, query: Any) -> None:
@@ -54,7 +52,6 @@ class StateCommits:
             pass
 
     def are_complete(self, batch: int) -> bool:
-        """Return whether each partition of a batch has committed."""
         if self._unchecked is None or not self._unchecked.get():  # without state
             return True
         self._unchecked.set(False)
@@ -62,7 +59,7 @@ class StateCommits:
             self._validate(self._run, batch)
         except Exception as error:
             if _NOT_COMMITTED not in str(error):
-                raise  # for example, the query is being stopped
+                raise  # such as while the query is being stopped
             return False
         return True
 
@@ -75,7 +72,7 @@ class ProgressMark(NamedTuple):
 
     @staticmethod
     def of(progress: Any) -> ProgressMark:
-        """Return the mark of a report, which is a dictionary of its JSON."""
+        """Return the mark of a report, a dictionary of its JSON."""
         return ProgressMark(progress["batchId"], progress["timestamp"])
 
 

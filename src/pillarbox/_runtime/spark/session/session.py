@@ -29,8 +29,6 @@ class Session(ABC):
     def __init__(self, spark: Any) -> None:
         self.spark = spark
 
-    # -- the application --
-
     @abstractmethod
     def settings(self) -> dict[str, str]:
         """Return the application's settings and the session's deviating settings."""
@@ -49,14 +47,12 @@ class Session(ABC):
 
     @abstractmethod
     def local_executor(self) -> int | None:
-        """Return the JVM's process id if it is the driver and the only executor, else None."""
+        """Return the JVM's pid if it is the driver and the only executor, else None."""
 
     @property
     @abstractmethod
     def shows_progress_bar(self) -> bool:
         """Whether Spark draws its progress bar on standard error."""
-
-    # -- jobs --
 
     @abstractmethod
     def job_group(self, description: str) -> AbstractContextManager[None]:
@@ -66,17 +62,12 @@ class Session(ABC):
     def running_jobs(self, group: str) -> list[int] | None:
         """Return a group's running jobs, or None if unreachable."""
 
-    # -- files --
-
     @abstractmethod
-    def folder(self, path: str) -> Folder:
-        """Return a folder of small files."""
+    def folder(self, path: str) -> Folder: ...
 
     @abstractmethod
     def hadoop_folder(self, path: str) -> HadoopFolder | None:
         """Return a folder whose files are accessed by name without jobs, or None under Spark Connect."""
-
-    # -- DataFrames --
 
     @abstractmethod
     def plan_steps(self, df: DataFrame) -> list[Any] | None:
@@ -93,15 +84,11 @@ class Session(ABC):
     def analyzed_now(self, df: DataFrame) -> DataFrame:
         """Return a DataFrame whose plan is analyzed with the current settings. Rows are read later."""
 
-    # -- queries --
+    @abstractmethod
+    def writer_class(self) -> type[Any]: ...
 
     @abstractmethod
-    def writer_class(self) -> type[Any]:
-        """Return the session's class of ``DataStreamWriter``."""
-
-    @abstractmethod
-    def writer(self, writer: Any) -> Writer:
-        """Return the options of a ``DataStreamWriter``."""
+    def writer(self, writer: Any) -> Writer: ...
 
 
 class Writer(ABC):
@@ -161,10 +148,6 @@ def dataframe_of(query: Any) -> DataFrame:
 
 
 def check_classic(spark: Any, refusal: str) -> None:
-    """Check that a session is a classic one.
-
-    Raises:
-        ConfigurationError: it is Spark Connect; the message is ``refusal``.
-    """
+    """Raise a ConfigurationError with the message ``refusal`` under Spark Connect."""
     if not session_of(spark).has_jvm:
         raise ConfigurationError(refusal)

@@ -26,7 +26,7 @@ def session_settings(
     """Change a session's settings within the block.
 
     Args:
-        before: all settings of the session, or None to read them. PySpark asks Java for each.
+        before: all settings of the session, or None to read them, which asks Java for each.
     """
     if before is None:
         before = spark.conf.getAll if settings else {}
@@ -103,12 +103,6 @@ def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
     """Apply the settings that Spark needs when it plans to read a checkpoint's state.
 
     Blocks starts of queries, so run no job within it.
-
-    Args:
-        state_format: the format of the checkpoint's state files.
-
-    Raises:
-        ConfigurationError: another query has been starting for ten minutes.
     """
     with alone(), session_settings(spark, settings_of_state(state_format)):
         yield

@@ -5,8 +5,6 @@ All supported versions have them, unless a version is named.
 
 from __future__ import annotations
 
-# -- settings --
-
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 """The number of state partitions, independent of the query's other shuffles. Checked: it would be ignored."""
 
@@ -60,7 +58,7 @@ WILDCARDS = "__globPaths__"
 be a new one.
 """
 
-# -- local properties of tasks --
+# Local properties of tasks.
 
 QUERY_ID = "sql.streaming.queryId"
 """The query's id. Checked: homes of the query's earlier runs would stay."""

@@ -31,13 +31,8 @@ class Start:
     """A repeatable start of a query.
 
     Args:
-        method: ``start`` or ``toTable``.
-        arguments: the method's arguments.
-        options: the method's options.
-
-    Attributes:
         writer: a ``DataStreamWriter``, classic or of Spark Connect.
-        spark: its session.
+        method: ``start`` or ``toTable``, with its arguments and options.
     """
 
     def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
@@ -52,15 +47,9 @@ class Start:
         query: StreamingQuery = getattr(self.writer, self._method)(*self._arguments, **self._options)
         return query
 
-    # -- the query --
-
     @cached_property
     def checkpoint(self) -> str | None:
-        """The checkpoint location, or None for a new one.
-
-        Raises:
-            TypeError: the method's arguments do not fit.
-        """
+        """The checkpoint location, or None for a new one. Wrong arguments raise TypeError."""
         checkpoint = self._option("checkpointLocation")
         if checkpoint:
             return checkpoint
@@ -70,7 +59,6 @@ class Start:
 
     @property
     def dataframe(self) -> DataFrame:
-        """The written DataFrame."""
         return self._writer.dataframe
 
     @property
@@ -90,11 +78,8 @@ class Start:
         """Run one micro-batch at a start within the block: an uncommitted one first."""
         return self._writer.one_batch()
 
-    # -- its sink --
-
     @property
     def calls_function(self) -> bool:
-        """Whether the sink is ``foreachBatch``."""
         return self._format == "foreachbatch"
 
     @property
@@ -134,11 +119,8 @@ class Start:
         properties = {row.col_name: row.data_type for row in rows}
         return properties.get("Location") if str(properties.get("Provider")).lower() in _FILE_FORMATS else None
 
-    # -- options --
-
     @cached_property
     def _bound(self) -> dict[str, Any]:
-        """The arguments by name."""
         method = inspect.signature(getattr(self.writer, self._method))
         return method.bind(*self._arguments, **self._options).arguments
 
@@ -147,7 +129,6 @@ class Start:
         return str(self._bound.get("format") or self._writer.format).lower()
 
     def _option(self, name: str) -> str | None:
-        """Return an option of the call, or of the writer."""
         option = {key.lower(): value for key, value in self._bound.get("options", {}).items()}.get(name.lower())
         if option:
             return str(option)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
-# Seconds that an ended query's functions get for `close()`.
+# Seconds for the `close()` of an ended query's functions.
 _CLOSE_SECONDS = 5.0
 
 _log = logging.getLogger("pillarbox")
@@ -33,7 +33,6 @@ _TASKS = 32
 
 
 def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """End a run in this executor."""
     for _ in batches:
         pass
     with suppress(OSError):  # the executor has ended
@@ -51,7 +50,7 @@ def _end(executor: int, request: dict[str, Any]) -> None:
 
 
 def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
-    """Close the ended queries' functions in executors, in a thread, unless done."""
+    """Close ended queries' functions in executors, in a thread."""
 
     def close() -> None:
         for started in ended:
@@ -76,9 +75,8 @@ def close_started(started: StartedQuery) -> None:
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """Close an ended run's functions in executors, within five seconds.
 
-    If the driver's process is the only executor, the driver asks its starters. Otherwise a job asks the starters of all
-    executors. Spark cannot run a task in each of them, so a busy executor may be missed: its homes end when they are
-    idle.
+    If the driver's process is not the only executor, a job asks the starters of all executors. It may miss a busy
+    executor, whose homes end when idle.
 
     Args:
         secrets: the secrets of the run's programs, for homes that do not know the run.

@@ -1,9 +1,9 @@
 """Starts a query from a savepoint: an epoch on the new checkpoint before the query's own first one.
 
-It is micro-batch 0 of the checkpoint, with the same stateful plan. Its sources have no rows, and the savepoint's
-positions (``source_positions.py``); its state is the savepoint's (``restore_host.py``). Spark commits it like any other
-batch, and the query resumes with batch 1. If it is interrupted, the offset log may have an entry that the commit log
-lacks: then a note in ``pillarbox/`` of the checkpoint admits only the same start, which repeats the epoch.
+Micro-batch 0 of the checkpoint has the same stateful plan, the savepoint's state (``restore_host.py``), and sources
+without rows at the savepoint's positions (``source_positions.py``). Spark commits it like any other, and the query
+resumes with batch 1. If it is interrupted, a note in ``pillarbox/`` of the checkpoint admits only the same start, which
+repeats the epoch.
 """
 
 from __future__ import annotations
@@ -53,23 +53,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A row of state has up to some megabytes, and a file some more: keep Spark from combining many into one Arrow batch.
+# A row of state has up to some megabytes, a file some more: do not combine many into one Arrow batch.
 _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """Initialize a new checkpoint from the program's savepoint, if it has one.
+    """Initialize a new checkpoint from the program's savepoint, if it has one. Returns whether an epoch was run.
 
     Args:
         checkpoint: the query's checkpoint, or None if it sets no location.
-
-    Returns:
-        whether an epoch was run.
-
-    Raises:
-        CheckpointMismatchError: the checkpoint was begun differently; or the program does not fit the savepoint.
-        ConfigurationError: the session is a Spark Connect session.
-        ProgramError: the query cannot start from a savepoint.
     """
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
@@ -247,7 +239,6 @@ class _SavepointStarter:
     def _state(
         self, opened: OpenSavepoint, plan: RestorePlan, own: dict[str, list[OwnState]], vertices: Sequence[int]
     ) -> DataFrame:
-        """Return the state rows of some vertices."""
         spark, program = self._spark, self._program
         frames: list[DataFrame] = []
         last: list[tuple[list[int], int, bytes]] = []
@@ -272,7 +263,7 @@ class _SavepointStarter:
             rows = plan_first_epoch(program, spark, first)
             of = [PlannedProgram.of(program)]
             settings = program_settings(spark, of, layouts)
-            # Set after no other query is starting, since that query would keep the settings for its whole life.
+            # Inside `settings`, so that a starting query does not keep these settings for its whole life.
             with settings, session_settings(spark, _BATCHES):
                 query = (
                     rows.writeStream.format("noop")
@@ -316,8 +307,7 @@ def restored(
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
     """Yield subtasks' operator state as rows for :class:`RestoringHost`: (targets, number, payload).
 
-    Broadcast state and union lists are equal in many subtasks, and may be large: they are pickled once for all of
-    these.
+    Broadcast state and union lists are equal in many subtasks, and may be large, so they are pickled once.
     """
     common: dict[bytes, list[int]] = {}
     for code, state in zip(codes, states):

@@ -46,8 +46,8 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         PROVIDER_KEY: PROVIDER,
         # An epoch writes the changes of the state store, not its files.
         CHANGELOG: "true",
-        # If a level of an epoch runs again, Spark in format 2 commits the first attempt's state, while the next level
-        # reads the last attempt's output. In format 1, it commits the last attempt's state.
+        # If a level runs again, the next level reads the last attempt's output. Format 1 commits the last attempt's
+        # state, format 2 the first attempt's.
         STATE_FORMAT: "1",
         # Spark 4.1 compares a repeated task's output with the lost output only with this setting.
         SHUFFLE_CHECKSUMS: "true",
@@ -70,10 +70,6 @@ def program_settings(
     Args:
         layouts: the layouts of the programs in the query's checkpoint; empty for a new temporary one.
         other_python: whether the query may pass rows to other Python functions, too.
-
-    Raises:
-        ProgramError: the programs cannot run in one query.
-        ConfigurationError: another query has been starting for ten minutes.
     """
     needed = _needed(programs, layouts)
     with alone():

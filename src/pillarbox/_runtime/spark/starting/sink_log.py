@@ -1,9 +1,9 @@
 """Fills gaps in a file sink's log after rescaling, a start from a savepoint, or a change of the sink.
 
-Spark's file sinks (Parquet, JSON and the like) keep a log of their files in ``_spark_metadata`` of their folder, with
-an entry per micro-batch, and readers of the folder use it. Some batches never reach the sink: rescaling, and the first
-batch of a start from a savepoint. Others were written to another folder, if the sink has changed. After a missing
-entry, reading fails, and so does the sink when it compacts entries. So the gap is filled before the query resumes.
+Spark's file sinks (Parquet, JSON and the like) log their files in ``_spark_metadata`` of their folder, with an entry
+per micro-batch. Batches of rescaling and of a start from a savepoint never reach the sink, and earlier batches went to
+another folder if the sink has changed. After a missing entry, reading the folder fails, and so does the sink when it
+compacts entries. So gaps are filled before the query resumes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,7 @@ _FAR = 20  # maximum number of successive rescalings
 
 
 def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
-    """Add entries to a file sink's log for all earlier batches that it missed.
-
-    Raises:
-        CheckpointMismatchError: there is such a batch, and Spark Connect cannot write an entry.
-    """
+    """Add entries to a file sink's log for all earlier batches that it missed."""
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return
@@ -47,11 +43,7 @@ def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
 
 
 class SinkLog:
-    """The log of a file sink, through Spark's own class in a classic session.
-
-    Args:
-        folder: the folder of the files.
-    """
+    """The log of a file sink, through Spark's own class in a classic session."""
 
     def __init__(self, spark: Any, folder: str) -> None:
         self._session = spark
@@ -61,7 +53,6 @@ class SinkLog:
 
     @property
     def exists(self) -> bool:
-        """Whether the log exists."""
         return bool(self._files.exists(self._place))
 
     @property
@@ -72,7 +63,6 @@ class SinkLog:
         return int(last.get()) if last is not None and last.isDefined() else None
 
     def fill(self, until: int) -> None:
-        """Add each missing batch up to ``until``."""
         last = self.last
         if last is None:
             # A new log starts with a compacted entry that covers all previous batches.
@@ -92,7 +82,6 @@ class SinkLog:
         log.add(batch, nothing)
 
     def _opened(self) -> tuple[Any, Any]:
-        """Return the log and an empty array of entries."""
         return sink_log(self._session, self._place.toString(), _VERSION)
 
 

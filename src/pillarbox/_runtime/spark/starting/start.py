@@ -1,8 +1,8 @@
 """Starts queries, with the programs' settings on the user's session only while the query starts.
 
-A stateful query takes the number of its partitions, its state store and its batch bounds from the session when it
-starts. Spark then clones the session for the query, and notes partitions and state store in the offset log for
-restarts. So a program runs in the user's own session, and its settings affect no other query.
+A starting query takes its number of partitions, its state store and its batch limits from the session. Spark then
+clones the session, and stores partitions and state store in the offset log for restarts. So a program runs in the
+user's own session, and its settings affect no other query.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
-    """Return the programs of a starting query; empty if its plan cannot be read and no program is unstarted."""
+    """Return the programs of a starting query, or none if its plan cannot be read and no program is unstarted."""
     try:
         return programs_of(start.writer)
     except ProgramError:
@@ -113,16 +113,12 @@ class _Starter:
         self._other_python = True
 
     def run(self, method: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Prepare the checkpoint, and start the query.
-
-        Args:
-            method: the writer's own.
-        """
+        """Prepare the checkpoint, and start the query by the writer's own method."""
         start, spark, programs = self._start, self._spark, self._programs
-        settings_of(lambda name: spark.conf.get(name, None))  # before anything runs
-        # Also if it is refused: later programs replace these.
+        settings_of(lambda name: spark.conf.get(name, None))  # for its errors, before anything runs
+        # Even for a refused query, since later programs replace these.
         note_start(spark)
-        # (Before a function of ``foreachBatch`` is wrapped.)
+        # Before a function of ``foreachBatch`` is wrapped.
         self._other_python = runs_other_python(start)
         checkpoint = None if start.checkpoint is None else Checkpoint(spark, start.checkpoint)
         if begin_from_savepoint(start, programs, checkpoint):
@@ -137,12 +133,12 @@ class _Starter:
             set_query(query)
         if spent is not None:
             spent.belongs_to(query)
-        # In parallel, Spark prepares the first epoch.
+        # Spark prepares the first epoch at the same time.
         configuration = self._configuration(checkpoint)
         started = StartedQuery(
             *(query, start, programs, self._run_id, configuration, self._layouts), is_watched=_watched.get()
         )
-        # Queries started by their writers alone are not watched: their end is noticed here.
+        # Queries started by their writers alone are not watched, so their end is detected here.
         close_ended_queries(remember(started))
         tools = installed_tools()
         if tools is not None:
@@ -150,7 +146,6 @@ class _Starter:
         return query
 
     def _configuration(self, checkpoint: Checkpoint | None) -> Configuration:
-        """Return the query's configuration."""
         present = None if checkpoint is None else checkpoint.cached_parallelism
         stateful = [program.parallelism for program in self._programs if program.parallelism]
         own = {"trigger": self._start.trigger}
@@ -160,7 +155,6 @@ class _Starter:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """Set all query settings on the session in this block."""
         needed = program_settings(
             self._spark,
             self._programs,
@@ -187,16 +181,15 @@ class _Starter:
         return checkpoint
 
     def _layouts_in(self, checkpoint: Checkpoint) -> list[Layout]:
-        """Return the programs' layouts in the checkpoint."""
         compiled = [program.layout for program in self._programs]
         try:
             noted = checkpoint.layouts(compiled, lambda: _layouts_in_state(self._spark, checkpoint, self._programs))
-        except Exception as error:  # if they differ, the tasks will notice
+        except Exception as error:  # if they differ, the tasks detect it
             if _refusing.get() and isinstance(error, CheckpointMismatchError):
                 raise
             _log.warning("checkpoint %s: its subtasks cannot be determined: %s", checkpoint, describe(error))
             return [layout._replace(codes=CODES) for layout in compiled]
-        # The user's max parallelism applies. If it differs from the checkpoint's, it is refused.
+        # The user's max parallelism applies. A checkpoint with another one is refused.
         return [
             layout
             if layout.subtasks == program.layout.subtasks or not program.sets_max_parallelism
@@ -238,11 +231,7 @@ def _layouts_in_state(
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    """Refuse a checkpoint with another layout than its programs, for tasks that cannot receive the layout.
-
-    Raises:
-        CheckpointMismatchError: the layouts differ.
-    """
+    """Refuse a checkpoint with another layout than its programs, for tasks that cannot receive the layout."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
             what, how = "is laid out in another way than the program", ""

@@ -34,18 +34,15 @@ class StartedQuery:
     """A started query.
 
     Attributes:
-        query: Spark's query.
         start: restarts the query.
-        checkpoint: its checkpoint location; None if Spark chose a temporary one, which cannot be resumed.
-        programs: the programs in its plan.
-        layouts: their layouts in the checkpoint; empty without a permanent checkpoint.
+        checkpoint: its checkpoint location, or None for Spark's temporary one, which cannot be resumed.
+        layouts: its programs' layouts in the checkpoint; empty without a permanent checkpoint.
         run: the run id that its tasks receive.
-        configuration: its configuration, or None if not noted.
         is_closed: whether its functions in executors are closed, or about to be.
-        await_end: the query's own ``awaitTermination``.
+        await_end: Spark's own ``awaitTermination``, which does not wait for holders.
         is_watched: whether a thread of :func:`pillarbox.start` watches it.
         hooks: the tools' hooks, or None without tools.
-        heartbeat: the newest heartbeat of its driver, from the watching thread; None if it is not watched.
+        heartbeat: the newest heartbeat of its driver, from the watching thread.
     """
 
     hooks: Hooks | None = None
@@ -71,10 +68,9 @@ class StartedQuery:
         self.configuration = configuration
         self.is_watched = is_watched
         self.is_closed = False
-        # Guards the counter; threads wait for it to be 0.
+        # Guards the counter. Threads wait for it to be 0.
         self._changed = threading.Condition()
         self._holding = 0
-        # The query's own method, which does not wait for holders.
         self.await_end: Any = getattr(query, "awaitTermination", None)
         self._failure: Any = getattr(query, "exception", lambda: None)
 
@@ -91,7 +87,7 @@ class StartedQuery:
                 self._changed.notify_all()
 
     def wait_while_held(self) -> bool:
-        """Wait until no thread holds the ended query; return whether one did. Any thread."""
+        """Wait until no thread holds the ended query. Returns whether one did. Any thread."""
         with self._changed:
             was_held = bool(self._holding)
             self._changed.wait_for(lambda: not self._holding)
@@ -100,7 +96,7 @@ class StartedQuery:
     def has_ended(self, timeout: float) -> bool:
         """Return whether the query ends within a time (seconds), and no thread holds it.
 
-        While it is held, it seems to have ended, and it may resume afterwards.
+        A held query seems to have ended, and may resume.
 
         Raises:
             StreamingQueryException: it has failed.
@@ -130,10 +126,9 @@ class StartedQuery:
     def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:
         """Patch ``awaitTermination()`` of the query to return only when no thread holds the query.
 
-        The text of a failure that it raises, or that ``exception()`` returns, ends with the task's error message.
-
         A program usually ends, and Spark with it, when ``awaitTermination()`` returns. But a query that is stopped with
-        a savepoint still has to be read, and the functions of every query have to be closed.
+        a savepoint still has to be read, and functions have to be closed. The failure that it raises, or that
+        ``exception()`` returns, ends with the task's error message.
 
         Args:
             closing: waits until the ended query's functions are closed.
@@ -182,11 +177,7 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Register a started query, and drop ended queries, which stay available through their query objects.
-
-    Returns:
-        the dropped queries.
-    """
+    """Register a started query, and drop and return ended queries, which stay available through their query objects."""
     query: Any = started.query
     query._pillarbox_started = started
     started.hold_end()

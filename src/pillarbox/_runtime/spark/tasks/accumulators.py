@@ -1,8 +1,7 @@
 """Spark accumulators for functions that stay open across epochs.
 
-When a task begins, Spark forgets the worker's accumulators; it sends only accumulators that the task has unpickled.
-Functions unpickled by an earlier task hold accumulators that Spark has forgotten. So terms are summed by accumulator
-number, and at the end of an epoch the sums become accumulators of the worker.
+Spark sends only accumulators that the current task has unpickled, and functions of earlier tasks hold others. So terms
+are summed by accumulator number, and an epoch's sums become accumulators of the worker.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pillarbox._tracebacks import user_traceback
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-# Maps an accumulator's number to its parameter and sum.
+# ``{number: (parameter, sum)}``.
 _Sums = dict[int, tuple[Any, Any]]
 
 
@@ -37,15 +36,14 @@ class _Collector:
     def __init__(self) -> None:
         self.is_on = False
         self._is_installed = False
-        # A home shared by several state partitions has a thread, with its own sums, for each.
+        # A shared home has a thread, with its own sums, for each state partition.
         self._thread = threading.local()
         self._user_thread_sums: _Sums = {}
-        # An accumulator's own value is the zero value that was unpickled.
+        # An accumulator's own value is its zero as unpickled.
         self._zeros: WeakKeyDictionary[Accumulator[Any], bytes] = WeakKeyDictionary()
         self._lock = threading.RLock()
 
     def install(self) -> None:
-        """Sum the terms of all accumulators here while `is_on` is set."""
         if self._is_installed:
             return
         from pyspark.accumulators import Accumulator
@@ -62,7 +60,6 @@ class _Collector:
         self._is_installed = True
 
     def use_own_sums(self) -> None:
-        """Give the calling thread its own sums."""
         if not hasattr(self._thread, "sums"):
             self._thread.sums = {}
 
@@ -83,11 +80,7 @@ class _Collector:
             sums[number] = parameter, parameter.addInPlace(value, term)
 
     def take_sums(self) -> list[tuple[int, Any, Any]]:
-        """Reset and return the sums of the calling thread and of user threads: (number, parameter, value).
-
-        Raises:
-            OperatorError: the user's parameter raised an error.
-        """
+        """Reset and return the sums of the calling thread and of user threads: (number, parameter, value)."""
         with self._lock:
             own, others = self._sums(), self._user_thread_sums
             sums = dict(others)
@@ -99,7 +92,6 @@ class _Collector:
         return [(number, *parameter_and_sum) for number, parameter_and_sum in sums.items()]
 
     def drop(self) -> None:
-        """Discard the calling thread's sums after a failed epoch."""
         with self._lock:
             self._sums().clear()
 
@@ -129,11 +121,7 @@ def collecting() -> Iterator[None]:
 
 
 def take_sums() -> bytes | None:
-    """Reset the sums of the calling thread's epoch and return them pickled, or None without sums.
-
-    Raises:
-        OperatorError: a value cannot be pickled, or the user's parameter raised an error.
-    """
+    """Reset the sums of the calling thread's epoch and return them pickled, or None without sums."""
     sums = _collector.take_sums()
     if not sums:
         return None
@@ -142,16 +130,12 @@ def take_sums() -> bytes | None:
 
 
 def drop() -> None:
-    """Discard the sums of the calling thread's epoch after a failure."""
+    """Discard the sums of the calling thread's failed epoch."""
     _collector.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Add a home's sums to this worker's accumulators, which Spark sends to the driver.
-
-    Raises:
-        OperatorError: a class cannot be imported here, or the user's parameter raised an error.
-    """
+    """Add a home's sums to this worker's accumulators, which Spark sends to the driver."""
     if added is None:
         return
     with _as_users_error(None, "unpickling values"):

@@ -16,7 +16,7 @@ def forget_inherited_exit_handlers() -> None:
 
 
 def run_exit_handlers() -> None:
-    """Run Python's exit steps: homes and PySpark's workers end by ``os._exit``, which skips them."""
+    """Run Python's exit steps, which ``os._exit`` skips in homes and PySpark's workers."""
     try:
         _end_children()
         atexit._run_exitfuncs()

@@ -18,7 +18,7 @@ from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import Vertex
 
-# The largest clock log that an error's text carries (characters).
+# Maximum characters of a clock log in an error's text.
 _LOGGED_CLOCK = 2_000
 
 
@@ -38,14 +38,12 @@ class LevelTasks:
     """Runs epochs of a level's subtasks, in one thread at a time.
 
     Args:
-        vertices: the level's vertices, by number.
         residency: holds the tasks between epochs.
     """
 
     def __init__(self, vertices: dict[int, ShippedVertex], residency: Residency) -> None:
         self._vertices = vertices
         self._residency = residency
-        # The task of the running epoch.
         self._running: MultipleInputStreamTask | None = None
 
     def run_epoch(
@@ -55,10 +53,7 @@ class LevelTasks:
         buffers: Iterable[Iterable[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
-        """Run a subtask's epoch and yield its output in parts.
-
-        Args:
-            address: vertex and subtask.
+        """Run the epoch of a (vertex, subtask) and yield its output in parts.
 
         Returns:
             when it must run even without input (epoch ms), or None.
@@ -88,7 +83,7 @@ class LevelTasks:
             return wakes_up
 
     def cancel(self) -> None:
-        """Cancel the running epoch, whose output is no longer wanted. Any thread."""
+        """Cancel the running epoch. Any thread."""
         task = self._running
         if task is not None and task.state is TaskState.RUNNING:
             task.cancel()

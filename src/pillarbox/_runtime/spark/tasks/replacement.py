@@ -13,15 +13,14 @@ from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.tasks.task_info import local_property
 from pillarbox._state.chunks.store import ChunkStore
 
-#: The setting with the class, as ``module:Class``, and its arguments, as JSON.
+#: The setting with (``module:Class``, arguments), as JSON.
 REPLACEMENT = "spark.pillarbox.replacement"
 
 
 class Replacement(Protocol):
     """Replaces one task of an epoch that runs again. The upstream tasks run as before."""
 
-    def is_task(self, program: str, number: int, subtask: int) -> bool:
-        """Return whether this replaces a task."""
+    def is_task(self, program: str, number: int, subtask: int) -> bool: ...
 
     def is_left_out(self, program: str, number: int) -> bool:
         """Return whether a vertex does not feed the replaced task and is skipped."""
@@ -30,7 +29,7 @@ class Replacement(Protocol):
         """Return the recorded clock of another task, or None for the machine's clock."""
 
     def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None:
-        """Receive the state and the input of a task after a shuffle, instead of running it."""
+        """Receive the state and input of a task after a shuffle, instead of running it."""
 
     def send_source(self, facts: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None:
         """Receive the input of a source's task, instead of running it."""

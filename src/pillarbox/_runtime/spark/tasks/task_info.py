@@ -1,8 +1,8 @@
 """A Spark task's view of its query, read once when the task begins.
 
-The checkpoint's layout is known only when the query starts, after planning. So it is a setting of the session during
-the start, like everything else here that Spark does not provide. Spark stores the session's settings for the query and
-passes them to its tasks as local properties.
+The query's start determines the checkpoint's layout, after planning. So the layout and everything else that Spark does
+not provide are settings of the session during the start. Spark stores them for the query and passes them to its tasks
+as local properties.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class ProgramLayout:
     """A program's layout, for its tasks.
 
     Attributes:
-        program: the program's id.
         parallelisms: the number of subtasks of each vertex.
         compiled: the compiled layout, for a checkpoint without one.
     """
@@ -64,7 +63,6 @@ class ProgramLayout:
         return subtask_places(self.parallelisms, layout).get(code)
 
     def codes(self, layout: Layout) -> Iterable[int]:
-        """Return the codes of all subtasks."""
         return subtask_places(self.parallelisms, layout).keys()
 
 
@@ -82,8 +80,8 @@ class TaskInfo(NamedTuple):
         task: the task's number, which rises with attempts, or None outside of Spark tasks.
         attempt: the task's attempt, from 0, or None outside of Spark tasks.
         time: the micro-batch's time (epoch ms), if known.
-        clock: the recorded clock of a task in an epoch that runs again, or None for the machine's clock.
-        executor: the executor's process id, or None if unknown.
+        clock: the recorded clock in a repeated epoch, or None for the machine's clock.
+        executor: the executor's pid, or None if unknown.
         fallback: why the task runs in a worker instead of a home, or None.
         watermark: Spark's watermark of the micro-batch (epoch ms), or -1 if unknown.
     """
@@ -105,7 +103,6 @@ class TaskInfo(NamedTuple):
 
     @staticmethod
     def here(program: ProgramLayout) -> TaskInfo:
-        """Read the view of the current Spark task."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -115,7 +112,7 @@ class TaskInfo(NamedTuple):
         return TaskInfo(
             layout=program.compiled if layout is None else Layout(*json.loads(layout)),
             query=local_property(QUERY_ID) or "",
-            # The job group of a query is also an id of its run, unless a user's function sets another group.
+            # A query's job group also identifies its run, unless a user's function sets another group.
             run=local_property(RUN) or local_property(JOB_GROUP) or "",
             batch=None if batch is None else int(batch),
             is_last=batch is not None and batch == local_property(DRAIN),
