@@ -37,8 +37,7 @@ class Runtime(Protocol):
             limit: approximate number of records to read, or None for all.
         """
 
-    def dataframe(self, program: Program, schema: StructType) -> DataFrame:
-        """Return the only output of a program as a DataFrame."""
+    def dataframe(self, program: Program, schema: StructType) -> DataFrame: ...
 
     def for_each_batch(
         self,

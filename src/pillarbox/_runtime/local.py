@@ -67,7 +67,6 @@ class EpochStore:
 
 
 def _key_groups(savepoint: Savepoint) -> int | None:
-    """Return a savepoint's number of key groups, or None if it is empty."""
     written = (store for store in savepoint.values() if store.get(META) is not None)
     return next((LogView(store, 0).head.max_parallelism for store in written), None)
 
@@ -161,7 +160,6 @@ class LocalJob:
         return outcome.outputs
 
     def _run_epoch(self, inputs: Mapping[int, Sequence[Iterable[Run]]], bounded: bool) -> _Outcome:
-        """Run one epoch without committing it."""
         outcome = _Outcome({name: [] for name in self.program.outputs})
         for name, records in self._results(inputs, bounded, outcome):
             outcome.outputs[name].extend(records.values)
@@ -221,7 +219,6 @@ class LocalJob:
         return places
 
     def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> Iterable[Buffer]:
-        """Run one partition of a source, and yield its buffers."""
         task = self._source(number)
         with failures_of(self._shipped[number].name, partition):
             yield from chain.from_iterable(
@@ -260,7 +257,6 @@ class LocalJob:
         self._commit(outcome)
 
     def _collections(self, length: int) -> dict[int, list[list[Records]]]:
-        """Return the program's collections in runs of ``length`` records."""
         return {
             number: [[Records(records[start : start + length]) for start in range(0, len(records), length)]]
             for number, source in self.program.sources.items()
@@ -337,16 +333,13 @@ class LocalRuntime:
         self.time_zone = time_zone
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
-        """Run a program on its collections, and yield its output's records in chunks, as they arrive."""
         with LocalJob(program) as job:
             yield from job.results(limit)
 
     def dataframe(self, program: Program, schema: Any) -> NoReturn:
-        """Raise: there are no DataFrames here."""
         raise _takes_a_session("to_dataframe()")
 
     def for_each_batch(self, program: Program, schemas: Any, function: Callable[..., None]) -> NoReturn:
-        """Raise: there are no DataFrames here."""
         raise _takes_a_session("for_each_batch()")
 
 

@@ -40,7 +40,6 @@ class ShippedVertex:
     ledger: Ledger | None = field(default=None, compare=False)
 
     def load(self) -> Vertex:
-        """Return a new copy of the vertex."""
         try:
             install_main_classes(self.main_classes)
             vertex: Vertex = load(self.payload)
@@ -67,7 +66,6 @@ def ship(vertex: Vertex) -> ShippedVertex:
 
 
 def _why(vertex: Vertex, error: Exception) -> str:
-    """Return why a vertex cannot be pickled, and what to do."""
     culprit = culprit_in(next((node.factory for node in vertex.nodes if not can_be_pickled(node.factory)), vertex))
     if culprit is None:
         why = "what cannot be pickled (connections, locks) is made in open(), not kept in the function"
@@ -82,7 +80,6 @@ def _why(vertex: Vertex, error: Exception) -> str:
 
 
 def _whose(vertex: Vertex) -> str:
-    """Name the function that cannot be pickled."""
     for node in vertex.nodes:
         if not can_be_pickled(node.factory):
             return f"the function of operator {node.name!r}"

@@ -29,7 +29,6 @@ class Culprit(NamedTuple):
 
     @property
     def is_of_spark(self) -> bool:
-        """Whether it belongs to Spark's driver, like a session, context or DataFrame."""
         return type(self.value).__module__.split(".")[0] in ("pyspark", "py4j")
 
 
@@ -71,7 +70,6 @@ def _is_bad(value: object) -> bool:
 
 
 def _parts(value: Any, name: str) -> Iterator[Culprit]:
-    """Yield the objects that a value refers to, with names for messages."""
     if isinstance(value, FunctionType):
         yield from _variables(value)
     elif isinstance(value, MethodType):

@@ -32,7 +32,6 @@ class SparkRuntime:
 
     @property
     def task_slots(self) -> int:
-        """Spark's default number of partitions."""
         return task_slots(self._session)
 
     @property
@@ -56,7 +55,6 @@ class SparkRuntime:
         return write_for_each_batch(self._planned(program, schemas), schemas, function)
 
     def _planned(self, program: Program, schemas: dict[str, StructType]) -> DataFrame:
-        """Plan a program's outputs, and patch the session's writer for streaming programs."""
         rows = plan_outputs(program, self._session, schemas)
         if rows.isStreaming:
             patch_writer(self._session)

@@ -31,32 +31,25 @@ _PATIENCE = 5.0
 class Tools(Protocol):
     """The tools' functions that the core calls."""
 
-    def on_started(self, started: StartedQuery) -> None:
-        """Handle the start of a query."""
+    def on_started(self, started: StartedQuery) -> None: ...
 
     def on_progress(self, started: StartedQuery, reports: Sequence[Progress]) -> None:
         """Handle a query's new progress reports. Called each second, also without reports."""
 
-    def on_ended(self, started: StartedQuery, failure: Exception | None) -> None:
-        """Handle the end of a query."""
+    def on_ended(self, started: StartedQuery, failure: Exception | None) -> None: ...
 
     def progress_line(self, started: StartedQuery) -> AbstractContextManager[None]:
         """Show a query's progress in the terminal until the block ends."""
 
-    def record(self, writer: Any, directory: str, **options: Any) -> str:
-        """See :func:`pillarbox.record`."""
+    def record(self, writer: Any, directory: str, **options: Any) -> str: ...
 
-    def dashboard(self, query: Any, port: int | None, *, host: str | None, token: str | None) -> Any:
-        """See :func:`pillarbox.dashboard`."""
+    def dashboard(self, query: Any, port: int | None, *, host: str | None, token: str | None) -> Any: ...
 
-    def serve_metrics(self, query: Any, port: int, *, host: str) -> Any:
-        """See :func:`pillarbox.serve_metrics`."""
+    def serve_metrics(self, query: Any, port: int, *, host: str) -> Any: ...
 
-    def query_collector(self) -> Any:
-        """See :class:`pillarbox.QueryCollector`."""
+    def query_collector(self) -> Any: ...
 
-    def export_otel(self, query: Any, meter_provider: Any) -> None:
-        """See :func:`pillarbox.export_otel`."""
+    def export_otel(self, query: Any, meter_provider: Any) -> None: ...
 
 
 _loaders: list[Callable[[], Tools | None]] = []

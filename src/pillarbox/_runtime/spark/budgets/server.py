@@ -184,7 +184,6 @@ class BudgetServer:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def register(self, program: str, budgets: Iterable[Limits]) -> DriverLedger:
-        """Open a program's accounts, and return their address for its tasks."""
         token = secrets.token_bytes(32)
         self._call(lambda: self._register(program, token, list(budgets)))
         return DriverLedger(self.host, self.port, token)

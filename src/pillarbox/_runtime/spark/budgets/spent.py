@@ -41,7 +41,6 @@ class SpentFiles:
         self._query = query
 
     def read(self) -> list[tuple[str, Period]]:
-        """Return (budget, charge) pairs. A budget may have several."""
         charges = []
         for name, line in self._folder.lines():
             charges += charges_of(line)
@@ -50,7 +49,6 @@ class SpentFiles:
         return charges
 
     def write(self, budget: str, period: Period) -> bool:
-        """Write a charge, and return whether the query still runs."""
         if self._query is not None and not _is_active(self._query):
             return False
         name = f"{uuid.uuid4().hex}.json"

@@ -95,11 +95,6 @@ class Checkpoint:
         ]
 
     def check(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Compare the checkpoint's programs with the new programs, and record the new programs.
-
-        Args:
-            layouts: the layouts that the programs will run with.
-        """
         now = describe_programs(programs, layouts)
         binding = self.binding()
         if binding is not None:
@@ -117,7 +112,6 @@ class Checkpoint:
 
     @property
     def savepoint(self) -> str | None:
-        """The savepoint that the checkpoint started from, or is starting from, or None."""
         noted = [json_object(line).get("savepoint") for line in self.lines]
         return next((directory for directory in noted if isinstance(directory, str)), None)
 
@@ -145,7 +139,6 @@ class Checkpoint:
             _log.warning("checkpoint %s: %s", self._checkpoint, change)
 
     def _from_savepoint(self, comparison: Comparison) -> str:
-        """Return advice about a savepoint, if it would carry the state over despite the changes."""
         if not comparison.survives_savepoint:
             return ""
         how = f"'pillarbox savepoint {self._checkpoint} DIRECTORY', and env.from_savepoint(DIRECTORY) in the program"
@@ -197,7 +190,6 @@ class Checkpoint:
 
     @property
     def last_epoch_begun(self) -> int | None:
-        """The uncommitted epoch that was begun as the query's last one, or None."""
         if not self._last_epochs:
             return None
         following = self.last_committed + 1
@@ -217,7 +209,6 @@ class Checkpoint:
 
     @cached_property
     def _last_epochs(self) -> dict[int, str]:
-        """Noted last epochs: ``{epoch: note id}``."""
         noted = [json_object(line) for line in self.lines]
         forgotten = {note["forgotten"] for note in noted if "forgotten" in note}
         return {note["last_epoch"]: note["note"] for note in noted if note.get("note", "") not in {"", *forgotten}}
@@ -252,7 +243,6 @@ class Checkpoint:
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:
-        """Refuse a checkpoint with an interrupted change of its partitions, unless to the number ``target``."""
         interrupted = self.interrupted
         if interrupted not in (None, target):
             raise CheckpointMismatchError(
@@ -298,18 +288,12 @@ class Checkpoint:
 
     @cached_property
     def query_id(self) -> str | None:
-        """The id of the checkpoint's query, or None if no query was ever started there."""
         for _, line in session_of(self._spark).folder(self._checkpoint).lines(["metadata"]):
             if "id" in (metadata := json_object(line)):
                 return str(metadata["id"])
         return None
 
     def started_query(self, expected: str) -> str:
-        """Return the id of the query that was started here.
-
-        Args:
-            expected: for the error: whose checkpointLocation to give.
-        """
         if self.query_id is None:
             raise CheckpointMismatchError(
                 f"{self} is not a checkpoint of a query: pass the checkpointLocation of {expected}"
@@ -334,13 +318,11 @@ class Checkpoint:
 
     @cached_property
     def _last_partitions(self) -> dict[int, int]:
-        """The number of partitions of the last committed batch and the uncommitted one after it."""
         last = self.last_committed
         return {} if last < 0 else self.partitions((last, last + 1))
 
     @cached_property
     def lines(self) -> list[str]:
-        """The notes, each a line of JSON."""
         return [line for _, line in session_of(self._spark).folder(self._folder).lines()]
 
     @cached_property
@@ -354,7 +336,6 @@ class Checkpoint:
 
     @cached_property
     def epochs_begun(self) -> list[int]:
-        """The numbers of the micro-batches in the offset log."""
         return self._numbers("offsets")
 
     def watermark(self, epoch: int) -> int:

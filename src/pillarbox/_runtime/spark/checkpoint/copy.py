@@ -108,11 +108,6 @@ class CheckpointCopy:
         self._copy(needed)
 
     def _state(self) -> dict[str, int]:
-        """Return the state files of the needed versions, with their sizes.
-
-        Raises:
-            RemovedError: some of them do not exist.
-        """
         stores: defaultdict[str, list[tuple[int, bool, str]]] = defaultdict(list)
         listed = self._listed("state")
         for path in listed:
@@ -186,7 +181,6 @@ class CheckpointCopy:
             self._files.delete(self._path(f"{self.path}/{path}"), False)
 
     def remove(self) -> None:
-        """Remove the copy. Repeats while Spark writes files."""
         for _ in range(_REMOVALS):
             self._files.delete(self._path(self.path), True)
             if not self._files.exists(self._path(self.path)):
@@ -194,7 +188,6 @@ class CheckpointCopy:
 
 
 def _local_files(folder: str) -> tuple[list[str], dict[str, int]]:
-    """Return subfolders and file sizes of a local folder. Tolerates files that disappear."""
     folders, files = [], {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:

@@ -64,7 +64,6 @@ class _Files:
         return "is damaged: it has no id" if lines else "is missing or empty"
 
     def wrong_entry(self, log: str, epoch: int) -> str | None:
-        """Return why an entry of a log cannot be read, or None."""
         lines, wrong = self._lines(f"/{log}", str(epoch))
         if wrong is not None:
             return wrong

@@ -48,7 +48,6 @@ class OffsetEntry:
         return watermark if isinstance(watermark, int) else 0
 
     def at(self, time: int) -> OffsetEntry:
-        """Return an entry with the same input and another time (epoch milliseconds)."""
         facts = json.dumps({**self.facts, _TIME: time}, separators=(",", ":"))
         return OffsetEntry((self.version, facts, *self.lines[_FIRST:]))
 

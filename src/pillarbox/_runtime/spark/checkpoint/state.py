@@ -84,7 +84,6 @@ class CheckpointState:
 
     @cached_property
     def stateful(self) -> list[Stateful]:
-        """The stateful operators that have logs."""
         read = self.state_operators()
         operators = []
         for row in read.collect():
@@ -142,11 +141,9 @@ class CheckpointState:
             return session_of(self.spark).analyzed_now(read.load(self._location))
 
     def state_operators(self) -> DataFrame:
-        """Return the rows of the ``state-metadata`` source of this epoch."""
         return self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
 
     def heads(self, operator: Stateful) -> dict[int, LogHead]:
-        """Return the log heads of a stateful operator, by subtask code. Raises as :meth:`views`."""
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:

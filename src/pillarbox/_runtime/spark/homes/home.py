@@ -140,7 +140,6 @@ class _Home:
         return min((guest.unused for guest in self._guests.values()), default=time.monotonic() - self._created_at)
 
     def _end(self) -> None:
-        """Close the tasks of all guests, which ends the process."""
         if self._ends_at is None:
             self._ends_at = time.monotonic() + _LEAVE_SECONDS
             for guest in self._guests.values():

@@ -52,7 +52,6 @@ class FunctionLock:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Release the lock within the block if the calling thread holds it."""
         thread = threading.get_ident()
         if self._owner != thread:
             yield
@@ -200,7 +199,6 @@ class PartitionTasks:
             return {self._present.fileno(): True, **dict.fromkeys(self._idle, False)}
 
     def cancel_epoch(self, number: int) -> None:
-        """Cancel the epoch of a disconnected relay."""
         with self._lock:
             present = self._present
         if present is not None and present.fileno() == number:
@@ -331,7 +329,6 @@ class PartitionTasks:
 
 
 def _buffers(answers: list[bytes], channel: Channel, rest: Resting) -> Iterator[list[Buffer]]:
-    """Yield a relay's buffers: the pickled ``answers`` of its visit, then requested ones."""
     buffers: list[Buffer] | None
     for answer in answers:
         buffers = pickle.loads(answer)

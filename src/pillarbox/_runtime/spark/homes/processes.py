@@ -24,11 +24,6 @@ class Process(NamedTuple):
 
     @staticmethod
     def of(pid: int) -> Process:
-        """Return the current process of a pid.
-
-        Raises:
-            OSError: no such process.
-        """
         if sys.platform == "linux":
             return Process(pid, int(status(pid)[19]))
         os.kill(pid, 0)
@@ -48,7 +43,6 @@ class Process(NamedTuple):
         return fields[0] in "ZX" or int(fields[19]) != self.start
 
     def age(self) -> float | None:
-        """Return the seconds since the start, or None if unknown."""
         if sys.platform != "linux":
             return None
         return time.clock_gettime(time.CLOCK_BOOTTIME) - self.start / os.sysconf("SC_CLK_TCK")

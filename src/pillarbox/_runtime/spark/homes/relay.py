@@ -75,11 +75,6 @@ class Homes:
         return hashlib.sha256("\0".join(identity).encode()).hexdigest()
 
     def relay(self, vertices: dict[int, ShippedVertex], facts: TaskInfo, code: int) -> Relay | None:
-        """Return a relay to the home of a subtask's state partition, or None if homes are off.
-
-        Raises:
-            NoHomesError: no home is available.
-        """
         settings = settings_of(local_property)
         if settings is None:
             return None
@@ -200,7 +195,6 @@ class Relay:
         return subtask in self._home.subtasks
 
     def _fate(self) -> str | None:
-        """Return how the home ended, or None if unknown or running."""
         try:
             fate: str | None = self._keeper.ask("fate", starts=False, pid=self._pid)["fate"]
         except NoHomesError:
@@ -284,7 +278,6 @@ class Relay:
         return _with_origin(_with_time_here(report, elapsed, taking), origin)
 
     def close(self) -> None:
-        """Return a usable connection to the idle pool."""
         if not self._channel.is_lost:
             _idle[self._request["place"]] = self._home
 

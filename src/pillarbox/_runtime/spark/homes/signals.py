@@ -37,7 +37,6 @@ class EndSignal:
             pass  # the door wakes up anyway
 
     def _restore(self) -> None:
-        """Restore Python's signal handlers in a process forked by a user function."""
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if signal.getsignal(signal.SIGINT) is _do_nothing:
@@ -48,7 +47,6 @@ class EndSignal:
         return self._woken
 
     def has_arrived(self) -> bool:
-        """Return whether SIGTERM has arrived since the last call."""
         try:
             return signal.SIGTERM in os.read(self._woken, 4096)
         except BlockingIOError:

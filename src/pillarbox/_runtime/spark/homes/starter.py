@@ -161,7 +161,6 @@ class _Starter:
         return holders
 
     def _end_all(self) -> None:
-        """End all homes, then this process."""
         if self._table.is_ending:
             return
         self._table.end_all()
@@ -192,7 +191,6 @@ class _Starter:
             sockets.remove(home.name)
 
     def _fate(self, home: HomeEntry) -> str | None:
-        """Return how a home's process ended, or None if running."""
         pid = home.process.pid
         spawned = self._spawned.get(pid)
         if spawned is not None:
@@ -256,7 +254,6 @@ class _Starter:
         self._endings = [ending for ending in self._endings if ending.client.connected is not connected]
 
     def _answer(self, line: bytes, client: Client) -> dict[str, Any] | None:
-        """Return the answer, or None if it follows later."""
         self._last_asked = time.monotonic()
         try:
             fields = json.loads(line)
@@ -300,7 +297,6 @@ class _Starter:
         self._answer_endings(time.monotonic())
 
     def _answer_endings(self, now: float) -> None:
-        """Answer the clients whose run has ended completely or whose timeout has expired."""
         sends_wait = now - self._waits_sent_at > TICK_SECONDS
         if sends_wait:
             self._waits_sent_at = now

@@ -71,7 +71,6 @@ class HoldThread:
                     send(client, WAIT)
 
     def end(self) -> list[socket.socket]:
-        """End the thread and return all accepted connections."""
         self._is_over.set()
         self._thread.join()
         self._listening.settimeout(None)
@@ -106,11 +105,6 @@ class HomeChannel:
                 self._channel.send_bytes(ASK)
 
     def facts(self) -> HomeDescription:
-        """Receive the home's facts.
-
-        Raises:
-            LostError: the home has ended.
-        """
         facts = HomeDescription(**json.loads(self._channel.receive_bytes()))
         self._is_asked = False
         return facts

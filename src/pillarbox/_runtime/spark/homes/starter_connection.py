@@ -160,7 +160,6 @@ class StarterConnection:
         return self._connected
 
     def _start(self) -> bool:
-        """Start the starter. Returns False if another process does."""
         if any(process.has_ended() for process in self._watched):
             raise FileNotFoundError("the executor of this worker, or its daemon, has ended")
         lock = sockets.lock(self._name)

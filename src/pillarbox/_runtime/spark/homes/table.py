@@ -58,11 +58,6 @@ class HomeRequest(NamedTuple):
 
     @staticmethod
     def of(fields: dict[str, Any]) -> HomeRequest:
-        """Parse a worker's request.
-
-        Raises:
-            BadRequestError: a field is missing or has another type.
-        """
         mode, attempt = text_of(fields, "mode"), fields.get("attempt")
         if mode not in ("fork", "spawn"):
             raise BadRequestError("'mode' must be 'fork' or 'spawn'")
@@ -219,11 +214,6 @@ class Table:
         self._end_homes(lambda home: home.run in others)
 
     def home(self, request: HomeRequest, make: Callable[[HomeRequest], HomeEntry]) -> tuple[HomeEntry, Origin]:
-        """Return the home of a place, and its origin.
-
-        Raises:
-            RefusedError: the run gets no home.
-        """
         self._admit(request)
         home = self._by_place.get(request.place)
         if home is not None and home.process.pid == request.without:
@@ -264,7 +254,6 @@ class Table:
             self._by_place[digest] = home
 
     def record_visits(self, home: HomeEntry, epoch: int, unused: float) -> None:
-        """Record a home's last epoch, and its seconds since the last visit."""
         home.epoch, home.used_at = max(home.epoch, epoch), max(home.used_at, self._clock() - unused)
         run = self._runs.get(home.run)
         if run is not None:

@@ -58,7 +58,6 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return a row with a time for Spark's watermark."""
     for _ in batches:
         pass
     time = pa.array([millis * 1000], pa.int64()).cast(pa.timestamp("us", "UTC"))
@@ -229,7 +228,6 @@ class _Metrics:
     program: str
 
     def observed(self, rows: DataFrame, level: int | None) -> DataFrame:
-        """Observe and drop a level's metrics. ``level`` is None for the last level."""
         from pyspark.sql import functions as F
 
         # Only a list of strings, since Spark plans this again in each epoch.

@@ -142,7 +142,6 @@ def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.Record
 
 
 def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
-    """Return why a log's states are pickled, or None if they are plain or absent."""
     if head.types or not _states(head):
         return None
     if view.task_state().get("operators"):
@@ -154,7 +153,6 @@ def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
 
 
 def _states(head: LogHead) -> dict[str, str]:
-    """Return an operator's states: ``{name: kind, and type if declared}``."""
     states: dict[str, str] = {}
     for lead, name, kind in head.slots():
         if kind != "timers":
@@ -230,7 +228,6 @@ def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> I
 
 
 def _logs(files: CheckpointState) -> dict[str, list[LogView]]:
-    """Return the logs of each operator's subtasks by uid, with heads only."""
     views: dict[str, list[LogView]] = {}
     for operator in files.stateful:
         for view in files.views(operator).values():

@@ -134,7 +134,6 @@ def _subtask(key: Any, head: LogHead) -> int | None:
 def _looks(
     files: CheckpointState, operator: Stateful, epochs: Sequence[int], codes: Sequence[int], keys: list[Any]
 ) -> list[dict[str, Any]]:
-    """Return facts about some keys in the logs of some subtasks in each epoch, by one job."""
     chosen = f"code IN ({', '.join(map(str, codes))})"
 
     def look(epoch: int) -> DataFrame:
@@ -170,7 +169,6 @@ def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[st
 
 
 def _keys_of_log(keys: Sequence[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Return which of some keys a log contains, and the types of its keys, as a line of JSON."""
     present: set[int] = set()
     types: set[str] = set()
     for rows in LogView(store, code).rows():
@@ -306,7 +304,6 @@ def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[d
 
 
 def _changed(epochs: Sequence[int], values: Sequence[str | None]) -> int | None:
-    """Return the last epoch that changed a value, or None if it never changed after the first one."""
     changes = [epoch for epoch, previous, value in zip(epochs[1:], values, values[1:]) if previous != value]
     return changes[-1] if changes else None
 

@@ -145,7 +145,6 @@ class StateEncoder:
 
     @property
     def variants(self) -> list[str]:
-        """The columns that Spark has to convert to VARIANT."""
         return [column.name for column in (self._key, self._namespace, *self._columns) if column.is_variant]
 
     def encode(self, rows: ViewedRows, subtask: int) -> pa.RecordBatch:

@@ -93,7 +93,6 @@ class BufferRows:
         return in_portions(self.take(columns))
 
     def end(self) -> None:
-        """Check that all buffers are complete."""
         for (_, channel, seq, parts), pieces in self._begun.items():
             raise ExchangeError(
                 f"of buffer {seq} of channel {channel}, only {len(pieces)} of {parts} rows have arrived"

@@ -28,8 +28,7 @@ class Output(ABC):
             yield from self._batches(portion)
 
     @abstractmethod
-    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Convert buffers to a batch, or yield nothing if they have no rows."""
+    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]: ...
 
 
 class BufferOutput(Output):

@@ -163,11 +163,6 @@ class Command:
         self._is_taken = self._is_withdrawn = False
 
     def lines(self, instead: str) -> Lines:
-        """Return the lines of earlier commands.
-
-        Args:
-            instead: the argument to suggest if the folder is not a checkpoint.
-        """
         Checkpoint(self._spark, self._checkpoint).started_query(instead)
         return self._folder.lines()
 
@@ -192,7 +187,6 @@ class Command:
             raise
 
     def _look(self, wish: Desired | Request) -> Desired | Request | None:
-        """Check a wish's outcome. Returns the wish to wait for, or None if it is done."""
         status, error = self._folder.lines().outcome(wish)
         now = time.time()
         if status == DONE:

@@ -173,7 +173,6 @@ class Gate:
             self._lock.unlock()
 
     def _will_look(self) -> bool:
-        """Return whether the thread, between two epochs, checks the state before the next one."""
         until = time.monotonic() + _HOLD
         while time.monotonic() < until:
             stack = self.stack()
@@ -184,12 +183,10 @@ class Gate:
         return False
 
     def has_begun(self) -> bool:
-        """Return whether an epoch is uncommitted."""
         begun, committed = (str(log.getLatestBatchId().toString()) for log in self._logs)
         return begun != committed
 
     def stack(self) -> str:
-        """Return the stack of the query's thread, or ``""`` if it has ended."""
         # An exception returns the whole stack in one call to Java.
         trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())
@@ -198,7 +195,6 @@ class Gate:
         return str(text.toString())
 
     def open(self) -> None:
-        """Allow new epochs, unless the query has ended."""
         if self._open is not None:
             self._state.compareAndSet(self._closed, self._open)
             time.sleep(_LOOK_EVERY)

@@ -71,7 +71,6 @@ class Heartbeat:
 
     @property
     def driver(self) -> str:
-        """The driver, for messages."""
         return f"process {self.process} on {self.host}"
 
 
@@ -99,7 +98,6 @@ class Pulse:
                 self._finished = int(report["batchId"])
 
     def beat(self) -> Heartbeat:
-        """Return the current heartbeat, and write it if due."""
         now = self._clock()
         if not self._query.status["isTriggerActive"]:
             self._since = None
@@ -123,7 +121,6 @@ class Pulse:
         return len({vertex.level for vertex in plans[0].vertices})
 
     def end(self) -> None:
-        """Remove the written heartbeat, at the query's end."""
         if self._files is not None:
             self._files.remove()
             self._files = None
@@ -161,7 +158,6 @@ class _Files:
             _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:
-        """Return the heartbeats by file name. Skips heartbeats of other versions."""
         return _read(self._folder)
 
     def forget(self, names: Sequence[str]) -> None:

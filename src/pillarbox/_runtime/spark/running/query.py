@@ -198,7 +198,6 @@ class _Watch(threading.Thread):
         self._warned = False
 
     def wait_for_closing(self) -> None:
-        """Wait until the functions of an ended query are closed. Any thread."""
         if self is not threading.current_thread():
             self.join(_CLOSING)
 
@@ -224,7 +223,6 @@ class _Watch(threading.Thread):
         close_started(self._managed)
 
     def _wait(self) -> Exception | None:
-        """Wait for the end of the query, and return its failure or None."""
         self._beat()
         if self._requests is not None:
             self._requests.look()

@@ -161,7 +161,6 @@ class Lines:
 
 
 def _all(kind: type[T], lines: Sequence[dict[str, Any]]) -> list[T]:
-    """Return the lines of a kind: lines with all of its fields without a default."""
     parsed: list[T] = []
     for line in lines:
         try:
@@ -181,7 +180,6 @@ class Requests:
         self._folder.add_line(json_of(line))
 
     def files(self) -> frozenset[str]:
-        """Return the names of the files, without a Spark job."""
         return frozenset(self._folder.names())
 
     def lines(self) -> Lines:

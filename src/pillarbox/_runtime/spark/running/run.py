@@ -90,7 +90,6 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
 
 
 def _record_failure(started: StartedQuery, recordings: str) -> None:
-    """Record the task that made a query fail. Never raises, so that the query's own error is raised."""
     query = started.query
     directory = os.path.join(recordings, f"{query.name or query.id}-{str(query.runId)[:8]}")
     notify(f"query {query.id}: the task that failed is being recorded in {directory}")

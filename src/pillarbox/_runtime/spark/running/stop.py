@@ -162,11 +162,6 @@ class _Stop:
                 return
 
     def _run_at_input(self, number: int, left: list[str]) -> Any:
-        """Run the next epoch as soon as there is input, and return its progress.
-
-        Args:
-            left: the operators whose event time has not ended, if others' has.
-        """
         while True:
             progress = self._run_one()
             if Checkpoint(self._spark, self._checkpoint).last_committed >= number:
@@ -186,7 +181,6 @@ class _Stop:
         return query.lastProgress
 
     def _has_time_to_begin(self) -> Callable[[], bool]:
-        """Return a deadline check that gives an epoch that begins now at least a second."""
         least = time.monotonic() + 1.0
         return lambda: self._has_time() or time.monotonic() < least
 
@@ -194,7 +188,6 @@ class _Stop:
         return self._aborted("an epoch did not end within the timeout", begun=True)
 
     def _aborted(self, why: str, *, begun: bool = False) -> SavepointError:
-        """Return the error for a query that is stopped without a savepoint."""
         runs = "runs that epoch again, and continues" if begun else "resumes where it stopped"
         return SavepointError(
             f"checkpoint {self._checkpoint}: {why}. The query is stopped, and no savepoint was written. Started again,"

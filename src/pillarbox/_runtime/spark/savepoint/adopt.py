@@ -102,7 +102,6 @@ class _SparkState:
         self._properties: dict[str, Any] = json.loads(next(iter(operators.values()))["operatorProperties"] or "{}")
 
     def rows_for(self, processor: StatefulProcessor | None) -> tuple[DataFrame, SparkStateTable]:
-        """Return a row for each key, and the table that converts these rows."""
         takes_processor = self._operator in _PROCESSORS
         if takes_processor != hasattr(processor, "handleInputRows"):
             advice = "give its StatefulProcessor" if takes_processor else "give no processor"
@@ -138,7 +137,6 @@ class _SparkState:
         return _by_key(StatefulProcessorOperator.kind, frames, declarations)
 
     def _variable(self, name: str, variable: StateVariable, noted: Any, column: str) -> DataFrame:
-        """Return the rows of a state, with its content in ``column``. ``noted`` is Spark's note of the state."""
         read = partial(self._query.state_rows, stateVarName=name, flattenCollectionTypes=False)
         frame = self._readable(f"the state {name!r}", read)
         kind, content = _KINDS[noted["stateVariableType"]]
@@ -169,7 +167,6 @@ class _SparkState:
         return _by_key(GroupStateOperator.kind, [frame.selectExpr(*columns)], declarations)
 
     def _readable(self, what: str, read: Callable[[], T]) -> T:
-        """Return ``read()``'s result. Its error becomes one that names the checkpoint and ``what``."""
         try:
             return read()
         except Exception as error:

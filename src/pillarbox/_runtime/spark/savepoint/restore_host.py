@@ -93,7 +93,6 @@ class _Shares:
         self._bytes: Counter[int] = Counter()
 
     def add(self, subtask: int, share: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add a share. Yield the shares that are ready to be sent."""
         self._waiting[subtask].append(share)
         self._bytes[subtask] += share.nbytes
         if self._bytes[subtask] >= _SHARE_BYTES:
@@ -149,7 +148,6 @@ class RestoringHost(TaskHost):
         self._common: dict[int, bytes] = {}
 
     def take_state(self, code: int, rows: pd.DataFrame, now: int, watermark: int) -> None:
-        """Receive rows of a subtask's state, in any number of frames."""
         last: bytes | None = None
         for number, payload in zip(rows["number"], rows["payload"]):
             if number == LAST:
@@ -189,7 +187,6 @@ class RestoringHost(TaskHost):
 
 
 def _drained(payloads: list[bytes]) -> Iterator[bytes]:
-    """Yield payloads and free each after its use."""
     payloads.reverse()
     while payloads:
         yield payloads.pop()

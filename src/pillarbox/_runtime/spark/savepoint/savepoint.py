@@ -164,7 +164,6 @@ def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
 def _write_tables(
     files: CheckpointState, stateful: Iterable[Stateful], directory: str
 ) -> tuple[list[OperatorTable], list[dict[str, Any]]]:
-    """Write the tables of all operators. Returns their manifest entries, and the rows of ``tasks``."""
     operators: list[OperatorTable] = []
     tasks: list[dict[str, Any]] = []
     for operator in stateful:
@@ -205,7 +204,6 @@ def _rows(operator: OperatorTable, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def _parts(logs: DataFrame) -> dict[str, pa.Schema]:
-    """Return the Arrow schemas of an operator by columns."""
     parts: dict[str, pa.Schema] = {}
     schemas = map_in_arrow(logs, "savepoint", partial(map_logs, _schemas), "part STRING, content BINARY")
     for row in schemas.collect():
@@ -260,7 +258,6 @@ def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
 
 
 def _digests(spark: SparkSession, directory: str, folders: Iterable[str]) -> dict[str, FileDigest]:
-    """Return the digests of the data files in some folders, by path in the directory."""
     digests: dict[str, FileDigest] = {}
     for folder in folders:
         rows = _parquet(spark, f"{directory}/{folder}").selectExpr("path", "length", "sha2(content, 256)")
@@ -270,7 +267,6 @@ def _digests(spark: SparkSession, directory: str, folders: Iterable[str]) -> dic
 
 
 def _lengths(spark: SparkSession, directory: str) -> dict[str, FileDigest | int]:
-    """Return the lengths of all data files, by path in the directory, without reading the files."""
     return {
         "/".join([name, *path.split("/")[-depth:]]): length
         for name, depth in ((_STATE, 2), (_TASKS, 1))
@@ -292,7 +288,6 @@ def _parquet(spark: SparkSession, directory: str) -> DataFrame:
 
 
 def _is_empty(spark: SparkSession, directory: str) -> bool:
-    """Return whether a directory is missing or has no files."""
     read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
     return unless_missing(lambda: read.load(directory).select("path").limit(1).count(), 0) == 0
 
@@ -325,11 +320,9 @@ class OpenSavepoint:
         self._verified: set[str] = set()
 
     def table(self, uid: str) -> Table:
-        """Return an operator's table, which decodes its rows."""
         return Table(self.manifest.operator(uid))
 
     def frame(self, uid: str) -> DataFrame:
-        """Return the rows of an operator's table."""
         schema = spark_schema(self.table(uid).schema)
         self._verify(table_folder(uid))
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
@@ -354,7 +347,6 @@ class OpenSavepoint:
         return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 
     def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
-        """Return an operator's own state by subtask, in memory, unpickled by ``loads``."""
         table = self.table(uid)
         tasks = (row.asDict() for row in self.tasks.where("task IS NOT NULL").collect())
         batches: list[pa.RecordBatch] = []
@@ -363,7 +355,6 @@ class OpenSavepoint:
         return own_states(table.operator, tasks, (table.own_rows(batch, loads) for batch in batches), loads)
 
     def _verify(self, folder: str) -> None:
-        """Verify the digests of the files in a folder, once."""
         if folder not in self._verified:
             expected = {name: file for name, file in self.manifest.files.items() if _folder(name) == folder}
             actual = _digests(self._spark, self.directory, [folder])

@@ -84,7 +84,6 @@ class PlannedSource:
 
     @property
     def is_files(self) -> bool:
-        """Whether it is Spark's file source."""
         return self.name.startswith("FileSource[")
 
 
@@ -242,13 +241,11 @@ def find_positions(
 
 
 def _lines(noted: Sources) -> list[_Line]:
-    """Return the lines of the offset log, in source order if they have no names."""
     texts = OffsetEntry(noted.offsets).sources
     return [_Line(name, name if noted.are_named else None, text) for name, text in texts.items()]
 
 
 def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
-    """Return the program's source names for the offset log's lines, if the numbers match."""
     return [*names] if names is not None and len(names) == lines else [None] * lines
 
 
@@ -260,7 +257,6 @@ def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence
 
 
 def _position(line: _Line, seen: Sequence[str] | None, index: int, source: PlannedSource) -> tuple[Any, str | None]:
-    """Return a line's position and the conflict, if any. ``seen`` is a file source's own log."""
     position: Any = None if line.text == "-" else json.loads(line.text)
     was_files = isinstance(position, dict) and position.keys() == {"logOffset"}
     if position is not None and was_files != source.is_files:
@@ -354,7 +350,6 @@ def _before_first_file(source: PlannedSource) -> Any:
 
 
 def _existing_files(spark: SparkSession, position: SeenFiles | None) -> str | None:
-    """Return a glob of the files that still exist, or None."""
     if not position or not position.paths:
         return None
     path = glob_of(position.paths)

@@ -152,7 +152,6 @@ def _check_unique(df: DataFrame, columns: list[str], uid: str) -> None:
 
 
 def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, EditedTable]:
-    """Return the rows for the operator's table, with the columns that they have."""
     from pyspark.sql.types import VariantType
 
     edited = EditedTable(manifest.operator(uid))
@@ -219,7 +218,6 @@ def _write(
 
 
 def _existing_savepoint(spark: SparkSession, directory: str, uid: str) -> files.OpenSavepoint | None:
-    """Return the existing savepoint that receives the operator, or None."""
     try:
         files.check_new(spark, directory)
     except CheckpointMismatchError:

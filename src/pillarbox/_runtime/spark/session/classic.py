@@ -141,7 +141,6 @@ class ClassicWriter(Writer):
 
     @contextmanager
     def without_sink(self) -> Iterator[None]:
-        """Discard the output of queries started in the block."""
         with self._changed("source", "format", "noop"):
             yield
 

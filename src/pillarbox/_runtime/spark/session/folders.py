@@ -128,13 +128,11 @@ class HadoopFolder(Folder):
         self._write(f"{uuid.uuid4().hex}.txt", f"{text}\n")
 
     def add(self, name: str, text: str) -> None:
-        """Write a new file atomically."""
         if self._files.exists(self._path(name)):
             raise PillarboxError(f"{self._folder}/{name} exists")
         self._write(name, text)
 
     def remove(self, name: str) -> None:
-        """Remove a file. A missing file is no error."""
         self._files.delete(self._path(name), False)
 
     def _write(self, name: str, text: str) -> None:

@@ -72,7 +72,6 @@ class ProgressMark(NamedTuple):
 
     @staticmethod
     def of(progress: Any) -> ProgressMark:
-        """Return the mark of a report, a dictionary of its JSON."""
         return ProgressMark(progress["batchId"], progress["timestamp"])
 
 

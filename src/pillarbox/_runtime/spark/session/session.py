@@ -34,16 +34,14 @@ class Session(ABC):
         """Return the application's settings and the session's deviating settings."""
 
     @abstractmethod
-    def java_version(self) -> str | None:
-        """Return the driver's Java version, or None if unreachable."""
+    def java_version(self) -> str | None: ...
 
     @abstractmethod
     def default_parallelism(self) -> int | None:
         """Return Spark's own count of concurrent tasks, or None if no setting has it."""
 
     @abstractmethod
-    def worker_python(self) -> str | None:
-        """Return the workers' Python, or None if unreachable."""
+    def worker_python(self) -> str | None: ...
 
     @abstractmethod
     def local_executor(self) -> int | None:
@@ -51,16 +49,14 @@ class Session(ABC):
 
     @property
     @abstractmethod
-    def shows_progress_bar(self) -> bool:
-        """Whether Spark draws its progress bar on standard error."""
+    def shows_progress_bar(self) -> bool: ...
 
     @abstractmethod
     def job_group(self, description: str) -> AbstractContextManager[None]:
         """Run this thread's jobs as a group that is cancelled if the block raises. No effect under Spark Connect."""
 
     @abstractmethod
-    def running_jobs(self, group: str) -> list[int] | None:
-        """Return a group's running jobs, or None if unreachable."""
+    def running_jobs(self, group: str) -> list[int] | None: ...
 
     @abstractmethod
     def folder(self, path: str) -> Folder: ...
@@ -112,12 +108,10 @@ class Writer(ABC):
 
     @property
     @abstractmethod
-    def format(self) -> str:
-        """The sink's format; ``foreachbatch`` for a function."""
+    def format(self) -> str: ...
 
     @abstractmethod
-    def option(self, name: str) -> str | None:
-        """Return an option. Its name is case-insensitive."""
+    def option(self, name: str) -> str | None: ...
 
     @abstractmethod
     def one_batch(self) -> AbstractContextManager[None]:

@@ -49,7 +49,6 @@ class Start:
 
     @cached_property
     def checkpoint(self) -> str | None:
-        """The checkpoint location, or None for a new one. Wrong arguments raise TypeError."""
         checkpoint = self._option("checkpointLocation")
         if checkpoint:
             return checkpoint
@@ -63,7 +62,6 @@ class Start:
 
     @property
     def trigger(self) -> str:
-        """The trigger by the name of Spark's class, such as ``ProcessingTimeTrigger(1000)``."""
         return self._writer.trigger
 
     @property
@@ -84,7 +82,6 @@ class Start:
 
     @property
     def batch_function(self) -> Callable[..., Any] | None:
-        """The function of ``foreachBatch``, or None for another sink."""
         function: Callable[..., Any] | None = getattr(self.writer, _FUNCTION, None) if self.calls_function else None
         return function
 
@@ -95,12 +92,10 @@ class Start:
 
     @property
     def passes_settings(self) -> bool:
-        """Whether the session's settings at the start reach the query's tasks."""
         return self._writer.passes_settings
 
     @property
     def files(self) -> str | None:
-        """The directory of a file sink, or None for another sink."""
         if "tableName" in self._bound:
             return self._files_of_table(self._bound["tableName"])
         if self._format not in _FILE_FORMATS:
@@ -109,7 +104,6 @@ class Start:
         return str(path) if path else None
 
     def without_sink(self) -> AbstractContextManager[None]:
-        """Discard the output of starts within the block. Needs a classic session."""
         return ClassicWriter(self.spark, self.writer).without_sink()
 
     def _files_of_table(self, table: str) -> str | None:

@@ -122,7 +122,6 @@ class _SavepointStarter:
         self._checkpoint = checkpoint
 
     def run(self) -> None:
-        """Check the program against the savepoint, note the start, and run the epoch."""
         spark, asked, checkpoint = self._spark, self._asked, self._checkpoint
         self._check_interrupted()
         others = self._conflicts()
@@ -167,7 +166,6 @@ class _SavepointStarter:
         )
 
     def _check_interrupted(self) -> None:
-        """Refuse a program other than the program whose start was interrupted."""
         newest = self._checkpoint.newest()
         if self._checkpoint.savepoint is None or newest is None:
             return
@@ -179,7 +177,6 @@ class _SavepointStarter:
             )
 
     def _conflicts(self) -> list[str]:
-        """Return the reasons against a first epoch on this checkpoint."""
         conflicts = []
         inside = {id(source): source for source in self._program.sources.values()}
         ours = [planned_sources(source.dataframe) for source in inside.values() if hasattr(source, "dataframe")]
@@ -208,7 +205,6 @@ class _SavepointStarter:
         return conflicts
 
     def _sources(self) -> list[PlannedSource]:
-        """Return the query's sources, with the program's names."""
         every = planned_sources(self._start.dataframe)
         names: list[str | None] = []
         for source in self._program.sources.values():
@@ -321,7 +317,6 @@ def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple
 
 
 def _dropped_sources(positions: FoundPositions) -> str:
-    """Return the error for sources of the savepoint that the program does not read."""
     gone, added = (", ".join(map(repr, names)) for names in (positions.gone, positions.added))
     instead = f", and reads {added}, of which the savepoint has none" if added else ""
     return (

@@ -95,7 +95,6 @@ def check_spark(spark: SparkSession) -> None:
 
 
 def _subtasks(state: CheckpointState) -> int | None:
-    """Return the number of subtasks in the checkpoint, the minimum of several programs."""
     noted = state.checkpoint.subtasks()
     if noted is not None:
         return min((subtasks for subtasks, _ in noted), default=None)

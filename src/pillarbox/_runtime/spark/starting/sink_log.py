@@ -57,7 +57,6 @@ class SinkLog:
 
     @property
     def last(self) -> int | None:
-        """The number of its last batch, or None."""
         # Spark's class would create the log's folder.
         last = self._opened()[0].getLatestBatchId() if self.exists else None
         return int(last.get()) if last is not None and last.isDefined() else None
@@ -77,7 +76,6 @@ class SinkLog:
             _log.info("file sink %s: its log now has an entry for epoch %d, which wrote no files", self._folder, batch)
 
     def add_empty(self, batch: int) -> None:
-        """Add a batch without files."""
         log, nothing = self._opened()
         log.add(batch, nothing)
 

@@ -113,7 +113,6 @@ class _Starter:
         self._other_python = True
 
     def run(self, method: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Prepare the checkpoint, and start the query by the writer's own method."""
         start, spark, programs = self._start, self._spark, self._programs
         settings_of(lambda name: spark.conf.get(name, None))  # for its errors, before anything runs
         # Even for a refused query, since later programs replace these.
@@ -217,7 +216,6 @@ class _Starter:
 def _layouts_in_state(
     spark: SparkSession, checkpoint: Checkpoint, planned: Sequence[PlannedProgram]
 ) -> list[Layout | None]:
-    """Return each program's layout from the heads of the logs, or None if unknown."""
     heads = CheckpointState(spark, str(checkpoint)).all_heads()
     layouts: list[Layout | None] = []
     for program in planned:

@@ -165,7 +165,6 @@ class StartedQuery:
 
 
 def _texts_of(error: Exception) -> Iterator[str]:
-    """Return the texts of a failure and of its causes in Java."""
     yield str(error)
     stack = getattr(error, "_stackTrace", None)
     if isinstance(stack, str):

@@ -43,7 +43,6 @@ class WholeBatches:
         self._started = threading.Event()
 
     def set_query(self, query: StreamingQuery) -> None:
-        """Set the query, which may have begun its first batch."""
         self._commits = StateCommits(query)
         self._started.set()
 

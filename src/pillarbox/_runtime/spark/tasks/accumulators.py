@@ -80,7 +80,6 @@ class _Collector:
             sums[number] = parameter, parameter.addInPlace(value, term)
 
     def take_sums(self) -> list[tuple[int, Any, Any]]:
-        """Reset and return the sums of the calling thread and of user threads: (number, parameter, value)."""
         with self._lock:
             own, others = self._sums(), self._user_thread_sums
             sums = dict(others)

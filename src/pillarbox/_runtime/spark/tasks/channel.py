@@ -130,7 +130,6 @@ class Channel:
         return LostError(f"the other end has gone: {why}")
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Set the timeout of reads and writes (seconds), or None for no limit."""
         try:
             self._socket.settimeout(seconds)
         except OSError as error:

@@ -83,7 +83,6 @@ class LevelTasks:
             return wakes_up
 
     def cancel(self) -> None:
-        """Cancel the running epoch. Any thread."""
         task = self._running
         if task is not None and task.state is TaskState.RUNNING:
             task.cancel()

@@ -28,11 +28,9 @@ class Replacement(Protocol):
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
         """Return the recorded clock of another task, or None for the machine's clock."""
 
-    def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None:
-        """Receive the state and input of a task after a shuffle, instead of running it."""
+    def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None: ...
 
-    def send_source(self, facts: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None:
-        """Receive the input of a source's task, instead of running it."""
+    def send_source(self, facts: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None: ...
 
 
 def replacement_here() -> Replacement | None:

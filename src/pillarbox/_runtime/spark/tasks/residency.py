@@ -204,7 +204,6 @@ class Residency:
         return list(dict.fromkeys(key[0] for key in self._residents))
 
     def close_run(self, run: str) -> int:
-        """Close the residents of an ended run, and return their number."""
         keys = [key for key in self._residents if key[0] == run]
         for key in keys:
             self._close(key)
@@ -244,7 +243,6 @@ class Residency:
             self._has_frozen = True
 
     def _collect(self) -> None:
-        """Collect cycles among all objects that were not frozen before the fork."""
         began = self._worked()
         if self._has_frozen:
             gc.unfreeze()

@@ -59,7 +59,6 @@ class ProgramLayout:
         return ProgramLayout(program.id, program.parallelisms, program.layout._replace(codes=CODES))
 
     def decode(self, layout: Layout, code: int) -> tuple[int, int] | None:
-        """Decode a subtask code into (vertex, subtask), or return None for other codes."""
         return subtask_places(self.parallelisms, layout).get(code)
 
     def codes(self, layout: Layout) -> Iterable[int]:

@@ -65,7 +65,6 @@ class BatchTaskHost:
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buffer]]]:
-    """Yield runs of small buffers, each with their common target."""
     rows = BufferRows()
     for batch in batches:
         targets = batch.column(0).to_numpy()

@@ -59,21 +59,17 @@ class Processor(StatefulProcessor):
         return self._loaded().run(int(key[0]), rows, *_times(timerValues))  # type: ignore[no-any-return]
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-        """Restore a savepoint's rows, in the first epoch."""
         self._loaded().take_state(int(key[0]), initialState, *_times(timerValues))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
-        """Run an epoch without input."""
         return self._loaded().run_on_timer(int(key[0]), *_times(timerValues))  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Release the home. Its tasks stay alive."""
         if self._host is not None:
             self._host.close()
 
 
 def _times(timerValues: Any) -> tuple[int, int]:
-    """Return the micro-batch's time and watermark (epoch ms)."""
     return timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs()
 
 

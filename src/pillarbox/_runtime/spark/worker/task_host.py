@@ -85,7 +85,6 @@ class TaskHost:
         self._follows_watermark = spark_time is not None and spark_time.time_mode == "EventTime"
 
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
-        """Connect to the state of the partition's grouping keys."""
         self._handle = handle
         self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
@@ -100,7 +99,6 @@ class TaskHost:
             self._tasks.close()
 
     def _decode(self, code: int) -> tuple[int, int] | None:
-        """Decode a subtask code into (vertex, subtask), or return None for another level's or an output's code."""
         address = self._program.decode(self._facts.layout, code)
         return None if address is None or address[0] not in self._vertices else address
 
@@ -187,7 +185,6 @@ def _warn_once(sentence: str) -> None:
 
 
 def _batch_timestamp(frames: Iterator[pd.DataFrame]) -> tuple[int, Iterator[pd.DataFrame]]:
-    """Return the batch timestamp from the rows, and all rows. Spark always passes rows."""
     first = next(frames)
     return int(first[BATCH_TIMESTAMP].iloc[0]), chain((first,), frames)
 
