@@ -37,17 +37,14 @@ class Failure:
     Attributes:
         error: the class of the error that left the task.
         cause: the class of the exception that user code raised, or None if pillarbox raised.
-        operator: the name of the operator, and ``uid``: its uid, which several vertices may have.
+        uid: the operator's uid, which several vertices may have.
         vertex: the number of the task's vertex in its program.
         subtask: the subtask's index; for a source, the partition.
         key: the current key, or None.
-        record: the record that was being processed; None outside of records, as in a timer.
+        record: the current record, or None outside of records, as in a timer.
         number: index of the record in the task's input of the epoch, from 1, if the head of the chain failed.
-        epoch: the number of the epoch.
         attempt: attempt of the Spark task, from 0.
-        host: the machine.
         clock: readings of the task's clock in the epoch, as the text of a clock log, or None if the log is too long.
-        message: the error's message.
     """
 
     error: str = "Exception"
@@ -67,11 +64,7 @@ class Failure:
 
     @staticmethod
     def of(error: BaseException, subtask: int, attempt: Attempt, clock: str | None = None) -> Failure:
-        """Return the failure of a task for an error that left it.
-
-        Args:
-            clock: readings of its clock, or None if unknown.
-        """
+        """Return the failure of a task for an error that left it. ``clock`` is the readings of its clock, if known."""
         location = error.place if isinstance(error, PillarboxError) else {}
         cause = error.__cause__
         return Failure(
@@ -125,7 +118,6 @@ def without_line(text: str) -> str:
 
 
 def _text(shown: str | None) -> str | None:
-    """Undo ``repr``, if possible."""
     if shown is None:
         return None
     try:

@@ -36,7 +36,6 @@ class OperatorReport:
         vertex: names of the vertex's operators.
         uid: the uid of its first operator; empty for a source.
         level: number of shuffles between the sources and the vertex.
-        epoch: number of the epoch.
         tasks: number of tasks that ran: without input, only tasks with work to do.
         records_in: records received. A broadcast record counts once, although each task received it.
         records_out: records sent. A broadcast record counts once per receiving task.
@@ -46,7 +45,6 @@ class OperatorReport:
         back_pressured_ms: time waiting for the output to be consumed.
         state_ms: time for bringing the state to the store's version, and for writing it.
         busiest: the first subtask with the largest ``busy_ms``; for a source, the partition.
-        busiest_ms: its ``busy_ms``.
         counters: counters of the operators and of the user's functions, by ``uid.name``; for latencies,
             ``in_flight_max`` and ``rate_limited_ms`` the maximum.
         watermark: the lowest event time of a task, epoch milliseconds. This and the following fields are None for a
@@ -57,10 +55,8 @@ class OperatorReport:
         unfinished: the subtasks that carry requests into the next epoch.
         state_bytes: the approximate size of the state when it is written.
         state_bytes_written: bytes of state that this epoch wrote.
-        rate_limited_ms: the longest time that a task's next request waited for a rate limit, or None without a rate
-            limit.
+        rate_limited_ms: the longest wait of a task's next request for a rate limit, or None without a rate limit.
         most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None if no task was back-pressured.
-        most_back_pressured_ms: its ``back_pressured_ms``.
         alignment_ms: the longest time of a task from its first barrier to its last.
         mailbox_latency_ms: the longest wait of a probe for its turn in a mailbox; also for a source. None: no probe
             ran.
@@ -71,8 +67,8 @@ class OperatorReport:
         home_cold_starts: homes without state of the run.
         home_adoptions: homes that a new starter took over from an ended starter.
         fallbacks: number of tasks that ran in Python workers of Spark instead of their homes, by reason.
-        program: as in a :class:`TaskReport`, and ``number``.
-        began: start of its first task, and ``ended``: end of its last task (epoch ms).
+        began: start of the first task (epoch ms).
+        ended: end of the last task (epoch ms).
         operators: records in and out of each operator of the chain, from the head.
         repeated: number of tasks that Spark repeated.
     """

@@ -25,7 +25,6 @@ class PlanVertex:
         level: 0 for sources; one above the highest level of its inputs.
         kind: the method that made its head operator; empty for a source.
         parallelism: the number of its subtasks; 0 for a source, whose partitions are Spark's.
-        is_keyed: whether its input is partitioned by key.
         calls: the uids of its operators that call services, as far as declared.
         operators: the chain, from the head.
     """
@@ -41,12 +40,10 @@ class PlanVertex:
 
     @property
     def name(self) -> str:
-        """The names of its operators."""
         return " -> ".join(operator.name for operator in self.operators)
 
     @property
     def uid(self) -> str:
-        """The uid of its head."""
         return self.operators[0].uid
 
 

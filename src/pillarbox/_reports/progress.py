@@ -11,14 +11,14 @@ from typing import Any
 from pillarbox._elements import TaskReport, report_of_text
 from pillarbox._errors import ProgramError, shorten
 
-# (Progress stored by an earlier version has no id.)
+# Progress stored by an earlier version has no id.
 _NAME = re.compile(r"pillarbox(?:_([0-9a-f]{12}))?(?: level \d+)?")
 
 
 def program_names(ids: Iterable[str]) -> dict[str, str]:
-    """Map ids of a query's programs to names: ``pillarbox``, ``pillarbox 2``, ... in planning order.
+    """Map random ids of a query's programs to names: ``pillarbox``, ``pillarbox 2``, ... in planning order.
 
-    Ids are random. Names are stable over runs of a query; metrics and the history use them.
+    The names are stable over runs of a query, for metrics and the history.
     """
     return {
         program: "pillarbox" if number == 1 else f"pillarbox {number}"
@@ -44,11 +44,7 @@ def tasks_of(progress: Any) -> list[TaskReport]:
 
 
 def _only(row: Any) -> Any:
-    """Return the only value of a row.
-
-    Args:
-        row: a Spark row, a list, or a dict; in Spark Connect's progress it has ``values`` and a ``schema``.
-    """
+    """Return the only value of a Spark row, list or dict. Spark Connect's dict has ``values`` and a ``schema``."""
     if isinstance(row, list):
         return row[0]
     named = row if isinstance(row, Mapping) else row.asDict()
@@ -61,8 +57,5 @@ def millis(timestamp: str) -> int:
 
 
 def is_idle(progress: Mapping[str, Any]) -> bool:
-    """Return whether a progress is of no epoch: Spark also reports triggers without work.
-
-    Such a report has the number of the next epoch.
-    """
+    """Return whether a progress reports a trigger without an epoch. It has the number of the next epoch."""
     return "addBatch" not in (progress["durationMs"] or ())

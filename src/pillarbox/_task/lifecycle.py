@@ -37,7 +37,7 @@ class TaskState(Enum):
     RESTORED = "restored"
     #: An epoch runs.
     RUNNING = "running"
-    #: An epoch has left its loop until its output is taken.
+    #: The caller takes an epoch's output.
     PAUSED = "paused"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -45,20 +45,18 @@ class TaskState(Enum):
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a thread works in the operators."""
         return self in _AT_WORK
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the task is dead."""
         return self in _DEAD
 
 
 class TaskEvent(Enum):
-    """Events in the life of a task; the values complete "it cannot ..."."""
+    """Events in the life of a task. Their values complete "it cannot ..."."""
 
     RESTORE = "be restored"
-    #: Before each epoch but the first, a task after a shuffle is brought to the version of its store.
+    #: Before each epoch but the first, a task after a shuffle reads its store's version.
     SYNC = "be compared with its store"
     RESTORED = "end its restoring"
     BEGIN_EPOCH = "begin an epoch"
@@ -109,21 +107,19 @@ TRANSITIONS: dict[TaskState, dict[TaskEvent, TaskState]] = {
 class TaskLife:
     """The state of one task, and the errors reported to it.
 
-    Any thread may call it, also from a signal handler. The right to work in the task belongs to one thread:
-    :meth:`begin` takes it, :meth:`give_back` returns it, a dead task never returns it. Only its holder changes the
-    state.
+    Any thread may call it, also from a signal handler. One thread at a time has the right to work in the task: from
+    :meth:`begin` until :meth:`give_back`, or forever once the task is dead. Only this thread changes the state.
     """
 
     def __init__(self, task: str) -> None:
         self._task = task
         self.state: TaskState = TaskState.CREATED
         self._right = threading.Lock()
-        # Errors that end the task, in order of arrival: the first is the cause.
+        # Errors that end the task, in order of arrival. The first is the cause.
         self._reported: deque[BaseException] = deque()
 
     @property
     def cause(self) -> BaseException | None:
-        """The error that ends or has ended the task, or None."""
         return self._reported[0] if self._reported else None
 
     def report(self, error: BaseException) -> None:
@@ -132,7 +128,7 @@ class TaskLife:
             return
         if not self.state.is_terminal:
             self._reported.append(error)
-            if self.state.is_terminal:  # just now: its thread may have called `tell_others` already
+            if self.state.is_terminal:  # just now, perhaps after its thread called `tell_others`
                 self.tell_others()
         elif not isinstance(error, (TaskCanceledError, GeneratorExit)):
             suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
@@ -153,7 +149,6 @@ class TaskLife:
         return self._right.acquire(blocking=False)
 
     def give_back(self) -> None:
-        """Return the right to work in the task."""
         self._right.release()
 
     def begin(self, event: TaskEvent) -> None:
@@ -180,12 +175,10 @@ class TaskLife:
         self.state = following
 
     def check(self) -> None:
-        """Raise the first reported error, if any."""
         if self._reported:
             raise self._reported[0]
 
     def illegal(self, event: TaskEvent) -> TaskStateError:
-        """Return the error for an impossible event, with the reason."""
         because = f" because of {self.cause!r}" if self.state is TaskState.FAILED and self.cause is not None else ""
         return TaskStateError(f"task {self._task!r} cannot {event.value}: it is {self.state.value}{because}")
 

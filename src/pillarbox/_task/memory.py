@@ -1,9 +1,7 @@
 """The memory of a worker, compared with its limit.
 
-State is live Python objects, so the state of all tasks of a process must fit into its memory. Two limits may exist.
-``spark.executor.pyspark.memory`` limits each Python worker (RLIMIT_AS, which counts address space). A container (a
-control group) limits the executor's JVM and all workers together, which are as many as cores for each level after a
-shuffle. So that limit is compared with their common use. Without a limit, nothing is checked.
+State is live Python objects, so it must fit into memory. ``spark.executor.pyspark.memory`` limits the address space of
+each Python worker (RLIMIT_AS). A container (a control group) limits the executor's JVM and all workers together.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-# More than any machine has: control groups of version 1 show "no limit" like this.
+# Control groups of version 1 show "no limit" as such a number.
 _NO_LIMIT = 1 << 50
-# Shares of a limit that make memory scarce. A JVM gets most of its container, and uses all of its heap in time, so the
-# share of a container is larger.
+# Shares of a limit that make memory scarce. A container's share is larger, since a JVM gets most of it and in time uses
+# all of its heap.
 _SCARCE = 0.7
-# The pause between two measurements, as a multiple of the duration of one.
+# The pause between two measurements, as a multiple of a measurement's duration.
 _PAUSE = 1000
 _SCARCE_IN_CONTAINER = 0.9
 
@@ -29,7 +27,6 @@ class Memory(NamedTuple):
 
     Attributes:
         used: bytes used by all processes under the limit.
-        limit: bytes that they may use.
         share: this process's bytes in a container, or None if the limit is this process's alone.
     """
 
@@ -39,7 +36,6 @@ class Memory(NamedTuple):
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the user should be warned."""
         return self.used >= (_SCARCE if self.share is None else _SCARCE_IN_CONTAINER) * self.limit
 
     @property
@@ -57,19 +53,18 @@ class _Group(NamedTuple):
     used: str
     limit: str
     statistics: str
-    #: Statistics of memory that the kernel reclaims before it kills a process: cached files.
+    #: Statistics of cached files, which the kernel reclaims before it kills a process.
     reclaimable: frozenset[bytes]
 
 
 def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> Memory | None:
-    """Return the memory of this process and its limit, or the container's if that is scarce.
+    """Return the memory of this process, or the container's if that is scarce.
+
+    None without a limit or without ``/proc``.
 
     Args:
         root: the folder of the control groups.
         process: the kernel's folder of this process.
-
-    Returns:
-        None without a limit, or on a system without ``/proc``.
     """
     try:
         size, resident, *_ = map(int, _read(f"{process}/statm").split())
@@ -87,7 +82,7 @@ def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") ->
 
 
 def resident_bytes(process: str = "/proc/self") -> int | None:
-    """Return the resident memory of this process in bytes, or None on a system without ``/proc``."""
+    """Return the resident memory of this process in bytes, or None without ``/proc``."""
     try:
         return int(_read(f"{process}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -95,31 +90,30 @@ def resident_bytes(process: str = "/proc/self") -> int | None:
 
 
 class PrivateMemory:
-    """The memory of this process without pages that it shares.
+    """The memory of this process without pages that it shares. Any thread.
 
-    A sum over processes counts no page twice, although homes share the starter's imports. To find out, the kernel scans
-    all pages (``Private_...``): 2 ms for a small process, 10 ms more per GiB. So it is asked again only after a
-    thousand times that duration; in between, the shared part is assumed to be constant. Any thread.
+    Homes share the starter's imports, so only private memory can be summed over processes. The kernel scans all pages
+    to count it: 2 ms for a small process, 10 ms more per GiB. So it is measured again after a thousand times that
+    duration; until then, the shared part is assumed to be constant.
 
     Args:
-        process: the kernel's folder of this process.
         clock: in seconds.
     """
 
     def __init__(self, process: str = "/proc/self", clock: Callable[[], float] = time.perf_counter) -> None:
         self._process = process
         self._clock = clock
-        # Process id, its shared bytes, and the time of the next measurement.
+        # Pid, its shared bytes, and the time of the next measurement.
         self._measured = (0, 0, 0.0)
 
     def bytes(self) -> int | None:
-        """Return the private bytes of the process, or None on a system without ``/proc``."""
+        """Return the private bytes of the process, or None without ``/proc``."""
         resident = resident_bytes(self._process)
         if resident is None:
             return None
         pid, shared, until = self._measured
         began = self._clock()
-        if pid != os.getpid() or began >= until:  # a fork does not share its parent's pages
+        if pid != os.getpid() or began >= until:  # a forked process measures its own
             shared = max(0, resident - self._private(resident))
             self._measured = (os.getpid(), shared, began + _PAUSE * (self._clock() - began))
         return max(0, resident - shared)
@@ -132,7 +126,6 @@ class PrivateMemory:
             return resident
 
 
-#: The private memory of this process.
 private_memory = PrivateMemory()
 
 
@@ -148,7 +141,6 @@ def container_limit(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -
 
 
 def _container_memory(root: str, process: str, share: int) -> Memory | None:
-    """Return the memory of the fullest control group around this process."""
     memories = [memory for group in _groups(root, process) if (memory := _group_memory(group, share)) is not None]
     return max(memories, key=lambda memory: memory.used / memory.limit, default=None)
 
@@ -156,7 +148,7 @@ def _container_memory(root: str, process: str, share: int) -> Memory | None:
 def _group_memory(group: _Group, share: int) -> Memory | None:
     try:
         used, limit = int(_read(group.used)), int(_read(group.limit))
-        # The kernel adds up the groups of all processors for this, so it is read only near the limit.
+        # Read only near the limit, since the kernel adds up the groups of all processors.
         if Memory(used, limit, share).is_scarce:
             named = (line.split() for line in _read(group.statistics).splitlines())
             used -= sum(int(amount) for name, amount in named if name in group.reclaimable)
@@ -168,7 +160,7 @@ def _group_memory(group: _Group, share: int) -> Memory | None:
 
 @cache
 def _groups(root: str, process: str) -> tuple[_Group, ...]:
-    """Return the control groups with a limit around this process. They are the executor's and do not change."""
+    """Return the control groups with a limit around this process. They do not change."""
     try:
         lines = _read(f"{process}/cgroup").decode().splitlines()
     except OSError:
@@ -212,7 +204,7 @@ def _is_limited(group: _Group) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """Read a small file of the kernel. Called in each epoch; Python's text files take five times as long."""
+    """Read a small file of the kernel, in a fifth of the time of Python's text files."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 1 << 14)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Adds up periods: a period timer of the mailbox. Only the mailbox thread may use it."""
+    """Adds up periods. Only the mailbox thread may use it."""
 
     __slots__ = ("_started", "total")
 
@@ -21,19 +21,16 @@ class Stopwatch:
             self._started = time.perf_counter()
 
     def mark_end(self) -> None:
-        """End the period."""
         if self._started is not None:
             self.total += time.perf_counter() - self._started
             self._started = None
 
     @property
     def is_running(self) -> bool:
-        """Whether a period has begun and not ended."""
         return self._started is not None
 
     @property
     def milliseconds(self) -> int:
-        """The sum of the ended periods, in milliseconds."""
         return round(self.total * 1000)
 
 
@@ -42,12 +39,11 @@ class TaskMetrics:
 
     Attributes:
         records_in: records that the head of the chain received.
-        broadcast_in: the number of broadcast records among them.
-        back_pressured: time waiting for the output to be taken.
-        idle: time waiting for input.
-        state: time spent on reading state to the store's version, and on writing it.
-        alignment: time from the first barrier to the last.
-        epoch: time since the epoch began; the task is busy in the rest of it.
+        broadcast_in: broadcast records among them.
+        back_pressured: waiting for the output to be taken.
+        idle: waiting for input.
+        state: reading state to the store's version, and writing it.
+        alignment: from the first barrier to the last.
         started: begin of the epoch (epoch ms).
         run: number of records in the latest run.
     """
@@ -66,7 +62,7 @@ class TaskMetrics:
         self.run: int = 0
 
     def count_run(self, records: int) -> None:
-        """Count a run of records before the head of the chain gets it."""
+        """Count a run of records before the head of the chain receives it."""
         self.records_in += records
         self.run = records
 

@@ -1,6 +1,6 @@
 """The task of a vertex after a shuffle: an input gate before the chain, and state in a log.
 
-Source of the behaviour: Flink's ``MultipleInputStreamTask``, and ``OneInputStreamTask``, which is the same class here.
+Source of the behaviour: Flink's ``MultipleInputStreamTask`` and ``OneInputStreamTask``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """The operators of a vertex after a shuffle; a log contains the state of all of them, keyed or not.
+    """The operators of a vertex after a shuffle. A log contains the state of all of them, keyed or not.
 
     Args:
         memory: returns the memory and the limit of the process or its container.
@@ -73,7 +73,7 @@ class MultipleInputStreamTask(StreamTask):
         if vertex.batch:
             head = self.chain.head
             self._batch = BatchInput(head.name, vertex.inputs, by_key=vertex.is_keyed and head.by_key)
-        # The keying of each input; None for inputs without keys.
+        # The keying of each input, or None for inputs without keys.
         self._keyings: list[Keying | None] = [
             getattr(head_input, "keying", None) for head_input in self.chain.head.inputs
         ]
@@ -91,8 +91,8 @@ class MultipleInputStreamTask(StreamTask):
         Without a store (in a batch), there is no state.
 
         Returns:
-            False: the task has changes that were not committed, or another process has run epochs since. It was
-                cancelled, and must be created again.
+            False if the task has uncommitted changes, or another process has run epochs since. It was cancelled, and
+            must be created again.
         """
         first = self.state is TaskState.CREATED
         try:
@@ -118,7 +118,7 @@ class MultipleInputStreamTask(StreamTask):
         return True
 
     def _find_state_format(self) -> str | None:
-        """Return whether the state is plain data; subtask 0 logs it."""
+        """Return whether the state is plain data. Subtask 0 logs it."""
         if not self.backend.is_declared and not self._own_state:
             return None
         reason = self.log.reason_for_pickles
@@ -148,9 +148,9 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """The time (epoch ms) when the task has work even without input.
 
-        The earliest processing-time timer, by the worker's clock; or the time when a source or stream has been silent
-        for its timeout, by the epochs' times. While requests are carried into the next epoch, it is the epoch's own
-        time: now, independent of the worker's clock.
+        The earliest processing-time timer by the worker's clock, or the end of a source's or stream's timeout by the
+        epochs' times. With requests carried into the next epoch, it is the epoch's own time, independent of the
+        worker's clock.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -170,10 +170,10 @@ class MultipleInputStreamTask(StreamTask):
         *,
         last: bool = False,
     ) -> Iterator[list[Buffer]]:
-        """Process one epoch's buffers; yield the output in parts.
+        """Process one epoch's buffers and yield the output in parts.
 
-        State is written to ``store``; without one (a batch), this is the only epoch and its state is dropped. The task
-        must have been restored from the same store.
+        State is written to ``store``, from which the task was restored. Without one (a batch), this is the only epoch
+        and its state is dropped.
 
         Args:
             epoch_time: epoch ms for the silence of sources and the time-to-live of state: the same for all tasks, and
@@ -204,7 +204,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
         self._keys = KeySample(self.subtask)
-        # In any case: overdue timers fire with the next data even if the program is not known to use processing time.
+        # Overdue timers fire with the next data even if the program is not known to use processing time.
         self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
     def _start_timers(self) -> None:
@@ -243,7 +243,7 @@ class MultipleInputStreamTask(StreamTask):
                 self.metrics.alignment.mark_start()
 
     def keys_of(self, channel: int, records: Records) -> list[Any]:
-        """Return the keys of records from a channel; empty if its records have no keys."""
+        """Return the keys of records from a channel, or none if its records have no keys."""
         keying = self._keyings[self.gate.edge_of(channel).index]
         return [] if keying is None else keying.keys_of(records)
 
@@ -285,8 +285,6 @@ class MultipleInputStreamTask(StreamTask):
         self.log.commit(self._store, state, self.clock.log.to_bytes())
         self.metrics.state.mark_end()
 
-    # -- memory --
-
     def _watch_memory(self) -> None:
         """Warn if the worker's memory is nearly used up, and fail if too little is left to write the state."""
         memory = self._memory()
@@ -296,7 +294,7 @@ class MultipleInputStreamTask(StreamTask):
             raise self._out_of_memory(memory)
         if self._warned or not memory.is_scarce:
             return
-        self._warned = True  # for as long as the task lives in its worker
+        self._warned = True  # once per task and worker
         used, limit = readable(memory.used), readable(memory.limit)
         if memory.share is None:
             use = f"the worker uses {used} of the {limit} of memory that it may use"
@@ -350,7 +348,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """The input of a chain at the end of an epoch's records: overdue timers fire after watermarks, before idleness."""
+    """The input of a chain at the end of an epoch's records. Overdue timers fire after watermarks, before idleness."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain
@@ -369,5 +367,4 @@ def _setting_of(memory: Memory | None) -> str:
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error or one of its causes is a lack of memory."""
     return any(isinstance(cause, MemoryError) for cause in causes_of(error))

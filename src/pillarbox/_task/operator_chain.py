@@ -38,10 +38,10 @@ from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 
 
 class OperatorChain:
-    """A tree of operators: node 0 is the head.
+    """A tree of operators: node 0 is the head. Only the mailbox thread may use it.
 
     Operators are created and opened from the tail to the head, and finished from the head to the tail. Each has its own
-    mailbox executor, with its index in the chain as priority. Only the mailbox thread may use a chain.
+    mailbox executor, with its index in the chain as priority.
 
     Args:
         backend: keyed state of the operator at the head, or None.
@@ -60,7 +60,6 @@ class OperatorChain:
     ) -> None:
         self._opened = False
         self._nodes = vertex.nodes
-        # The outputs of each operator.
         self._outputs: list[Outputs] = []
         executors = [processor.get_mailbox_executor(index) for index in range(len(vertex.nodes))]
         self._clocks = [ProcessingTimeServiceImpl(clock, as_mail(executor), clock.log_firing) for executor in executors]
@@ -123,11 +122,7 @@ class OperatorChain:
         return () if self._keyed is None else self._keyed.timers.services()
 
     def take_counts(self, records_in: int) -> list[list[int]]:
-        """Return (records in, records out) of each operator since the last call.
-
-        Args:
-            records_in: records that the head received.
-        """
+        """Return (records in, records out) of each operator since the last call. ``records_in`` is the head's count."""
         counts = records_by_operator(self._nodes, self._outputs, records_in)
         for outputs in self._outputs:
             for output in outputs.values():
@@ -145,14 +140,12 @@ class OperatorChain:
             operator.context.subtask = subtask
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the current epoch."""
         for operator in self.operators:
             operator.context.epoch = epoch
         for merge in self._merges.values():
             merge.valve.begin_epoch()
 
     def set_micro_batch(self, micro_batch: MicroBatch) -> None:
-        """Set the operators' micro-batch of the next epoch."""
         for operator in self.operators:
             operator.context.micro_batch = micro_batch
 
@@ -164,15 +157,14 @@ class OperatorChain:
             operator.begin_epoch()
 
     def open(self) -> None:
-        """Open all operators, the tail first, so that each finds its successors ready."""
+        """Open all operators, the tail first, so that their successors are ready."""
         self._opened = True
         for operator in reversed(self.operators):
             operator.open()
 
-    # -- event time, from the valve of the input --
+    # Event time, from the valve of the input.
 
     def process_watermark(self, timestamp: int) -> None:
-        """Advance event time, beginning at the head."""
         if timestamp == MAX_WATERMARK:
             # Records that timers emit later would be late downstream.
             self.fire_overdue_timers()
@@ -180,15 +172,12 @@ class OperatorChain:
         self.head.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Forward a change between idle and active."""
         self.head.process_status(idle)
 
     def fire_overdue_timers(self) -> None:
         """Fire the processing-time timers that waited for the epoch's records."""
         for service in self.timer_services():
             service.fire_overdue_processing_time_timers()
-
-    # -- the end of the data --
 
     def resume_timers(self) -> None:
         """Fire timers again that the end of a previous epoch's data has quiesced."""
@@ -198,9 +187,9 @@ class OperatorChain:
     def finish(self) -> None:
         """End the data, operator by operator, the head first: a finished operator emits nothing.
 
-        Each operator ends its input while its timers still fire; then its timers are quiesced, and its waiting mails
-        run, above all mails of fired timers; then it is finished. The maximum watermark leaves the head after all
-        results of the head's timers. In Flink it leaves before, so these results are late.
+        Each operator ends its input while its timers still fire. Then its timers are quiesced, its waiting mails run,
+        above all of fired timers, and it is finished. The maximum watermark leaves the head after all results of the
+        head's timers. In Flink it leaves before, so these results are late.
         """
         for merge in self._merges.values():
             merge.end_epoch()
@@ -212,7 +201,7 @@ class OperatorChain:
             operator.finish()
 
     def close(self) -> list[Exception]:
-        """Close all operators; return their errors."""
+        """Close all operators. Returns their errors."""
         for clock in self._clocks:
             # The task's clock may outlive the task: no timer of a dead task may reach its closed mailbox.
             clock.quiesce()
@@ -228,15 +217,12 @@ class OperatorChain:
         return failures
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit results that belong before the barrier, the head first; apply pending watermarks of merges."""
+        """Emit results that belong before the barrier, the head first. Applies pending watermarks of merges."""
         for operator in self._in_order():
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, the head first, after applying the pending watermarks of a merge before each.
-
-        Merges after all operators follow.
-        """
+        """Yield the operators, the head first, after applying the pending watermarks of a merge before each."""
         for number, operator in enumerate(self.operators):
             if number in self._merges:
                 self._merges[number].end_epoch()
@@ -246,7 +232,7 @@ class OperatorChain:
                 merge.end_epoch()
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        """Return the operators' own state by uid; the state log writes keyed state."""
+        """Return the operators' own state by uid. The state log writes keyed state."""
         states: dict[str, Any] = {}
         for operator in self.operators:
             operator.snapshot_function(checkpoint_id)
@@ -256,15 +242,14 @@ class OperatorChain:
         return states
 
     def resume_after_snapshot(self) -> None:
-        """Continue after the epoch's state has been written."""
         for operator in self.operators:
             operator.resume_after_snapshot()
 
     def snapshot_event_time(self, *, input_is_idle: bool = False) -> dict[str, Any]:
         """Return the state of event time after the input's valve, as plain data.
 
-        ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``; if something is idle, also
-        ``"heard"``: the names of all receivers that know it.
+        ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``. If something is idle,
+        ``"heard"`` has the names of all receivers that know it.
         """
         states = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
         operators = {uid: state for uid, state in states.items() if state is not None}
@@ -284,7 +269,7 @@ class OperatorChain:
         """Restore the result of ``snapshot_event_time`` for the operators that still exist, or nothing.
 
         Args:
-            say_anew: emit idle statuses once more, as operators here or in later tasks may not know them.
+            say_anew: emit idle statuses once more, since operators here or in later tasks may not know them.
         """
         merges, operators = snapshot.get("meetings", {}), snapshot.get("operators", {})
         for merge in self._merges.values():
@@ -294,12 +279,7 @@ class OperatorChain:
             operator.restore_event_time(state if state is None or not say_anew else status_said_anew(state))
 
     def restore_state(self, states: dict[str, Any], *, is_restored: bool) -> None:
-        """Restore the operators' own state.
-
-        Args:
-            states: state of operators in the last checkpoint, by uid.
-            is_restored: whether there is a checkpoint.
-        """
+        """Restore the operators' own state, by uid. ``is_restored`` is whether there is a checkpoint."""
         lost = sorted(states.keys() - {operator.uid for operator in self.operators})
         if lost:
             raise CheckpointMismatchError(
@@ -319,7 +299,7 @@ _Stream = tuple[str, str | None]
 class _Wiring:
     """Connects the operators of a chain while they are created, each after its consumers.
 
-    Operators and then edges are numbered together: a *target* is an operator or an edge.
+    A *target* is an operator or an edge; operators and then edges are numbered together.
 
     Attributes:
         operators: the operators created so far, by target number.
@@ -341,7 +321,6 @@ class _Wiring:
             self._add_target(number, edge)
 
     def add(self, number: int, operator: StreamOperator) -> None:
-        """Add an operator, so that streams can lead to it."""
         self.operators[number] = operator
         self._add_target(number, operator)
 
@@ -358,7 +337,7 @@ class _Wiring:
     def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
         """Return one input for all consumers of a stream.
 
-        Edges are last and change no records, so they share the stream's records; without edges, the last operator gets
+        Edges are last and change no records, so they share the stream's records. Without edges, the last operator gets
         them.
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
@@ -385,7 +364,7 @@ class _Wiring:
 
 
 def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
-    """Return the names of edges, which do not depend on vertex numbers: (receiver's uid, its input, ordinal)."""
+    """Return names of edges that do not depend on vertex numbers: (receiver's uid, its input, ordinal)."""
     uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
     seen: Counter[Any] = Counter()
     for edge in vertex.edges:
@@ -397,12 +376,12 @@ def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
 class _Merge:
     """A merge of several streams of one chain: a union, or the inputs of one operator.
 
-    Its event time is the minimum of the streams' event times. In Flink the streams would arrive on several channels of
-    the input's valve.
+    Its event time is the minimum of the streams' event times. In Flink the streams would be channels of the input's
+    valve.
 
     Args:
         name: identifies it in a checkpoint.
-        streams: the merged streams; one that merges with itself occurs twice.
+        streams: the merged streams. A stream that merges with itself occurs twice.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
@@ -413,7 +392,7 @@ class _Merge:
         self.restore(None)
 
     def restore(self, snapshot: dict[str, Any] | None, *, say_anew: bool = False) -> None:
-        """Restore the watermarks and statuses of the streams. None: start over, as in each epoch of a source."""
+        """Restore the streams' watermarks and statuses, or start over if None, as in each epoch of a source."""
         self.valve = EpochValve(self.branches)
         if snapshot is not None:
             self.valve.restore(snapshot, say_anew=say_anew)
@@ -428,7 +407,7 @@ class _Merge:
 
 
 class _Branch:
-    """A stream before a merge: its records go to the target directly."""
+    """A stream before a merge. Its records go to the target directly."""
 
     def __init__(self, merge: _Merge, name: tuple[Any, ...], records: RecordInput) -> None:
         self._merge = merge

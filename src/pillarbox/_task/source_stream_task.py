@@ -1,7 +1,4 @@
-"""The task of a source: processes one partition of it in each epoch.
-
-Source of the behaviour: Flink's ``SourceStreamTask``.
-"""
+"""The task of a source, which processes one partition in each epoch. As Flink's ``SourceStreamTask``."""
 
 from __future__ import annotations
 
@@ -19,14 +16,13 @@ class SourceStreamTask(StreamTask):
     _bounded = False
 
     def restore(self) -> None:
-        """Open the operators."""
         with self._working(TaskEvent.RESTORE, TaskEvent.RESTORED):
             self.chain.open()
 
     def run_epoch(
         self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
     ) -> Iterator[list[Buffer]]:
-        """Process one partition of one micro-batch; yield its output in parts.
+        """Process one partition of one micro-batch and yield its output in parts.
 
         Args:
             subtask: the partition.

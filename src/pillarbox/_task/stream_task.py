@@ -1,9 +1,8 @@
 """One subtask of a vertex: mailbox, chain, writer and state, driven epoch by epoch.
 
-A task is *resident*: it lives in its process between epochs. An epoch runs its mailbox loop, and ends at the barrier
-with the loop suspended; the next epoch resumes the loop, with state, connections and open functions. Everything that
-touches operators or state runs in the mailbox thread; other threads only post mails. Source of the behaviour: Flink's
-``StreamTask``.
+A task is *resident*: it lives in its process between epochs. An epoch runs its mailbox loop up to the barrier and
+suspends it; the next epoch resumes it, with state, connections and open functions. Only the mailbox thread touches
+operators and state; other threads post mails. Source of the behaviour: Flink's ``StreamTask``.
 """
 
 from __future__ import annotations
@@ -72,11 +71,10 @@ class StreamTask(ABC):
         own_state: storage for state of the operators themselves.
 
     Attributes:
-        life: its state, and the right to work in it.
         latest_completed: the last checkpoint whose completion operators know.
-        attempt: attempt number of Spark's task, from 0; None outside of Spark.
+        attempt: attempt number of Spark's task, from 0, or None outside of Spark.
         versions: versions of packages, in the task's first epoch in this process.
-        executor: process id of the executor, or None.
+        executor: pid of the executor, or None.
         fallback: why the task runs in a worker instead of a home, or None.
     """
 
@@ -105,7 +103,7 @@ class StreamTask(ABC):
         self.chain: OperatorChain = OperatorChain(
             vertex, subtask, self.processor, self.clock, self.writer, backend, own_state
         )
-        # Only the mailbox thread may use it.
+        # Mailbox thread only.
         self.latest_completed: int = 0
         self._reader: AnyReader = IteratorReader(())
         self._suspension: Suspension | None = None
@@ -132,11 +130,10 @@ class StreamTask(ABC):
         seconds = interval / 1000
         return MailboxMetrics(probe_later, interval=seconds, clock=lambda: self.clock.relative_time_millis() / 1000)
 
-    # -- life (see the table in lifecycle.py) --
+    # Life: see the table in lifecycle.py.
 
     @property
     def state(self) -> TaskState:
-        """The task's state."""
         return self.life.state
 
     @property
@@ -160,7 +157,7 @@ class StreamTask(ABC):
             self.life.enter(end)
         except BaseException as error:
             cause = self._die(error)
-            # Errors other than Exception (Ctrl-C, the end of a generator) belong to the thread, and must reach it.
+            # Errors other than Exception (Ctrl-C, the end of a generator) must reach the thread.
             if cause is error or not isinstance(error, Exception):
                 raise
         if cause is not None:
@@ -174,7 +171,7 @@ class StreamTask(ABC):
             raise self._end_for_its_cause()
 
     def _die(self, error: BaseException) -> BaseException:
-        """End the task because of an error in its work; return the first reported error, which is the cause."""
+        """End the task because of an error in its work. Returns the first reported error, which is the cause."""
         at_work = self.state.is_at_work
         if isinstance(error, PillarboxError):
             self._locate(error)
@@ -196,7 +193,7 @@ class StreamTask(ABC):
 
     @property
     def place(self) -> str:
-        """Operator, subtask and epoch, for lines of the log."""
+        """Operator, subtask and epoch, for the log."""
         head = self.chain.head
         return place_of_task(head.name, self.subtask, head.context.epoch)
 
@@ -213,12 +210,9 @@ class StreamTask(ABC):
         return cause
 
     def _end(self, event: TaskEvent) -> list[Exception]:
-        """End the task. All ends of a task pass through here.
+        """End the task, for any reason. Returns errors raised by closing.
 
         The caller has the right to work in it, and never returns it.
-
-        Returns:
-            Errors raised by closing.
         """
         self.life.enter(event)
         # The operators and the mailbox now belong to this thread.
@@ -243,8 +237,8 @@ class StreamTask(ABC):
     def cancel(self) -> None:
         """Cancel the task. Any thread.
 
-        Between epochs, and while an epoch waits for its output to be taken, the operators are closed in this call.
-        Otherwise the working thread closes them when it has left the loop.
+        Between epochs, and while an epoch waits for its output to be taken, this call closes the operators. Otherwise
+        the working thread closes them after leaving the loop.
         """
         if self.state.is_terminal:
             return
@@ -256,9 +250,9 @@ class StreamTask(ABC):
             self._leave_loop(error)
 
     def handle_async_exception(self, error: BaseException) -> None:
-        """Fail the task because of an error in another thread. Any thread; the working thread closes the operators.
+        """Fail the task because of an error in another thread. Any thread.
 
-        Between epochs, the next epoch fails at its beginning.
+        The working thread closes the operators. Between epochs, the next epoch fails at its beginning.
         """
         self.life.report(error)
         self._leave_loop(error)
@@ -270,7 +264,7 @@ class StreamTask(ABC):
             pass  # it has just ended
 
     def close(self) -> None:
-        """Close the task between epochs; an epoch whose output has not been taken is cancelled.
+        """Close the task between epochs. An epoch whose output has not been taken is cancelled.
 
         Raises:
             Exception: the first error raised by closing the operators, or reported since the last epoch.
@@ -294,13 +288,11 @@ class StreamTask(ABC):
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether no more output is needed: between its parts, the task may be ended."""
+        """Whether no more output is needed. Between parts of the output, the task may be ended."""
         return any(operator.is_satisfied for operator in self.chain.operators)
 
-    # -- an epoch --
-
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
-        """Run the loop to the end of the epoch; yield the output whenever the writer is full, and at the end.
+        """Run the loop to the end of the epoch. Yields the output whenever the writer is full, and at the end.
 
         Called within ``_working``.
         """
@@ -322,7 +314,7 @@ class StreamTask(ABC):
                     self._resume()
                     self.processor.run_mailbox_loop()
                 yield from self._hand_over()
-                # The report is last: it includes the waiting time of all other output.
+                # The report is last, to include the waiting time of all other output.
                 channel = channel_code(self.vertex.number, self.subtask)
                 self.writer.send(REPORT_TARGET, channel, 0, self._report())
                 yield from self._hand_over()
@@ -335,7 +327,7 @@ class StreamTask(ABC):
         return IteratorReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
-        """Yield the output; meanwhile no thread works in the operators."""
+        """Yield the output. Until the caller resumes, no thread works in the operators."""
         buffers = self.writer.take()
         if not buffers:
             return
@@ -352,10 +344,10 @@ class StreamTask(ABC):
         if suspension is not None:
             suspension.resume()
 
-    # -- the default action --
+    # The default action.
 
     def process_input(self, controller: MailboxController) -> None:
-        """Process a bounded slice of input; suspend without input, or without room for output (P2, P3)."""
+        """Process a bounded slice of input. Suspends without input, or without room for output (P2, P3)."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()
@@ -372,7 +364,7 @@ class StreamTask(ABC):
         if status is DataInputStatus.END_OF_DATA:
             self._end_data()
             return
-        # The end of the epoch's input: only the checkpoint is left, which ends the loop.
+        # The input has ended, and only the checkpoint is left, which ends the loop.
         self._suspension = controller.suspend_default_action()
 
     def _emit_next(self) -> DataInputStatus:
@@ -398,8 +390,6 @@ class StreamTask(ABC):
     @abstractmethod
     def _end_epoch(self) -> DataInputStatus: ...
 
-    # -- checkpoints --
-
     def _end_input(self) -> DataInputStatus:
         """Post a mail that takes the epoch's only checkpoint (C1). An error fails the task."""
         executor = self.processor.get_main_mailbox_executor()
@@ -412,7 +402,7 @@ class StreamTask(ABC):
             service.unschedule()
         checkpoint_id = self._checkpoint_id
         self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
-        # Without a time, unlike Flink's: a retried task sends the same bytes.
+        # Without a time, unlike Flink's, so a retried task sends the same bytes.
         self.writer.broadcast(Barrier(checkpoint_id))
         self._write_state(self.chain.snapshot_state(checkpoint_id))
         self.chain.resume_after_snapshot()
@@ -420,9 +410,9 @@ class StreamTask(ABC):
         self.processor.suspend()
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Notify the operators of a committed checkpoint: of each once, in order (C2).
+        """Notify the operators of each committed checkpoint once, in order (C2).
 
-        There is no notification of a failed one: its task is closed and created again.
+        A failed checkpoint needs no notification: its task is closed and created again.
         """
 
         def notify() -> None:

@@ -1,4 +1,4 @@
-"""A vertex of the program as it travels to the workers, where tasks run it."""
+"""A vertex of the program, shipped to the workers, where tasks run it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pillarbox._state.keys.state_note import StateNote
 from pillarbox._task.network.partitioner import BroadcastPartitioner, Partitioner
 from pillarbox._types.codecs import time_zone
 
-# The code of buffers with a task's metrics. Negative codes never belong to a subtask.
+# Code of buffers with a task's metrics. Negative codes never belong to a subtask.
 REPORT_TARGET = -1
 
-# The channel of empty buffers that only make Spark run their receiver.
+# Channel of empty buffers that only make Spark run their receiver.
 WAKE_CHANNEL = -1
 
-# An edge id contains the sending vertex in its lowest bits, and above them the ordinal.
+# An edge id has the sending vertex in its lowest bits, and above them the ordinal.
 _VERTEX_BITS = 28
 
 
@@ -48,7 +48,7 @@ def edge_from(edge: int, vertex: int) -> int:
     return edge - sender_of_edge(edge) + vertex
 
 
-#: The operators of a program that have state: (uid, vertex number, level).
+#: A program's stateful operators: (uid, vertex number, level).
 Places = Sequence[tuple[str, int, int]]
 
 
@@ -59,12 +59,9 @@ def source_numbers(places: Places) -> Iterator[int]:
 
 
 def edge_in(places: Places, edge: int, then: Places) -> int:
-    """Translate an edge id to a program with the same stateful operators and possibly other sources.
+    """Translate an edge id of program ``then`` to a program with the same stateful operators and perhaps other sources.
 
     Sources are matched by their order, as Spark matches them when it resumes from a checkpoint.
-
-    Args:
-        then: the stateful operators of the edge id's program.
     """
     sender = sender_of_edge(edge)
     before = [number for _, number, _ in then]
@@ -102,8 +99,6 @@ class ChainNode:
     Attributes:
         name: the operator's display name.
         uid: identifies its state; unique in the program.
-        factory: creates it.
-        output: the consumers of its main output.
         side_outputs: the consumers of its side outputs, by tag.
     """
 
@@ -123,10 +118,9 @@ class Edge:
         index: the input of the receiving operator.
         id: the edge's id at its receiver (:func:`edge_id`).
         targets: the buffer code of each receiving subtask (set by the layout), or of the output.
-        partitioner: distributes records over the targets.
         max_parallelism: number of key groups.
         sender: names of the sending operators.
-        senders: the number of sending subtasks; 0 for a source, whose partitions are Spark's.
+        senders: the number of sending subtasks, or 0 for a source, whose partitions are Spark's.
     """
 
     receiver: int | str
@@ -145,12 +139,11 @@ class InputEdge:
 
     Attributes:
         vertex: the sending vertex.
-        parallelism: the number of its subtasks; 0 for a source, whose partitions are counted again in every epoch.
-        idle_timeout: milliseconds without records after which a source no longer holds the watermark back.
+        parallelism: the number of its subtasks, or 0 for a source, whose partitions differ in every epoch.
+        idle_timeout: milliseconds without records until a source no longer holds the watermark back.
         ordinal: index among the edges from that vertex to this one.
         index: the input of the head operator.
-        progress_timeout: milliseconds without records after which a source's watermark advances with the clock.
-        partitioner: distributes the records.
+        progress_timeout: milliseconds without records until a source's watermark advances with the clock.
     """
 
     vertex: int
@@ -163,7 +156,6 @@ class InputEdge:
 
     @property
     def id(self) -> int:
-        """The edge's id at this vertex."""
         return edge_id(self.vertex, self.ordinal)
 
     @cached_property
@@ -173,12 +165,11 @@ class InputEdge:
 
     @property
     def is_source(self) -> bool:
-        """Whether its sender is a source."""
         return self.parallelism == 0
 
     @property
     def reacts_to_silence(self) -> bool:
-        """Whether silence has an effect: only a source can be silent."""
+        """Whether silence has an effect. Only a source can be silent."""
         return self.is_source and (self.idle_timeout is not None or self.progress_timeout is not None)
 
 
@@ -187,18 +178,14 @@ class Vertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        number: identifies the vertex in the program.
-        name: display name.
         uid: identifies its state: the uid of its head operator.
-        level: 0 for sources; otherwise one more than the highest level among its senders.
-        parallelism: number of subtasks; 0 for a source, whose partitions are Spark's.
-        nodes: the chain.
-        edges: outgoing edges.
+        level: 0 for sources, otherwise one more than the highest level among its senders.
+        parallelism: number of subtasks, or 0 for a source, whose partitions are Spark's.
         inputs: incoming edges; empty for a source.
         uses_processing_time: whether an operator needs the wall clock.
-        fires_processing_time: whether it gets it: a streaming query of Spark runs epochs without data only if the
-            program declares that it needs them.
-        program: uid, number and level of all vertices of the program that have state.
+        fires_processing_time: whether processing-time timers fire. Spark runs epochs without data only if the program
+            declares that it needs them.
+        program: uid, number and level of all stateful vertices of the program.
         job_parallelism: the program's default number of subtasks.
         latency_interval: milliseconds between two probes of mail latency, or None for no probes.
         kind: the method that created its head operator.
@@ -206,7 +193,6 @@ class Vertex:
         state_depends_on: properties that the keyed state of its head depends on.
         codes: the version of the subtask codes of its state, or None.
         parallelisms: the numbers of subtasks of all vertices of the program that do not depend on its layout.
-        batch: whether it runs in batch mode.
         time_zone: name of the time zone of naive datetimes, or None to refuse them.
         moved: moved classes, by their module and name in checkpoints.
         object_reuse: whether emitted values are not copied.
@@ -246,12 +232,11 @@ class Vertex:
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads a source; otherwise it follows a shuffle, and may have state."""
+        """Whether it reads a source. Otherwise it follows a shuffle, and may have state."""
         return self.parallelism == 0
 
     @property
     def zone(self) -> tzinfo | None:
-        """The time zone of naive datetimes."""
         return None if self.time_zone is None else time_zone(self.time_zone)
 
     @property
@@ -269,7 +254,6 @@ class Vertex:
         ]
 
     def log_identity(self, subtask: int) -> LogIdentity:
-        """Return the owner of a subtask's log."""
         return LogIdentity(
             self.uid,
             subtask,

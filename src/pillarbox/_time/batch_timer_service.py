@@ -41,9 +41,9 @@ class DroppedTimers:
 
 
 class _UserTimers:
-    """Timers set by user code. While the timers of an ended key fire, new timers are dropped.
+    """Timers set by user code. While an ended key's timers fire, new timers are dropped.
 
-    So a timer that registers itself again and again ends. The first dropped timer is logged.
+    So a timer that registers itself again and again ends.
     """
 
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
@@ -101,11 +101,9 @@ class BatchTimerService(InternalTimerService):
     def begin_epoch(self, now: int) -> None:
         """Do nothing: timers fire at the end of their key."""
 
-    def fire_due_processing_time_timers(self, now: int) -> None:
-        """Do nothing, as in :meth:`begin_epoch`."""
+    def fire_due_processing_time_timers(self, now: int) -> None: ...
 
-    def fire_overdue_processing_time_timers(self) -> None:
-        """Do nothing, as in :meth:`begin_epoch`."""
+    def fire_overdue_processing_time_timers(self) -> None: ...
 
 
 class BatchTimeServiceManager(InternalTimeServiceManager):
@@ -115,6 +113,5 @@ class BatchTimeServiceManager(InternalTimeServiceManager):
     _services: dict[str, BatchTimerService]  # type: ignore[assignment]
 
     def end_key(self) -> None:
-        """Fire all timers of the current key."""
         for service in self._services.values():
             service.end_key()

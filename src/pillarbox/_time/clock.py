@@ -1,9 +1,8 @@
 """The processing-time service: a clock with timers, and its three states (T6).
 
-All times are epoch milliseconds. Source of the behaviour: Flink's ``ProcessingTimeService`` and ``TimerService``.
-
-A service is ALIVE, QUIESCED (waiting timers never fire, new timers never complete, running callbacks finish) or
-SHUTDOWN (in addition, registering raises).
+All times are epoch milliseconds. A service is ALIVE, QUIESCED (waiting timers never fire, new timers never complete,
+running callbacks finish) or SHUTDOWN (in addition, registering raises). Source of the behaviour: Flink's
+``ProcessingTimeService`` and ``TimerService``.
 """
 
 from __future__ import annotations
@@ -43,15 +42,10 @@ class ScheduledTimer(ABC):
 
     @abstractmethod
     def cancel(self) -> bool:
-        """Cancel the timer.
-
-        Returns:
-            False if the timer has fired, is firing, or was cancelled before.
-        """
+        """Cancel the timer. Returns False if it has fired, is firing, or was cancelled before."""
 
     @abstractmethod
-    def cancelled(self) -> bool:
-        """Return whether it was cancelled."""
+    def cancelled(self) -> bool: ...
 
     @abstractmethod
     def done(self) -> bool:
@@ -80,7 +74,7 @@ class NeverTimer(ScheduledTimer):
 class ProcessingTimeService(ABC):
     """A clock with timers.
 
-    Each implementation documents the thread of its callbacks. All other methods may be called from any thread.
+    Each implementation documents the thread of its callbacks. Any thread may call the other methods.
     """
 
     @abstractmethod
@@ -92,14 +86,11 @@ class ProcessingTimeService(ABC):
 
     @abstractmethod
     def relative_time_millis(self) -> int:
-        """Return milliseconds of a monotonic clock, for measuring durations.
-
-        Only differences within one process mean anything. (Flink's ``RelativeClock``.)
-        """
+        """Return milliseconds of a monotonic clock, for durations within a process. Flink: ``RelativeClock``."""
 
     @property
     def manual(self) -> ProcessingTimeService | None:
-        """The underlying clock if it stands still until it is set: event loops then follow it. Otherwise None."""
+        """The underlying clock if it stands still until it is set, which event loops then follow. Otherwise None."""
         return None
 
     @abstractmethod
@@ -110,7 +101,7 @@ class ProcessingTimeService(ABC):
             timestamp: epoch milliseconds; a past one fires at once.
 
         Returns:
-            The timer. In a quiesced service, one that never completes.
+            The timer. In a quiesced service, it never completes.
 
         Raises:
             RuntimeError: the service is shut down.
@@ -130,11 +121,7 @@ class ProcessingTimeService(ABC):
 
 
 class ClosableService(ProcessingTimeService):
-    """The state of a service and the number of its running callbacks.
-
-    Args:
-        lock: guards both.
-    """
+    """The state of a service and the number of its running callbacks, guarded by ``lock``."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
@@ -147,7 +134,6 @@ class ClosableService(ProcessingTimeService):
 
     @property
     def state(self) -> ServiceState:
-        """The service's state."""
         return self._state
 
     def quiesce(self) -> Future[None]:
@@ -175,7 +161,7 @@ class ClosableService(ProcessingTimeService):
         self._settle()
 
     def _settle(self) -> None:
-        """Complete the future if it is due. Without the lock, as the future's callbacks run in this call."""
+        """Complete the future if it is due. Without the lock, since the future's callbacks run in this call."""
         with self._lock:
             if self._running or self._state is ServiceState.ALIVE or self._settled:
                 return
@@ -193,7 +179,7 @@ class ClosableService(ProcessingTimeService):
 
 
 def _future_of_all() -> Future[None]:
-    """Return a future that cannot be cancelled, as several callers share it."""
+    """Return a future that cannot be cancelled, since several callers share it."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

@@ -19,7 +19,7 @@ from typing import Any
 from pillarbox._time.clock import ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer, TimerState
 from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
-# Largest number of entries in a log. An epoch of a second has at most a thousand different readings.
+# Largest number of entries. An epoch of a second has at most a thousand different readings.
 _ENTRIES = 4_096
 
 # Marks an entry as a firing, not a reading.
@@ -43,7 +43,6 @@ class ClockLog:
         self._add(buffers, readings, time)
 
     def fired(self, buffers: int, time: int) -> None:
-        """Log that the timers of a time fired."""
         self._add(buffers, _FIRED, time)
 
     def _add(self, buffers: int, readings: int, time: int) -> None:
@@ -63,7 +62,7 @@ class ClockLog:
         return [(buffers, time) for buffers, readings, time in self._entries if readings == _FIRED]
 
     def to_bytes(self) -> bytes:
-        """Serialize the log; an empty log is ``b""``."""
+        """Serialize the log. An empty log is ``b""``."""
         if not self._entries:
             return b""
         columns: list[list[int]] = [list(column) for column in zip(*self._entries)]
@@ -73,7 +72,6 @@ class ClockLog:
 
     @staticmethod
     def of_bytes(payload: bytes) -> ClockLog:
-        """Deserialize the result of :meth:`to_bytes`."""
         log = ClockLog()
         if payload:
             log.is_whole, buffers, readings, times = json.loads(zlib.decompress(payload))
@@ -90,7 +88,6 @@ class ClockLog:
 
     @staticmethod
     def of_text(text: str) -> ClockLog:
-        """Parse the result of :meth:`to_text`."""
         return ClockLog.of_bytes(base64.b85decode(text))
 
 
@@ -99,9 +96,6 @@ class LoggedClock(ProcessingTimeService):
 
     Args:
         buffers: returns the number of buffers that the task has received in the epoch.
-
-    Attributes:
-        log: the epoch's log, written in the mailbox thread.
     """
 
     def __init__(self, inner: ProcessingTimeService, buffers: Callable[[], int]) -> None:
@@ -141,7 +135,7 @@ class LoggedClock(ProcessingTimeService):
         self._readings += 1
 
     def log_firing(self, timestamp: int) -> None:
-        """Log the firing of a timer. Called in the mailbox thread."""
+        """Log the firing of a timer. Mailbox thread."""
         self.log.fired(self._buffers(), timestamp)
 
     def relative_time_millis(self) -> int:
@@ -162,14 +156,14 @@ class LoggedClock(ProcessingTimeService):
 
 
 class ReplayedClock(HeapTimerService):
-    """A clock that repeats a log: its readings, and the firings of timers.
+    """A clock that repeats a log: its readings, and the firings of timers. Used only by the task's thread.
 
-    :meth:`feed` delivers the task's input and fires timers. Used by the task's thread alone.
+    :meth:`feed` delivers the task's input and fires timers.
 
     Args:
         otherwise: epoch ms of readings that are missing in the log.
-        is_same_code: whether the task reads the clock as often as it did when the log was written, so that readings
-            match by their number; otherwise they match by the number of buffers received.
+        is_same_code: whether the task reads the clock as often as when the log was written, so that readings match by
+            their number. Otherwise they match by the number of buffers received.
     """
 
     def __init__(self, log: ClockLog, otherwise: int, *, is_same_code: bool = True) -> None:

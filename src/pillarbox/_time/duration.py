@@ -1,8 +1,7 @@
 """Durations: their notations, and their length in whole milliseconds.
 
-``Duration`` and ``Time`` are PyFlink's, so that its programs read the same. Strings have the units of Spark
-(``"1 hour 30 minutes"``) and of ``TimeUtils.parseDuration`` in Flink (``"200ms"``, ``"10 min"``). Everything is
-immutable.
+``Duration`` and ``Time`` are PyFlink's. Strings have the units of Spark (``"1 hour 30 minutes"``) and of
+``TimeUtils.parseDuration`` in Flink (``"200ms"``, ``"10 min"``). Everything is immutable.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class _Millis:
 
 
 def _times(count: int, unit: int) -> int:
-    # Return `count * unit`. Other types than integers raise, as their product would be nonsense.
+    # Types other than integers raise, since their product would be nonsense.
     return _Millis(count)._millis * unit
 
 
@@ -169,7 +168,7 @@ DurationLike = datetime.timedelta | int | str | Duration | Time
 
 
 def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = False) -> int:
-    """Convert a duration to whole milliseconds. Fractions are cut off, as in Java's ``Duration.toMillis``.
+    """Convert a duration to whole milliseconds, rounded down as in Java's ``Duration.toMillis``.
 
     Args:
         value: a ``timedelta``; an int (milliseconds); a :class:`Duration` or :class:`Time` (or PyFlink's); or a string
@@ -190,11 +189,7 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
 
 
 def positive_millis(value: DurationLike, what: str) -> int:
-    """Convert a duration of at least one millisecond to milliseconds.
-
-    Args:
-        what: the name of the duration, for errors.
-    """
+    """Convert a duration of at least one millisecond to milliseconds. ``what`` is its name, for errors."""
     millis = to_millis(value, what)
     if millis <= 0:
         raise ProgramError(f"{what} must be at least one millisecond, not {shorten(value)}")
@@ -217,7 +212,7 @@ def _millis_of(value: object) -> int | None:
     if isinstance(value, datetime.timedelta):
         exact = Fraction((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1000)
         return _cut(exact)
-    for method in ("to_millis", "to_milliseconds"):  # for example PyFlink's classes
+    for method in ("to_millis", "to_milliseconds"):  # such as PyFlink's classes
         convert = getattr(value, method, None)
         if callable(convert) and not isinstance(value, type):
             return int(convert())

@@ -1,10 +1,9 @@
 """``EpochValve``: a watermark valve whose output does not depend on the order of channels within an epoch.
 
-A shuffle decides which channel's elements arrive first. While all channels are aligned, that does not matter: event
-time is the minimum of their watermarks. But whether an idle channel has caught up depends on how far the others are,
-which in Flink is a race. Here, statuses take effect at the end of the epoch's input, and so do all watermarks in an
-epoch that begins with an idle or unaligned channel. So the same epochs have the same event time. Only the mailbox
-thread may use a valve.
+While all channels are aligned, event time is the minimum of their watermarks, in any order. But whether an idle channel
+has caught up depends on how far the others are, which in Flink is a race. Here, statuses take effect at the end of the
+epoch's input, and so do all watermarks in an epoch that begins with an idle or unaligned channel. So the same epochs
+have the same event time. Only the mailbox thread may use a valve.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class EpochValve(StatusWatermarkValve):
         self._pending: dict[Hashable, tuple[int | None, bool | None]] = {}
 
     def begin_epoch(self) -> None:
-        """Begin an epoch. Pending changes of the previous epoch, which failed, are dropped."""
+        """Begin an epoch. Drops pending changes of a previous epoch that failed."""
         self._pending = {}
         self._waits = not self.is_aligned
 

@@ -29,7 +29,7 @@ class HeapTimer(ScheduledTimer):
         self.state: TimerState = TimerState.WAITING
 
     def end(self, state: TimerState) -> None:
-        """End the timer, and release its callback: callers may hold the handle for long."""
+        """End the timer, and release its callback, since callers may hold the handle for long."""
         self.state = state
         self.callback = _nothing
 
@@ -60,7 +60,6 @@ class HeapTimerService(ClosableService):
 
     @property
     def num_active_timers(self) -> int:
-        """Number of waiting timers."""
         with self._lock:
             return len(self._heap) - self._dead
 
@@ -113,7 +112,7 @@ class HeapTimerService(ClosableService):
         return timer
 
     def _run(self, timer: HeapTimer) -> None:
-        """Run a removed timer; its errors propagate. Called without the lock."""
+        """Run a removed timer. Its errors propagate. Called without the lock."""
         try:
             timer.callback(timer.timestamp)
         finally:
@@ -129,5 +128,4 @@ class HeapTimerService(ClosableService):
         self._lock.notify_all()
 
 
-def _nothing(timestamp: int) -> None:
-    """Do nothing: the callback of an ended timer."""
+def _nothing(timestamp: int) -> None: ...

@@ -31,8 +31,7 @@ class KeyedTimers(Protocol):
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
         """Remove a timer of the current key; no effect if it is missing."""
 
-    def next_timestamp(self) -> int | None:
-        """Return the earliest timestamp."""
+    def next_timestamp(self) -> int | None: ...
 
     def first_of_key(self) -> int | None:
         """Return the current key's earliest timer without a namespace."""
@@ -91,7 +90,7 @@ class InternalTimerService:
     """The timers of one operator under one name. Only the mailbox thread may use it.
 
     Args:
-        fires: whether processing-time timers can fire; otherwise registering one is an error.
+        fires: whether processing-time timers can fire. If not, registering one is an error.
         may_run_on: whether timers may set timers without end, as user timers may.
 
     Attributes:
@@ -125,7 +124,6 @@ class InternalTimerService:
         """Note that user code sets timers, not only the operator."""
 
     def current_processing_time(self) -> int:
-        """Return the processing time in epoch milliseconds."""
         return self._clock.current_processing_time()
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
@@ -161,7 +159,7 @@ class InternalTimerService:
         self.event_timers.fire(watermark, self._counted(trigger) if at_the_end else trigger)
 
     def _counted(self, trigger: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
-        """Wrap ``trigger`` with a limit for timers that set timers: no watermark follows the last one.
+        """Wrap ``trigger`` with a limit for timers that set timers, since no watermark follows the last one.
 
         Chains of timers that end fire in full, as in Flink.
         """
@@ -184,7 +182,7 @@ class InternalTimerService:
         return call
 
     def begin_epoch(self, now: int) -> None:
-        """Defer processing-time timers up to and including ``now`` to :meth:`fire_overdue`; schedule the next."""
+        """Defer processing-time timers up to and including ``now`` to :meth:`fire_overdue`, and schedule the next."""
         self.processing_timers.begin_epoch(now)
         self.schedule()
 
@@ -194,7 +192,7 @@ class InternalTimerService:
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:
             self.processing_timers.fire(now, self.triggerable.on_processing_time)
-            # Once for all of them: there may be timers of many keys.
+            # Once for all timers, perhaps of many keys.
             self.triggerable.flush()
         self.schedule()
 
@@ -206,7 +204,6 @@ class InternalTimerService:
         self.schedule()
 
     def next_processing_time_timer(self) -> int | None:
-        """Return the earliest processing-time timer's timestamp."""
         return self.processing_timers.next_timestamp()
 
     def schedule(self) -> None:
@@ -227,11 +224,9 @@ class InternalTimerService:
         self._scheduled_at = None
 
     def num_event_time_timers(self) -> int:
-        """Return the number of event-time timers of all keys."""
         return len(self.event_timers)
 
     def num_processing_time_timers(self) -> int:
-        """Return the number of processing-time timers of all keys."""
         return len(self.processing_timers)
 
 
@@ -277,10 +272,8 @@ class InternalTimeServiceManager:
         return service
 
     def advance_watermark(self, watermark: int) -> None:
-        """Advance every service to ``watermark``."""
         for service in self._services.values():
             service.advance_watermark(watermark)
 
     def services(self) -> Iterable[InternalTimerService]:
-        """Return all services."""
         return self._services.values()

@@ -37,7 +37,7 @@ class _DeferredTimer(ScheduledTimer):
         self._inner: ScheduledTimer | None = None
 
     def attach(self, inner: ScheduledTimer) -> None:
-        # Set the clock's timer. Before this call, no caller has a handle that could cancel.
+        # Before this call, no caller has a handle that could cancel.
         self._inner = inner
 
     def fire(self, timestamp: int) -> None:
@@ -108,12 +108,10 @@ class _DeferredTimer(ScheduledTimer):
 class ProcessingTimeServiceImpl(ClosableService):
     """An operator's processing-time service: its callbacks run as the operator's mails.
 
-    It can be quiesced alone, so that one operator of a chain finishes while timers of the others continue. Quiescing it
-    does not affect the task's clock.
+    It can be quiesced alone, so that one operator of a chain finishes while timers of the others continue.
 
-    It promises more than Flink's class of this name. :meth:`quiesce` waits until a timer's mail *has run*, not only
-    until it was posted. And a timer whose mail waits in the mailbox can be cancelled: if that happens in the mailbox
-    thread, its callback is never called.
+    It promises more than Flink's class of this name: :meth:`quiesce` waits until a timer's mail *has run*, not only
+    until it was posted. And a timer whose mail waits can be cancelled, in the mailbox thread for certain.
     """
 
     def __init__(
@@ -169,7 +167,7 @@ class ProcessingTimeServiceImpl(ClosableService):
         return super().quiesce()
 
     def resume(self) -> None:
-        """Fire timers again after :meth:`quiesce`: a task may outlive the end of its data.
+        """Fire timers again after :meth:`quiesce`, since a task may outlive the end of its data.
 
         Timers that were dropped while it was quiesced stay dropped. No effect in another state.
         """

@@ -27,8 +27,8 @@ def system_clock_ms() -> int:
 def processing_time_delay(timestamp: int, now: int) -> int:
     """Return the milliseconds from ``now`` until a timer for ``timestamp`` may fire.
 
-    One more than the difference, unless the timestamp is past: a timer for *t* fires when the clock has passed *t*, as
-    a watermark *t* means that no record at *t* is expected.
+    One more than the difference, unless the timestamp is past: a timer for *t* fires when the clock has passed *t*,
+    since a watermark *t* means that no record at *t* is expected.
     """
     return timestamp - now + 1 if timestamp >= now else 0
 
@@ -39,8 +39,8 @@ class SystemProcessingTimeService(HeapTimerService):
     **Callbacks run in the scheduler thread**: they must be short and must not use operators or state. In a task they
     only post a mail, see :class:`ProcessingTimeServiceImpl`.
 
-    As in Flink, the delay of a timer is fixed when it is registered and measured by the monotonic clock: setting the
-    wall clock afterwards does not affect it.
+    As in Flink, a timer's delay is fixed at registration and measured by the monotonic clock, so setting the wall clock
+    afterwards does not affect it.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SystemProcessingTimeService(HeapTimerService):
                         self._lock.wait()
             try:
                 self._run(timer)
-            # Also errors other than Exception: without its thread, the service would stop silently.
+            # Without its thread, the service would stop silently.
             except BaseException as error:
                 self._report(error)
             # Do not keep the last timer alive while waiting.

@@ -3,7 +3,7 @@
 A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Source of the names and
 limits: Flink's ``TimestampAssigner``, ``Watermark.MAX_WATERMARK`` and ``Long.MIN_VALUE`` for "no timestamp".
 
-Nothing here has mutable state, so any thread may use it.
+Any thread may use this module, which has no mutable state.
 """
 
 from __future__ import annotations
@@ -142,21 +142,11 @@ class ColumnTimestampAssigner(TimestampAssigner):
     """
 
     def __init__(self, column: str) -> None:
-        """Create an assigner for one column.
-
-        Raises:
-            ValueError: the name is empty.
-        """
         if not column:
             raise ProgramError("with_timestamp_assigner(): the name of the timestamp column is empty")
         self.column = column
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """Return the column's value.
-
-        Raises:
-            ValueError: the record has no such column.
-        """
         column = self.column
         try:
             # By position if the record has field names: a column called `count` or `index` would otherwise be the
@@ -176,20 +166,17 @@ class ColumnTimestampAssigner(TimestampAssigner):
 
 
 def _fields_of(row: Any) -> Any:
-    # Spark's Row has its names in one of these, named tuples in the other.
+    # Spark's Row has its names in the first, named tuples in the second.
     return getattr(row, "__fields__", None) or row._fields
 
 
 def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
-    """Convert a user's timestamp assigner.
+    """Convert a user's timestamp assigner to one whose results ``to_timestamp`` converts.
 
     Args:
         assigner: an object with ``extract_timestamp(value, record_timestamp)``, a function ``f(value)`` or ``f(value,
             record_timestamp)``, or the name of a column. A function gets the record's timestamp if it requires a second
             argument, or has one called ``record_timestamp``; it may have other arguments with defaults.
-
-    Returns:
-        An assigner, whose results ``to_timestamp`` converts.
     """
     if isinstance(assigner, str):
         return ColumnTimestampAssigner(assigner)

@@ -33,23 +33,19 @@ class StatusWatermarkValve:
 
     - The output is the minimum over the *aligned* channels. It is strictly ascending.
     - An idle channel does not count; its watermarks are ignored until it is active again.
-    - A channel that becomes active counts as soon as it has caught up with the output: before that, it would take event
-      time back.
+    - A channel that becomes active counts as soon as it has caught up with the output, since it would take event time
+      back.
     - When the last active channel becomes idle, the output is the largest watermark of all channels, independent of the
       order of becoming idle. Then the valve itself is idle.
 
-    After every call, the output is at least the minimum over the aligned channels. (In one corner, Flink waits for the
-    next watermark: if a channel becomes active that is ahead of all others, which have not reached the output.)
+    After every call, the output is at least the minimum over the aligned channels. (Flink waits for the next watermark
+    if a channel becomes active ahead of all others, which have not reached the output.)
 
     Methods that emit take a ``sink``, and return after the sink's call.
     """
 
     def __init__(self, channels: Iterable[Hashable]) -> None:
-        """Create a valve.
-
-        Args:
-            channels: all channels. The output does not advance until each has sent a watermark or is idle.
-        """
+        """Create a valve. Its output does not advance until each of the channels has sent a watermark or is idle."""
         self._channels: dict[Hashable, _Channel] = {channel: _Channel() for channel in channels}
         self._output = MIN_TIMESTAMP
         # None: idle, but downstream may not know it.
@@ -69,7 +65,6 @@ class StatusWatermarkValve:
 
     @property
     def channels(self) -> tuple[Hashable, ...]:
-        """All channels."""
         return tuple(self._channels)
 
     @property
@@ -82,7 +77,6 @@ class StatusWatermarkValve:
         return self._known(channel).watermark
 
     def is_idle_channel(self, channel: Hashable) -> bool:
-        """Return whether a channel's last status is idle."""
         return self._known(channel).idle
 
     def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
@@ -166,9 +160,8 @@ class StatusWatermarkValve:
     def restore(self, snapshot: dict[str, Any], *, say_anew: bool = False) -> None:
         """Restore the state of a snapshot.
 
-        The valve keeps its own channels, as the program upstream may have changed. Channels that are missing in the
-        snapshot start over, and hold the output back until they have caught up. Nothing is emitted before the next
-        input.
+        The valve keeps its own channels, since the program upstream may have changed. Channels that the snapshot lacks
+        start over, and hold the output back until they have caught up. Nothing is emitted before the next input.
 
         Args:
             say_anew: emit the idle status once more, because some of the receivers may not know it.

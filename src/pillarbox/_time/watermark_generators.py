@@ -1,10 +1,8 @@
 """Watermark generators: event time advances as records arrive.
 
 A generator sees the timestamps of one stream (at a source, of one partition) and emits watermarks: no older record is
-expected. Source of the behaviour: Flink's ``WatermarkGenerator``, the other classes of
-``org.apache.flink.api.common.eventtime``, and ``WatermarkToDataOutput``. All times are milliseconds.
-
-A generator belongs to the thread that reads its records; only the clock for idleness may be shared.
+expected. All times are milliseconds. A generator belongs to the thread that reads its records; only the clock for
+idleness may be shared. Source of the behaviour: Flink's ``org.apache.flink.api.common.eventtime``.
 """
 
 from __future__ import annotations
@@ -86,14 +84,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
     batchable = True
 
     def __init__(self, max_out_of_orderness: DurationLike) -> None:
-        """Create a generator.
-
-        Args:
-            max_out_of_orderness: the bound; as an int, milliseconds.
-
-        Raises:
-            ValueError: not a duration, or a negative one.
-        """
+        """Create a generator. The bound as an int is milliseconds."""
         self._distance = to_millis(max_out_of_orderness) + 1
         self._max_timestamp = MIN_TIMESTAMP
 
@@ -106,7 +97,6 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
             self._max_timestamp = max_timestamp
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit the watermark of the largest timestamp so far."""
         watermark = self._max_timestamp - self._distance
         # A watermark below the smallest timestamp would be meaningless; this also covers "no record yet".
         if watermark > MIN_TIMESTAMP:
@@ -125,24 +115,21 @@ class NoWatermarksGenerator(WatermarkGenerator):
 
     batchable = True
 
-    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """Do nothing."""
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None: ...
 
-    def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
-        """Do nothing."""
+    def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None: ...
 
-    def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Do nothing."""
+    def on_periodic_emit(self, output: WatermarkOutput) -> None: ...
 
 
 class WatermarksWithIdleness(WatermarkGenerator):
     """Marks a stream idle if it has no records for a time (Flink's class).
 
-    :meth:`on_periodic_emit` alone checks for idleness. The countdown starts at the first periodic call without a record
-    since the previous one, not at the last record: a task that did not run for an hour, because its worker had other
-    epochs, was not idle for that hour. The stream is idle when strictly more than the timeout has passed from then on,
-    and active at the next record. (Flink waits for the next watermark. Here a late record, which causes no watermark,
-    also ends idleness: the valve downstream waits until such a channel has caught up.)
+    Only :meth:`on_periodic_emit` checks for idleness. The countdown starts at the first periodic call without a record
+    since the previous one: a task that did not run for an hour, because its worker had other epochs, was not idle for
+    that hour. The stream is idle when strictly more than the timeout has passed from then on, and active at the next
+    record. (Flink waits for the next watermark. Here a late record, which causes no watermark, also ends idleness: the
+    valve downstream waits until such a channel has caught up.)
     """
 
     def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:
@@ -151,9 +138,6 @@ class WatermarksWithIdleness(WatermarkGenerator):
         Args:
             idle_timeout: the time without a record; as an int, milliseconds.
             now_ms: a clock in milliseconds; only differences count.
-
-        Raises:
-            ValueError: not a positive duration.
         """
         self._generator = generator
         self._timeout = positive_millis(idle_timeout, "the idle timeout")
@@ -164,12 +148,10 @@ class WatermarksWithIdleness(WatermarkGenerator):
         self.batchable: bool = generator.batchable
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """End idleness, then call the generator."""
         self._activity(output)
         self._generator.on_event(event, timestamp, output)
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
-        """End idleness, then call the generator."""
         self._activity(output)
         self._generator.on_batch(max_timestamp, output)
 
@@ -210,7 +192,6 @@ class WatermarksWithIdleness(WatermarkGenerator):
         return {"quiet_since": self._quiet_since, "silent": self._idle}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Resume the countdown of a snapshot, if any."""
         self._quiet_since = snapshot.get("quiet_since")
         self._idle = snapshot.get("silent", False)
 
@@ -244,7 +225,6 @@ class MonotoneWatermarkOutput(WatermarkOutput):
 
     @property
     def last(self) -> int:
-        """The last emitted watermark."""
         return self._last
 
     @property

@@ -19,7 +19,6 @@ class BatchInput:
     """Holds records back until earlier inputs are complete. Only the mailbox thread may use it.
 
     Args:
-        operator: the name of the operator, for errors.
         by_key: whether the operator gets one key at a time.
 
     Attributes:
@@ -34,11 +33,7 @@ class BatchInput:
         self.complete: bool = False
 
     def takes(self, edge: InputEdge, records: Records, size: int) -> bool:
-        """Store records that have to wait, or return False for records to process at once.
-
-        Args:
-            size: the bytes of their buffer.
-        """
+        """Store records of ``size`` bytes that have to wait. Returns False for records to process at once."""
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
             self._sorter.add(edge.index, records, edge.partitioner.keying, size)
         elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):
@@ -55,6 +50,5 @@ class BatchInput:
         yield from self._sorter.runs()
 
     def close(self) -> None:
-        """Drop the waiting records."""
         self._waiting.close()
         self._sorter.close()

@@ -1,17 +1,14 @@
 """The input of a task: turns buffers of many channels, in any order, into the ordered elements of each channel.
 
-Within an epoch, every channel that sends anything numbers its buffers from 0 and ends with its barrier. The gate
+A channel numbers its buffers of an epoch from 0 and ends with its barrier. The gate
 
 - restores the order of a channel's buffers: early buffers wait, in memory up to a bound, beyond it in a temporary file;
 - blocks a channel after its barrier until all barriers have arrived (C3);
-- feeds watermarks to the valve. Each subtask of a vertex is a channel of the valve. A source has other partitions in
-  every epoch, so all of them together are one channel, which gets their minimum watermark when the epoch's input is
-  complete.
+- feeds watermarks to the valve, in which each subtask of a vertex is a channel. All partitions of a source, which
+  differ in every epoch, are one channel, which gets their minimum watermark when the epoch's input is complete.
 
-The shuffle decides which channel's buffers arrive first; event time does not depend on it (``EpochValve``).
-
-A channel belongs to one edge: a vertex with two edges to the same task, such as the two inputs of an operator, has two
-channels to it for each of its subtasks.
+Event time does not depend on the channels' order of arrival (``EpochValve``). A channel belongs to one edge: a vertex
+with two edges to a task has two channels for each of its subtasks.
 
 A missing or duplicate buffer is an error, never silent loss. Only the mailbox thread may use a gate.
 """
@@ -55,7 +52,6 @@ class _Channel:
 
     @property
     def affects_event_time(self) -> bool:
-        """Whether it has sent anything that affects event time."""
         return self.has_records or self.watermark is not None
 
 
@@ -80,17 +76,14 @@ class InputGate:
         self.any_barrier: bool = False
         self._spool = Spool()
 
-    # -- an epoch --
-
     def begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch."""
         self._epoch = epoch
         self._channels = {}
         self.any_barrier = False
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
-        """Take a buffer; yield the elements that are next in their channel, with the channel."""
+        """Take a buffer. Yields (channel, element) for the elements that are next in their channel."""
         channel = self._channels.get(buffer.channel)
         if channel is None:
             if edge_of_channel(buffer.channel) not in self._edges:
@@ -124,7 +117,6 @@ class InputGate:
             yield number, element
 
     def edge_of(self, channel: int) -> InputEdge:
-        """Return the edge of a channel."""
         return self._edges[edge_of_channel(channel)]
 
     @property
@@ -148,8 +140,6 @@ class InputGate:
         self._spool.close()
         return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
-    # -- watermarks --
-
     def watermark(self, number: int, timestamp: int, output: WatermarkSink) -> None:
         """Take a channel's watermark. If it takes effect before the end of the epoch, ``output`` gets it now."""
         if number in self._known:
@@ -158,7 +148,6 @@ class InputGate:
             self._channels[number].watermark = timestamp
 
     def status(self, number: int, idle: bool) -> None:
-        """Take a channel's status."""
         if number in self._known:
             self._valve.status_came(number, idle)
         else:
@@ -168,7 +157,7 @@ class InputGate:
         """Apply the watermarks and statuses that wait for the end of the epoch's input.
 
         Partitions of a source without records do not count. A source without any is silent: see :meth:`_in_silence`.
-        Idle partitions do not hold the others back; if all are idle, so is the source, at the maximum of their
+        Idle partitions do not hold the others back. If all are idle, so is the source, at the maximum of their
         watermarks (as in Flink's valve).
 
         Args:
@@ -198,7 +187,7 @@ class InputGate:
         self._in_silence([edge for edge in silent if edge.reacts_to_silence], now, output)
 
     def end(self, output: WatermarkSink) -> None:
-        """End event time on all channels: this is the last epoch."""
+        """End event time on all channels, in the last epoch."""
         for channel in self._valve.channels:
             self._valve.input_status(channel, False, output)
             self._valve.input_watermark(channel, MAX_WATERMARK, output)
@@ -206,8 +195,8 @@ class InputGate:
     def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
         """Advance the watermarks of sources without records.
 
-        Each keeps its watermark; after its ``progress_timeout`` the watermark advances with the clock. After its
-        ``idle_timeout`` a source is idle and stays idle; its watermark counts only while all are idle.
+        Each keeps its watermark until its ``progress_timeout``, after which the watermark advances with the clock.
+        After its ``idle_timeout`` a source stays idle, and its watermark counts only while all are idle.
         """
         for edge in edges:
             silent_for = now - self._last_active.setdefault(edge.id, now)
@@ -249,7 +238,7 @@ class InputGate:
     def held_by(self) -> list[int] | None:
         """Return [vertex, subtask] of the sender that holds the watermark back, after the epoch's input is complete.
 
-        The subtask is -1 for a source without records in the epoch. None: no channel counts, or all have ended.
+        The subtask is -1 for a source without records in the epoch. None if no channel counts, or all have ended.
         """
         valve = self._valve
         counted = [channel for channel in valve.channels if not valve.is_idle_channel(channel)]
@@ -269,12 +258,10 @@ class InputGate:
 
     @property
     def current_watermark(self) -> int:
-        """The gate's watermark."""
         return self._valve.current_watermark
 
     @property
     def is_idle(self) -> bool:
-        """Whether the whole input is idle."""
         return self._valve.is_idle
 
     def snapshot(self) -> Any:
@@ -286,17 +273,12 @@ class InputGate:
         }
 
     def restore(self, state: Any, *, say_anew: bool = False) -> None:
-        """Restore a snapshot.
-
-        Args:
-            say_anew: emit the idle status once more, as downstream may not know it.
-        """
+        """Restore a snapshot. ``say_anew`` emits the idle status once more, since downstream may not know it."""
         self._valve.restore(state["valve"], say_anew=say_anew)
         self._last_active = dict(state["last_active"])
         self._last_watermark = dict(state["last_said"])
 
     def close(self) -> None:
-        """Drop waiting buffers."""
         self._spool.close()
         self._channels = {}
         self.any_barrier = False

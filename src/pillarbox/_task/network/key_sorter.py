@@ -1,12 +1,10 @@
 """Sorts records by key, and by time within a key: an external merge sort, for batch mode.
 
-Records are buffered up to a bound, sorted, and written to a temporary file as a sorted run; the runs are merged block
-by block. So a task holds a bounded number of records, and one key at a time.
+Bounded portions of records are sorted and written to a temporary file as runs, which are merged block by block. So a
+task holds a bounded number of records, and one key at a time.
 
-Keys need no order: they are sorted by their hash, which is the same for equal keys. If two keys share a hash, the
-records of the second wait for the end of the first.
-
-Source of the idea: Flink's sorted inputs (``SortingDataInput``), which sort by the bytes of keys.
+Keys need no order: they are sorted by their hash. If two keys share a hash, the records of the second wait for the end
+of the first. Source of the idea: Flink's sorted inputs (``SortingDataInput``), which sort by the bytes of keys.
 """
 
 from __future__ import annotations
@@ -30,12 +28,11 @@ from pillarbox._task.network.unpicklable import refuse_unpicklable
 _PORTION_BYTES = 32 * 1024 * 1024
 _OBJECT_BYTES = 250
 _COLUMN_BYTES = 20
-# Number of runs merged at a time; one block of each is in memory.
+# Number of runs merged at a time. One block of each is in memory.
 _FAN_IN = 64
 _BLOCK_BYTES = 256 * 1024
 # Bound of the cache of key hashes.
 _REMEMBERED = 1 << 17
-# The bits of a hash: all of them.
 _HASH_BITS = np.uint64((1 << 32) - 1)
 # Bound of a run's records, so that mails are not delayed.
 _RUN_RECORDS = 4096
@@ -78,9 +75,9 @@ class _Run:
 
 
 def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
-    """Merge runs into sorted portions; of equal hash and time, earlier runs are first.
+    """Merge runs into sorted portions. Of equal hash and time, earlier runs are first.
 
-    Everything up to the earliest end of a block is in memory. (Ends are compared by the runs' numbers, too.)
+    Everything up to the earliest end of a block is in memory. Ties between ends are resolved by the runs' numbers.
     """
     while True:
         ends = [(run.last, number) for number, run in enumerate(runs) if run.block is not None]
@@ -96,35 +93,24 @@ def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
 
 
 class KeySorter:
-    """Takes records in any order and returns them by key. Only the mailbox thread may use it.
-
-    Args:
-        operator: the name of the operator that gets the records, for errors.
-    """
+    """Takes records in any order and returns them by key. Only the mailbox thread may use it."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
         self._hashes: dict[Any, int] = {}
         self._keyings: dict[int, Keying] = {}
-        # The unsorted records of each input.
         self._buffered: dict[int, list[Portion]] = {}
         self._buffered_bytes = 0
         self._spool = Spool(memory=1)
         # The sorted runs of each input, as blocks.
         self._runs: dict[int, list[list[Block]]] = {}
-        # The current key; records of other keys with its hash wait.
+        # The current key. Records of other keys with its hash wait.
         self._current: Any = _NO_KEY
         self._current_hash = -1
         self._aside: dict[Any, RecordSpool] = {}
 
     def add(self, index: int, records: Records, keying: Keying, size: int) -> None:
-        """Add a run of records.
-
-        Args:
-            index: their input.
-            keying: their keys.
-            size: the bytes of their buffer.
-        """
+        """Add a run of records of an input. ``size`` is the bytes of their buffer."""
         if not len(records):
             return
         cache = self._hashes
@@ -182,8 +168,6 @@ class KeySorter:
             ]
         return [_Run(index, read_blocks(spool, keying, index, blocks)) for blocks in runs]
 
-    # -- key by key --
-
     def runs(self) -> Iterator[KeyedRun]:
         """Yield the records of each key, and its end, in runs of bounded length."""
         for portion in _merged(self._final_runs()):
@@ -228,7 +212,7 @@ class KeySorter:
         yield KeyedRun(index, portion.records, keys, ends)
 
     def _of_one_hash(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
-        """Yield the records of the current key; set records of other keys with its hash aside."""
+        """Yield the records of the current key. Sets records of other keys with its hash aside."""
         index, keys = int(portion.indexes[0]), portion.all_keys()
         if begins[0]:
             yield from self._ended(index)
@@ -245,7 +229,7 @@ class KeySorter:
             yield KeyedRun(index, portion.records.take(np.array(positions)), [self._current])
 
     def _ended(self, index: int) -> Iterator[KeyedRun]:
-        """End the current key, if any; yield the records that were set aside, key by key."""
+        """End the current key, if any, and yield the records that were set aside, key by key."""
         if self._current is not _NO_KEY:
             yield KeyedRun(index, Records([]), ends=[0])
             self._current = _NO_KEY
@@ -257,7 +241,6 @@ class KeySorter:
             self._aside.pop(key).close()
 
     def close(self) -> None:
-        """Drop all records."""
         self._buffered = {}
         for spool in self._aside.values():
             spool.close()

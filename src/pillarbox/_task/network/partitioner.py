@@ -1,7 +1,7 @@
 """Distributes the records of an edge over the subtasks after it.
 
-A partitioner is a value of the edge, created when the program is built; each task creates its own selector from it.
-Source of the names: Flink's ``StreamPartitioner`` and ``ChannelSelector``.
+A partitioner is created when the program is built, and each task creates its own selector from it. Source of the names:
+Flink's ``StreamPartitioner`` and ``ChannelSelector``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ChannelSelector(ABC):
         self._targets = targets
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Start over as the ``subtask``-th sender: a repeated epoch divides its records the same way."""
+        """Start over as the ``subtask``-th sender, so that a repeated epoch divides its records the same way."""
 
     @abstractmethod
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
@@ -42,8 +42,7 @@ class Partitioner:
     """Distributes records over the targets of an edge.
 
     Attributes:
-        to_output: whether the edge leads to an output of the program, which gets records, but no watermarks or
-            barriers.
+        to_output: whether the edge leads to an output of the program, which gets no watermarks and barriers.
         at_once: whether the task hands its output over after each run of records.
         label: the label of the edge in a plan.
     """
@@ -51,14 +50,14 @@ class Partitioner:
     to_output = False
     at_once = False
     label: str
-    # The selector's class, if it depends on the number of targets alone.
+    # The selector's class, if it depends only on the number of targets.
     _selector: type[ChannelSelector]
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Create the selector of one sending subtask for ``targets`` receivers.
 
         Args:
-            senders: the number of sending subtasks, or 0 if unknown, as they are the partitions of a source.
+            senders: the number of sending subtasks, or 0 for a source, whose partitions are unknown.
         """
         return self._selector(targets)
 
@@ -84,17 +83,13 @@ class OutputPartitioner(Partitioner):
 
 
 class KeyGroupPartitioner(Partitioner):
-    """By key: all records of a key go to the subtask that owns the key's group.
-
-    Flink's ``KeyGroupStreamPartitioner``.
-    """
+    """To the subtask that owns the key's group. Flink's ``KeyGroupStreamPartitioner``."""
 
     def __init__(self, keying: Keying) -> None:
         self.keying = keying
         self.label: str = "key by " + (", ".join(keying.columns) if keying.columns else "function")
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create a selector by key."""
         return _KeyGroupSelector(Router(self.keying, targets, max_parallelism), targets)
 
 
@@ -114,7 +109,7 @@ class _KeyGroupSelector(ChannelSelector):
 
 def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) -> Iterator[tuple[int, Records]]:
     """Yield the share of each target, given the target of each record."""
-    # (Numbers of one or two bytes get a radix sort, several times as fast.)
+    # Numbers of one or two bytes get a radix sort, several times as fast.
     order = np.argsort(subtasks.astype(np.min_scalar_type(targets)), kind="stable")
     ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()
     ordered = records.take(order)
@@ -144,7 +139,7 @@ class _RebalanceSelector(ChannelSelector):
         self._next = 0
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        # Senders and epochs begin with different targets, so that neither remainders nor small epochs always go to the
+        # Senders and epochs begin with different targets, so that remainders and small epochs do not all go to the
         # first.
         self._next = (subtask + epoch) % self._targets
 
@@ -162,10 +157,9 @@ class _RebalanceSelector(ChannelSelector):
 class RebalancePartitioner(Partitioner):
     """In equal shares, regardless of the records.
 
-    Flink's ``RebalancePartitioner`` deals out single records; here each run is cut into as many slices as there are
-    targets, so that columns need not be copied.
-
-    A repeated epoch deals the same records to the same subtasks if they arrive in the same order.
+    Flink's ``RebalancePartitioner`` deals out single records. Here each run is cut into a slice per target, so that
+    columns need not be copied. A repeated epoch deals the same records to the same subtasks if they arrive in the same
+    order.
     """
 
     label = "rebalance"
@@ -204,9 +198,9 @@ class _ForwardSelector(ChannelSelector):
 
 
 class ForwardPartitioner(Partitioner):
-    """From each subtask to the subtask with the same index. Flink's ``ForwardPartitioner``.
+    """From each subtask to the subtask with the same index, and from a source's partitions to the subtasks in turn.
 
-    The partitions of a source, which may be more or fewer, go to the subtasks in turn.
+    Flink's ``ForwardPartitioner``.
     """
 
     label = "forward"
@@ -222,7 +216,6 @@ class RescalePartitioner(Partitioner):
     label = "rescale"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create a selector for a share of the receivers."""
         return _RescaleSelector(targets, senders) if senders else _ForwardSelector(targets)
 
 
@@ -260,7 +253,6 @@ class CustomPartitioner(Partitioner):
 
     Args:
         function: ``f(key, number of receivers)`` returns the index of a receiver.
-        keying: gives the key of a record.
     """
 
     label = "partition custom"
@@ -270,7 +262,6 @@ class CustomPartitioner(Partitioner):
         self._keying = keying
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create a selector that calls the function for each record."""
         return _CustomSelector(self._captured.function, self._keying, targets)
 
 

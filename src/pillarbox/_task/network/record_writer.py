@@ -1,7 +1,7 @@
 """The output of a task: distributes records over subtasks and packs them into buffers.
 
-The queue of packed buffers is bounded: when it is full, the writer is unavailable, the task stops its input and leaves
-its loop, and its caller takes the buffers. Only the mailbox thread may use a writer.
+The queue of packed buffers is bounded. When it is full, the task stops its input and leaves its loop, and its caller
+takes the buffers. Only the mailbox thread may use a writer.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 # Size of a buffer. Smaller buffers cost more per record, larger buffers more memory.
 _BUFFER_BYTES = 512 * 1024
 _BUFFER_RECORDS = 2048
-# One of so many records is measured (a prime, as kinds of records may alternate); the first after `_FIRST_LOOK`
-# records.
+# One of this many records is measured (a prime, since kinds of records may alternate), the first after `_FIRST_LOOK`.
 _LOOK_EACH = 61
 _FIRST_LOOK = 16
 # Assumed size of a record before the first measurement.
@@ -43,7 +42,6 @@ class RecordWriter:
     """All edges of one task.
 
     Attributes:
-        edges: the inputs that the chain sends to.
         is_awaited: whether a caller waits for the queued buffers.
         records_out: records sent in this epoch.
         bytes_out: payload bytes sent in this epoch.
@@ -59,18 +57,17 @@ class RecordWriter:
 
     @property
     def is_available(self) -> bool:
-        """Whether the queue has room."""
         return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Reset the counts; a source task may process another partition in each epoch."""
+        """Reset the counts. A source task may process another partition in each epoch."""
         self.records_out = 0
         self.bytes_out = 0
         for edge in self.edges:
             edge.begin_epoch(subtask, epoch)
 
     def send(self, target: int, channel: int, seq: int, element: Element) -> int:
-        """Pack one element for one target; return the size of its payload."""
+        """Pack one element for one target. Returns the size of its payload."""
         payload = encode(element)
         self._queue.append(Buffer(target, channel, seq, payload))
         self._queued_bytes += len(payload)
@@ -78,17 +75,16 @@ class RecordWriter:
         return len(payload)
 
     def broadcast(self, element: Element) -> None:
-        """Pack pending records, then one element for every subtask downstream; outputs get only the records."""
+        """Pack pending records, then one element for every subtask downstream. Outputs get only the records."""
         for edge in self.edges:
             edge.broadcast(element)
 
     def flush(self) -> None:
-        """Pack pending records."""
         for edge in self.edges:
             edge.flush()
 
     def take(self) -> list[Buffer]:
-        """Remove the packed buffers; the writer is available again."""
+        """Remove the packed buffers, which makes the writer available."""
         buffers = self._queue
         self._queue = []
         self._queued_bytes = 0
@@ -115,7 +111,7 @@ class _EdgeWriter:
         self._watermark: int | None = None
         self._sent_watermark = False
         self._sent_records = False
-        # No state of earlier epochs remains, not even measured sizes: a retried task sends the same buffers.
+        # No state of earlier epochs remains, not even measured sizes, so a retried task sends the same buffers.
         self._pending = [_Pending() for _ in self._targets]
 
     def process_records(self, records: Records) -> None:
@@ -143,7 +139,7 @@ class _EdgeWriter:
         pending.add(records, row_bytes)
         if pending.is_full:
             self._pack(subtask)
-            # A watermark may be overtaken by records, but never overtake one: so it can wait until a buffer is full.
+            # Records may overtake a watermark, but not vice versa, so it can wait until a buffer is full.
             if self._watermark is not None:
                 self._send_watermark()
 
@@ -247,7 +243,6 @@ class _Pending:
             self.size += self._record_bytes * len(records)
 
     def _look_at(self, values: list[Any]) -> None:
-        """Measure a sample of the records."""
         sample = values[::_LOOK_EACH]
         try:
             self._record_bytes = len(dumps(sample)) / len(sample) * self._share

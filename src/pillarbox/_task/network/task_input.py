@@ -46,12 +46,11 @@ class Reader(ABC, Generic[T]):
         """Call ``callback``, in any thread, once :meth:`poll` has something new to return."""
         callback()
 
-    def close(self) -> None:
-        """Drop the remaining items."""
+    def close(self) -> None: ...
 
 
 class IteratorReader(Reader[T]):
-    """Pulls from an iterator in the mailbox thread.
+    """Pulls from an iterator in the mailbox thread, which blocks.
 
     Args:
         waiting: measures the time spent waiting for items, or None.
@@ -62,7 +61,6 @@ class IteratorReader(Reader[T]):
         self._waiting = waiting
 
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item; blocks."""
         waiting = self._waiting
         if waiting is None:
             return next(self._items, EXHAUSTED)
@@ -85,7 +83,7 @@ class ThreadedReader(Reader[T]):
         self._executor = executor
         self._fail = fail
         self._bound = bound
-        # Guards everything below; the reader's thread appends, the mailbox thread takes.
+        # Guards everything below. The reader's thread appends, the mailbox thread takes.
         self._changed = threading.Condition()
         self._queue: deque[T] = deque()
         self._ended = False
@@ -124,7 +122,6 @@ class ThreadedReader(Reader[T]):
             callback()
 
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item if it has arrived."""
         with self._changed:
             if self._queue:
                 item = self._queue.popleft()
@@ -143,7 +140,7 @@ class ThreadedReader(Reader[T]):
         callback()
 
     def close(self) -> None:
-        """Stop the thread; it ends when its iterator returns the next item."""
+        """Stop the thread, which ends when its iterator returns the next item."""
         with self._changed:
             self._closed = True
             self._changed.notify()
