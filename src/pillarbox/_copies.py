@@ -1,9 +1,8 @@
 """Copies of emitted values.
 
-A record belongs to the operator that receives it, and operators process records in runs: a function may change a value
-after it has emitted it and before a consumer reads it. So emitted values are copied, as between Flink's chained
-operators, unless their type is immutable. Each class has one copy function, chosen by :func:`_copy_function_of` at the
-class's first value.
+A function may change a value after it has emitted it and before a consumer reads it, since operators process records in
+runs. So emitted values are copied, as between Flink's chained operators, unless their type is immutable. Each class has
+one copy function, chosen by :func:`_copy_function_of` at the class's first value.
 """
 
 from __future__ import annotations
@@ -86,13 +85,11 @@ class _CopyFunction(Protocol):
 
     Args:
         memo: copies made within a larger value, by the original's id, or None if the value stands alone.
-        unshared: whether only the caller refers to the value. If so, it is copied only if its contents may change.
+        unshared: whether only the caller refers to the value, which is then copied only if its contents may change.
     """
 
     def __call__(self, value: Any, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any: ...
 
-
-# -- declared classes --
 
 _immutable: dict[type, None] = {}
 
@@ -100,7 +97,7 @@ _immutable: dict[type, None] = {}
 def immutable(cls: C) -> C:
     """Declare a class and its subclasses immutable: their instances are emitted without a copy.
 
-    If a function nevertheless changes an instance that it has emitted, it changes the emitted records.
+    If a function nevertheless changes an emitted instance, it changes the emitted records.
 
     Args:
         cls: the class. The call may decorate it, or name a class of a library.
@@ -140,9 +137,6 @@ def declare_immutable(classes: Iterable[type]) -> None:
         TUPLES.add(tuple)
 
 
-# -- values --
-
-
 def is_fixed(value: Any) -> bool:
     """Return whether a value and all its contents are immutable."""
     kind = type(value)
@@ -154,7 +148,6 @@ def is_fixed(value: Any) -> bool:
 
 
 def are_fixed(values: Collection[Any]) -> bool:
-    """Return whether all values are immutable."""
     kinds = set(map(type, values))
     if kinds <= FIXED:
         return True
@@ -177,7 +170,7 @@ def copied(value: Any) -> Any:
 class Copier:
     """Copies the values that one operator's functions emit.
 
-    An async operator's event loop copies, too. Concurrent threads may lose samples of times, but nothing else.
+    Concurrent threads, such as an async operator's event loop, may only lose samples of times.
 
     Args:
         operator: the operator's name, for errors.
@@ -267,9 +260,6 @@ def _calibrated() -> int:
 _REFERENCES = _calibrated()
 
 
-# -- copy functions --
-
-
 class _Functions(dict[type, _CopyFunction]):
     """The copy function of each class, chosen when the class is first seen."""
 
@@ -315,7 +305,7 @@ def _attributes_of(kind: type) -> tuple[str, ...] | None:
         return None
     for name in _PROTOCOL:
         own = getattr(kind, name, None)
-        # (The methods that dataclasses generate for frozen classes with slots equal the defaults.)
+        # The methods that dataclasses generate for frozen classes with slots equal the defaults.
         if own is not getattr(object, name, None) and getattr(own, "__module__", None) != "dataclasses":
             return None
     slots: list[str] = []

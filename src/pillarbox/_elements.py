@@ -25,7 +25,7 @@ from pillarbox._rows import Row, row_class, rows_from_arrow
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
 
-# A channel's number: the sending subtask in the lowest bits, the edge above.
+# A channel's number has the sending subtask in the lowest bits, the edge above.
 _SUBTASK_BITS = 20
 
 
@@ -45,7 +45,7 @@ def subtask_of_channel(channel: int) -> int:
 
 
 class Records:
-    """A run of stream records: ``values`` and their event-time ``timestamps``.
+    """A run of stream records.
 
     Attributes:
         values: the records, any Python objects.
@@ -67,13 +67,11 @@ class Records:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all values are immutable."""
         if self._is_fixed is None:
             self._is_fixed = are_fixed(self.values)
         return self._is_fixed
 
     def choose(self, chosen: Sequence[bool]) -> Records:
-        """Return the records that ``chosen`` marks as true."""
         timestamps = self.timestamps
         stamps = None if timestamps is None else list(compress(timestamps, chosen))
         records = Records(list(compress(self.values, chosen)), stamps)
@@ -85,7 +83,6 @@ class Records:
         return self if self.is_fixed else Records(list(map(copied, self.values)), self.timestamps)
 
     def slice(self, start: int, stop: int) -> Records:
-        """Return the records from ``start`` to before ``stop``."""
         timestamps = self.timestamps
         return Records(self.values[start:stop], None if timestamps is None else timestamps[start:stop])
 
@@ -100,7 +97,7 @@ class Records:
 
 
 class ArrowRecords(Records):
-    """A columnar run of records: rows are decoded when a Python function first reads values.
+    """A columnar run of records. Rows are decoded when a Python function first reads values.
 
     Attributes:
         batch: the columns.
@@ -143,7 +140,6 @@ class ArrowRecords(Records):
         return self if self.is_fixed else ArrowRecords(self.batch, self.stamps)
 
     def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
-        """Return the rows at ``indices``, in that order."""
         return ArrowRecords(self.batch.take(pa.array(indices)), None if self.stamps is None else self.stamps[indices])
 
     def slice(self, start: int, stop: int) -> ArrowRecords:
@@ -219,43 +215,38 @@ class TaskReport:
         state_bytes_written: bytes of state that this epoch wrote.
         state_chunks: chunks of the state log.
         mailbox_latency_ms: the longest wait of the latest ten probes for their turn in the mailbox; also for a source.
-            None: no probe has run, or the program does not measure it (``measure_mailbox_latency``).
-        state_sync: ``"in step"`` if the task's state had the store's version, ``"loaded"`` if it was loaded from the
-            store.
+            None if no probe has run, or the program does not measure it (``measure_mailbox_latency``).
+        state_sync: ``"in step"`` if the task's state had the store's version, ``"loaded"`` if loaded from the store.
         state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None without
             state, or if (in a batch) it is not written.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: time that an async function's next request waited for a rate limit, or None without a rate
-            limit.
-        broadcast_in: how many of ``records_in`` were broadcast: each subtask receives all of them.
+        rate_limited_ms: wait of an async function's next request for a rate limit, or None without a rate limit.
+        broadcast_in: broadcast records in ``records_in``: each subtask receives all of them.
         host: the machine that the task ran on.
-        process: id of its process there: a home, or a Python worker of Spark.
+        process: pid of its process there: a home, or a Python worker of Spark.
         attempt: attempt of the Spark task that ran it, from 0; None outside of Spark tasks.
         process_tasks: number of tasks in that process.
         process_bytes: resident memory of that process (Linux). Homes share a part of it.
         number: number of its vertex in the program, or -1 if unknown.
         started: when the task began the epoch (epoch ms).
         operators: records in and out of each operator of the chain, from the head.
-        held_by: the vertex and subtask with the lowest watermark, which holds the task's watermark back. The subtask is
-            -1 for a source without records in the epoch. None: nothing holds it back.
+        held_by: the vertex and subtask with the lowest watermark, which holds the task's watermark back, or None. The
+            subtask is -1 for a source without records in the epoch.
         event_times: the smallest and largest timestamp that the task assigned in the epoch, and the position of the
             record with the largest: ``{"topic", "partition", "offset"}`` for Kafka, ``{"file"}`` for files, otherwise
-            ``{}``. None: it assigned no timestamps.
+            ``{}``. None if it assigned no timestamps.
         key_sample: the number of records sampled in the epoch, and the most frequent keys (as text) with their numbers
-            of records in the sample. None: it has no keys, or few records.
-        versions: versions of Python and of packages in its process, in the task's first epoch there; None in later
-            epochs.
-        private_bytes: memory of its process (Linux) without pages shared with other processes, such as other homes. So
-            a sum over processes counts no page twice.
-        executor: process id of its executor, a JVM, or None if unknown.
-        memory_limit: memory limit (bytes) of its container, in the task's first epoch there. None in later epochs, or
-            without a limit.
+            of records in the sample. None without keys, or with few records.
+        versions: versions of Python and of packages in its process, in the task's first epoch there.
+        private_bytes: memory of its process (Linux) without pages shared with other processes, such as other homes. A
+            sum over processes counts no page twice.
+        executor: pid of its executor, a JVM, or None if unknown.
+        memory_limit: memory limit (bytes) of its container, in the task's first epoch there, or None without a limit.
         home_restarts: homes started for this epoch because the previous home ended, hung or was lost.
         home_cold_starts: homes without state of the run: the task's first epoch in the executor, or the first after its
             partition has moved there.
         home_adoptions: homes that a new starter took over from an ended starter.
-        fallback: why the task ran in a Python worker of Spark instead of its home. None if it had a home or needs no
-            home.
+        fallback: why the task ran in a Python worker of Spark instead of its home, or None.
         program: the name that its program's metrics are observed under; set by the reader of the progress.
     """
 
@@ -330,7 +321,7 @@ class TaskReport:
         return metrics_repr(self, vars(self))
 
 
-# The default of each field; for fields without a default, an object that equals no value.
+# The default of each field. A field without a default has an object that equals no value.
 _DEFAULTS = [
     default_field.default if default_field.default_factory is MISSING else default_field.default_factory()
     for default_field in fields(TaskReport)
@@ -340,7 +331,7 @@ _DEFAULTS = [
 def text_of_report(report: TaskReport) -> str:
     """Return a report's values as a JSON array, in field order. New fields are only added at the end.
 
-    Defaults at the end are omitted: Spark logs the reports of all tasks with each progress, and stores a hundred
+    Defaults at the end are omitted, since Spark logs the reports of all tasks with each progress, and stores a hundred
     progress events per query.
     """
     values = list(vars(report).values())
@@ -368,9 +359,8 @@ class Buffer(NamedTuple):
 
     Attributes:
         target: the code of the receiving subtask or output.
-        channel: the sending subtask: unique in the program.
+        channel: the sending subtask, unique in the program.
         seq: index within the epoch of this channel's buffers to this target, from 0.
-        payload: the encoded element.
     """
 
     target: int

@@ -1,7 +1,7 @@
 """pillarbox's errors, checks of arguments, and shortened values for messages.
 
-Each message names the operator, the key or field, the value (shortened) and what to do. Its first line is the error
-message. A second line gives the location in the program that the first line does not mention.
+Each message names the operator, the key or field, the value (shortened) and what to do. A second line gives the
+location in the program that the first line does not mention.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from pillarbox._unpickle import make_error
 
-# Maximum length of an exception's message.
+# Maximum characters of an exception's message.
 _MESSAGE_LIMIT = 1000
 _FIELDS_LIMIT = 300
-# Maximum length (characters) of a value that is shown in a text column.
+# Maximum characters of a value in a text column.
 SHOWN = 10_000
 
 
@@ -34,7 +34,7 @@ class PillarboxError(Exception):
     def at(self, **location: object) -> None:
         """Add the location: ``operator``, ``subtask``, ``key``, ``record``. The first reported operator wins.
 
-        Operators upstream see the error, too, as it passes through their calls.
+        The error passes through the calls of upstream operators, too.
         """
         shown = {
             name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()
@@ -58,10 +58,7 @@ _PLACE = ("operator", "subtask", "key", "record")
 
 
 def place_of_task(operator: str, subtask: int | None = None, epoch: int | None = None) -> str:
-    """Return a task's location for the end of a log line: ``(operator 'x', subtask 3, epoch 12)``.
-
-    Omits values that are None.
-    """
+    """Return a task's location for the end of a log line, such as ``(operator 'x', subtask 3, epoch 12)``."""
     parts = [f"operator {operator!r}"]
     parts += [f"{name} {value}" for name, value in (("subtask", subtask), ("epoch", epoch)) if value is not None]
     return f"({', '.join(parts)})"
@@ -137,23 +134,13 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
-    """Check the type of an argument.
-
-    Args:
-        what: the argument, for the message.
-        expected: its description, as in "the name of a column".
-    """
+    """Check the type of an argument. The message is ``what`` must be ``expected``, such as "the name of a column"."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
 
 def check_takes(value: object, kinds: type | tuple[type, ...], method: str, expected: str) -> None:
-    """Check the type of a method's argument.
-
-    Args:
-        method: the method, as in "key_by()".
-        expected: a description of the argument, as in "an OutputTag".
-    """
+    """Check the type of a method's argument. The message is ``method`` takes ``expected``, such as "an OutputTag"."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{method} takes {expected}, not {shorten(value)}")
 

@@ -1,7 +1,7 @@
 """Rows of DataFrames as light named tuples, and the fast conversion from Arrow to Python.
 
-Each record of a stream from a DataFrame is a ``Row``. There are hundreds of thousands of rows per second, so nothing
-here loops over values in Python: Arrow and numpy convert whole columns, and ``zip`` combines them into rows.
+Each record of a stream from a DataFrame is a ``Row``: hundreds of thousands per second. So nothing here loops over
+values in Python: Arrow and numpy convert whole columns, and ``zip`` combines them into rows.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Row(tuple[Any, ...], metaclass=_RowType):
     names them. ``Payment = Row("card", "amount")`` creates rows with these columns: ``Payment("c1", 2.5)``.
 
     Values are accessed by attribute (``row.card``, as fast as in a named tuple), by name (``row["card"]``), by position
-    (``row[0]``), or by unpacking. A column whose name is not an identifier, starts with two underscores, or is one of
-    ``_fields``, ``_make``, ``_replace`` is accessed by ``row["..."]`` only. A column with the name of a method
-    (``count``, ``get``) hides that method, as in a named tuple.
+    (``row[0]``), or by unpacking. Only ``row["..."]`` accesses a column whose name is not an identifier, starts with
+    two underscores, or is one of ``_fields``, ``_make``, ``_replace``. A column with the name of a method (``count``,
+    ``get``) hides that method, as in a named tuple.
 
     ``"card" in row`` checks whether the column exists. Rows compare, sort and hash like the tuples of their values,
     without the names. Like a tuple, a row is immutable: ``_replace`` returns a new one.
@@ -194,7 +194,6 @@ _item = tuple.__getitem__
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with its rows converted to dicts."""
     if isinstance(value, Row):
         return value.as_dict(recursive=True)
     if isinstance(value, list):
@@ -227,7 +226,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
         twice = sorted({name for name in fields if fields.count(name) > 1})
         raise ValueError(f"column names must be unique, and {', '.join(twice)} occurs twice")
     # A named tuple's accessors run in C and work on every tuple. They are generated for positions, since namedtuple
-    # refuses names such as "class" or "_id", which columns may have.
+    # refuses column names such as "class" or "_id".
     named = namedtuple("named", [f"f{i}" for i in range(len(fields))])  # type: ignore[misc]
     # Hold the class until then: its attributes vanish when it is garbage-collected.
     accessors = vars(named)
@@ -363,15 +362,12 @@ def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator
 
 
 def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[np.int64]:
-    """Return the times in ``column`` as milliseconds since 1970-01-01 UTC.
+    """Return the times in ``column`` as milliseconds since 1970-01-01 UTC, rounded down.
 
     Args:
-        column: timestamps of any unit, dates (their midnight), or integers, taken as milliseconds since 1970.
+        column: timestamps of any unit, dates (their midnight), or integers, taken as milliseconds since 1970. The
+            result may share its memory: do not write to it.
         zone: the time zone of dates and of timestamps without one, as in Spark's casts to TIMESTAMP.
-
-    Returns:
-        As many values as ``column`` has, rounded down to milliseconds. May share the memory of ``column``: do not write
-            to it.
 
     Raises:
         ValueError: there is a null; there is no time zone.
@@ -435,7 +431,6 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _with_nones(values: list[Any], column: pa.Array) -> list[Any]:
-    """Return ``values``, with None where ``column`` is null."""
     if column.null_count:
         for position in np.flatnonzero(_nulls(column)).tolist():
             values[position] = None
@@ -474,14 +469,13 @@ def _micros(column: pa.Array, least: int, most: int) -> npt.NDArray[np.int64]:
 
 
 def _days(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return a date column in days since 1970-01-01."""
     if pa.types.is_date32(column.type):
         return _numbers(column, np.int32).astype(np.int64)
     return _numbers(column, np.int64) // 86_400_000
 
 
 def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDArray[np.int64]:
-    # Check the range: numpy silently returns integers for years that datetimes do not support.
+    # numpy silently returns integers for years that datetimes do not support.
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         row = int(np.flatnonzero((numbers < least) | (numbers > most))[0])
         raise ValueError(f"the date or time at row {row} is outside of Python's range")

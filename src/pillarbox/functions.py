@@ -57,7 +57,7 @@ def async_map(
 
     Args:
         df: a streaming or batch DataFrame; its columns stay.
-        fn: ``async def f(row)``, a plain function (it runs in a thread pool), or an object with such a ``__call__``; as
+        fn: ``async def f(row)``, a plain function (it runs in a thread pool), or an object with such a ``__call__``, as
             in
             :meth:`DataStream.map_async`. With ``batch_size`` it receives a list of rows, and returns a list of results.
         output: the columns to add: a DDL string such as ``"score DOUBLE"``, or any other schema. For one column, ``fn``
@@ -158,14 +158,14 @@ def window_aggregate(
 
     Args:
         df: a streaming or batch DataFrame.
-        keys: the name of a column, or names of several; ``[]``: the windows are over all rows.
+        keys: the name of a column, or names of several; ``[]`` for windows over all rows.
         time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. Dates and TIMESTAMP_NTZ are
             taken as UTC.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
         delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch is read to its end, in any order.
-        allowed_lateness: how long a window is kept after its end: late rows of a micro-batch fire it again, for their
+        allowed_lateness: how long a window is kept after its end. Late rows of a micro-batch fire it again, for their
             keys.
-        uid: the uid that the state is stored under; by default it is derived from the position in the program.
+        uid: the uid that the state is stored under, by default derived from the position in the program.
         aggregates: aggregates of columns, such as ``total=sum_("amount")``, by the names of the results, except names
             of the other parameters.
 
@@ -236,7 +236,7 @@ def interval_join(
         delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch is read to its end, in any order.
         suffixes: suffixes for column names that both sides have, such as ``("", "_right")``. By default such columns
             are refused.
-        uid: the uid that the state is stored under; by default it is derived from the position in the program.
+        uid: the uid that the state is stored under, by default derived from the position in the program.
 
     Returns:
         the columns of ``left``, then the columns of ``right`` except ``on``; streaming if they are. Late rows are
@@ -281,7 +281,6 @@ def interval_join(
 
 
 def _names(columns: Any, what: str) -> list[str]:
-    """Return column names as a list."""
     if isinstance(columns, str):
         return [columns]
     if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
@@ -348,7 +347,6 @@ class _RowCall(CombiningFunction):
         return self._function.open(runtime_context) if isinstance(self._function, Function) else None
 
     def close(self) -> Any:
-        """Close the function."""
         return self._function.close() if isinstance(self._function, Function) else None
 
     def _arguments(self, value: Any) -> Sequence[Any]:
@@ -362,7 +360,6 @@ class _RowCall(CombiningFunction):
         return row[self._columns[0]] if len(self._columns) == 1 else tuple(row[name] for name in self._columns)
 
     def combine(self, value: Any, result: Any) -> Any:
-        """Append the function's result to the row's columns."""
         added = (result,) if len(self._names) == 1 else self._added(value, result)
         return (*value, *added, None) if self.takes_failures else (*value, *added)
 
@@ -393,7 +390,7 @@ class _RowCall(CombiningFunction):
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
-        """Return the error in a dict's keys, or None: keys must be columns, and non-nullable columns are required."""
+        """Return the error in a dict's keys, or None. Keys must be columns, and non-nullable columns are required."""
         unknown = sorted(map(repr, result.keys() - set(self._names)))
         if unknown:
             return f"has a field {unknown[0]}, which is not declared"

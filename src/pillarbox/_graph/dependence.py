@@ -16,11 +16,7 @@ from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, k
 
 
 def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransformation]) -> StateNote:
-    """Return the checkpoint's note of the things that the operator's state depends on.
-
-    Args:
-        sources: the program's sources.
-    """
+    """Return the checkpoint's note of the things that the operator's state depends on."""
     factory, inputs = operator.factory, operator.inputs
     note = dict[str, str | Inputs](factory.state_depends_on)
     if factory.keyed and len(inputs) == 2 and all(isinstance(step, KeyByTransformation) for step in inputs):

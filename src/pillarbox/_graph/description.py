@@ -1,7 +1,7 @@
 """Program descriptions, stored next to checkpoints, and the changes that they rule out.
 
-A description is plain JSON, for later versions and for people. Comparing two descriptions finds, before the query
-starts, mistakes that Spark would report in the middle of a batch or never.
+A description is plain JSON, for later versions and for people. A comparison finds mistakes before the query starts that
+Spark would report in the middle of a batch or never.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pillarbox._graph.transformations import DataFrameSource, SourceTransformati
 from pillarbox._state.keys.key_note import key_change
 from pillarbox._state.keys.state_note import state_change
 
-# Version of the description format. Other versions are refused.
 FORMAT = 1
 
 
@@ -56,7 +55,6 @@ class ProgramDescription:
 
     @staticmethod
     def of(program: Program) -> ProgramDescription:
-        """Describe a program."""
         begun = {} if program.savepoint is None else {"savepoint": program.savepoint.directory}
         operators = [vertex for vertex in program.vertices if not vertex.is_source]
         content = {
@@ -87,10 +85,8 @@ class ProgramDescription:
         return [operator["uid"] for operator in self.content["operators"]]
 
     def with_layout(self, layout: Layout) -> dict[str, Any]:
-        """Return the description of the program with this layout."""
         return {
             **self.content,
-            # Numbers of subtasks and of key groups.
             "parallelism": layout.subtasks,
             "max_parallelism": layout.key_groups,
             "operators": [
@@ -143,7 +139,6 @@ class LayoutsNote(NamedTuple):
     layouts: list[list[int]]
 
     def to_json(self) -> str:
-        """Return the note as a line of JSON."""
         return json.dumps(self._asdict(), sort_keys=True)
 
 
@@ -175,7 +170,7 @@ class Comparison:
 
     Attributes:
         refused: changes that rule out the checkpoint.
-        doubtful: changes that may be wrong: warnings.
+        doubtful: changes that may be wrong.
         survives_savepoint: whether a start from a savepoint allows all refused changes.
     """
 

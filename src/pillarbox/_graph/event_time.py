@@ -30,7 +30,7 @@ class _TimeState:
 
     Attributes:
         unstamped: the sources if no record has a timestamp; empty if some records may have one.
-        silent: sources and strategies without watermarks: they hold event time back until the input ends.
+        silent: sources and strategies without watermarks, which hold event time back until the input ends.
         advances: whether another part of the stream has watermarks.
     """
 

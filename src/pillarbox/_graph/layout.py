@@ -1,7 +1,7 @@
 """The layout of a program's subtasks: how many there are, their key groups, and their state's codes.
 
-A program is compiled with one layout. The checkpoint's layout, from its first start, may differ and is read only when
-the query starts. So everything that depends on the layout is set here, in one place, and can be set again in workers.
+A program is compiled with one layout. The checkpoint's layout, from its first start, may differ and is only read when
+the query starts. So everything that depends on the layout is set here, and can be set again in workers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pillarbox._graph.targets import subtask_codes
 from pillarbox._task.vertex import Vertex
 
-# Subtasks of each vertex, by vertex number. 0 for a source, whose partitions are Spark's; None for the layout's number.
+# Subtasks of each vertex, by vertex number: 0 for a source, whose partitions are Spark's, None for the layout's number.
 Parallelisms = tuple[int | None, ...]
 
 
@@ -39,7 +39,6 @@ class Layout(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _codes(parallelisms: Parallelisms, layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """Return the subtask codes of each vertex."""
     counts = map(layout.count, parallelisms)
     return tuple(tuple(subtask_codes(vertex, count)) if count else () for vertex, count in enumerate(counts))
 

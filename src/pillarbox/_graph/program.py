@@ -53,7 +53,7 @@ class Program:
     Attributes:
         vertices: by number. A checkpoint refers to these numbers; a vertex added last leaves the others unchanged.
         sources: the sources, by their vertices' numbers.
-        outputs: names of the outputs; output *i* has the code ``output_target(i)``.
+        outputs: names of the outputs. Output *i* has the code ``output_target(i)``.
         parallelism: subtasks that run at a time: Spark's partitions after a shuffle.
         max_parallelism: number of key groups. In a streaming query, each is a subtask, so that the parallelism can
             change. Otherwise, there are as many subtasks as the parallelism.
@@ -63,7 +63,6 @@ class Program:
         sets_parallelism: whether the user set the parallelism.
         sets_max_parallelism: whether the user set the max parallelism.
         batch: whether it runs in batch mode.
-        uses_processing_time: whether epochs run without data.
         auto_rescale: whether a checkpoint's partitions may be changed to this parallelism.
         savepoint: the savepoint that a new checkpoint starts from, or None.
         dashboard: the address of the dashboard in the driver, or None.
@@ -132,7 +131,6 @@ class _Link:
     """A consumer of a stream, with the virtual steps in between resolved.
 
     Attributes:
-        consumer: the operator.
         index: the consumer's input.
         partition: the last partitioning step before the consumer, or None.
         tag_id: the side output that it consumes, or None for the main output.
@@ -169,7 +167,7 @@ class _Compiler:
         own = (step.parallelism or 1 for step in self._children if isinstance(step, OperatorTransformation))
         most = max_parallelism or default_max_parallelism(parallelism, *own)
         layout = Layout(most if streaming else parallelism, most)
-        # A streaming query's default number of subtasks is set by its first start. Chaining must not depend on the
+        # A streaming query's first start sets its default number of subtasks, so chaining must not depend on the
         # current value.
         self._layout_is_known = not streaming or max_parallelism is not None
         outputs = [sink.output for sink in sinks if sink.output is not None]
@@ -388,11 +386,7 @@ class _Compiler:
     def _connect(
         self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
     ) -> tuple[int, int]:
-        """Connect a stream to its consumer's vertex.
-
-        Returns:
-            the consumer's vertex number and the id of the edge there.
-        """
+        """Connect a stream to its consumer's vertex. Returns (vertex number, edge id)."""
         head = self._heads.get(link.consumer)
         if head is None:
             stays = isinstance(partitioner, ForwardPartitioner) and not vertex.is_source

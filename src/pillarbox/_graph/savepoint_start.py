@@ -87,7 +87,6 @@ class SavepointStart:
             )
 
     def uid_of(self, uid: str) -> str:
-        """Return the new uid of a savepoint's operator."""
         return self.renamed.get(uid, uid)
 
     def left_behind(self, uid: str, rows: int) -> str:
@@ -130,10 +129,9 @@ class SavepointStart:
         return redistribute(vertex.uid, own_states, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
-        """Map vertex numbers in the savepoint to vertex numbers in the program.
+        """Map vertex numbers in the savepoint, by which tasks store watermarks, to vertex numbers in the program.
 
-        Tasks store watermarks by these numbers. Operators are matched by uid, and sources like their positions; other
-        vertices are unmatched.
+        Operators are matched by uid, and sources like their positions.
         """
         heads = {vertex.uid: vertex.number for vertex in program.vertices if not vertex.is_source}
         operators = {number: self.uid_of(uid) for uid, number, _ in table.program}
@@ -202,8 +200,7 @@ class SavepointStart:
 def _without_batch(state: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
     """Return an operator's event-time state for a query whose micro-batches are counted anew.
 
-    If it has the watermark of a micro-batch before the savepoint's, there was no data since, and the watermark of the
-    next micro-batch makes rows late.
+    Without data since the watermark's micro-batch, rows are late by the watermark of the next micro-batch.
     """
     batch = state.pop("batch", None)
     return state if batch in (None, manifest.epoch) else {**state, "watermark": manifest.sources.watermark}
@@ -268,7 +265,7 @@ def plan_restore(
 
     Args:
         own: operator state of the subtasks, by table.
-        others: further conflicts: one message each.
+        others: messages about further conflicts.
     """
     wrong: list[str] = []
     warnings: list[str] = []

@@ -1,6 +1,6 @@
 """Matches a program's sources with a savepoint's sources by name.
 
-Source of the behaviour: in Flink, a source's splits are operator state, found by uid.
+In Flink, a source's splits are operator state, found by uid.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Subtask codes: the exchange's grouping keys, chosen so that subtasks are spread evenly over Spark's partitions.
 
-Spark puts a row into partition ``pmod(murmur3(key), n)``. With codes 0, 1, 2... several subtasks would share one
-partition while other partitions stay empty. Murmur3 of a ``bigint`` can be inverted, so there are codes whose hashes
-are consecutive numbers. These spread evenly over any number of partitions.
+Spark puts a row into partition ``pmod(murmur3(key), n)``. With codes 0, 1, 2... several subtasks would share a
+partition while others stay empty. Murmur3 of a ``bigint`` can be inverted, so there are codes whose hashes are
+consecutive numbers, which spread evenly over any number of partitions.
 """
 
 from __future__ import annotations
 
 from pillarbox._task.vertex import REPORT_TARGET
 
-# Version of the subtask codes, which a checkpoint notes: it stores subtasks' state under them.
+# Version of the subtask codes, under which a checkpoint stores subtasks' state.
 CODES = 2
 
 _M32 = 0xFFFFFFFF
@@ -65,7 +65,7 @@ def subtask_codes(vertex: int, parallelism: int) -> list[int]:
     """Return the codes of a vertex's subtasks. Their hashes are consecutive numbers.
 
     Subtask 0 has the vertex's number as its code, at any parallelism and in any future version. So a program that
-    resumes from a checkpoint with another parallelism or version finds state at this code, and is refused.
+    resumes with another parallelism or version finds state at this code, and is refused.
     """
     first = spark_hash(vertex)
     # Downwards if they would overflow 32 bits: partitions do not continue in order after the overflow.

@@ -16,7 +16,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 class ChainingStrategy(Enum):
-    """Whether an operator may be chained. Has the name and values of Flink's enumeration."""
+    """Whether an operator may be chained, as in Flink."""
 
     #: To the operators before and after it.
     ALWAYS = auto()
@@ -65,11 +65,7 @@ def steps_leading_to(ends: Iterable[Transformation]) -> Iterator[Transformation]
 
 @dataclass(eq=False)
 class SourceTransformation(Transformation):
-    """A source of records.
-
-    Attributes:
-        columns: the column names, if any.
-    """
+    """A source of records."""
 
     columns: tuple[str, ...] | None = None
 
@@ -94,13 +90,11 @@ class OperatorTransformation(Transformation):
 
     Attributes:
         kind: the method that made it; a derived uid starts with it.
-        factory: makes the operator.
         uid: the uid that its state is stored under, or None for a derived uid.
         uses_processing_time: whether it has processing-time timers.
         strategy: the watermark strategy, if the operator emits watermarks.
         event_time: how it uses event time, as far as known.
         parallelism: number of subtasks, or None if the user does not set it.
-        chaining: whether it may be chained.
     """
 
     kind: str = "sink"
@@ -119,7 +113,7 @@ class OperatorTransformation(Transformation):
 
     @property
     def may_stamp(self) -> bool:
-        """Whether results of records without timestamps may have timestamps: results of timers and windows."""
+        """Whether timers and windows may give timestamps to results of records without timestamps."""
         return self.factory.keyed and self.kind.startswith(("process", "window.", "interval_join"))
 
 
@@ -156,7 +150,6 @@ class KeyByTransformation(PartitionTransformation):
 
     @property
     def keying(self) -> Keying:
-        """How keys are extracted from records."""
         return self.partitioner.keying
 
     def note(self) -> KeyNote:
