@@ -206,7 +206,6 @@ class Copier:
             raise self._refusal(value, error) from error.__cause__
 
     def take_milliseconds(self) -> dict[str, int]:
-        """Return the copy time (ms) since the last call, by class name. Estimated from samples."""
         seconds, self._seconds = self._seconds, {}
         return {name: took for name, elapsed in seconds.items() if (took := round(elapsed * 1000))}
 
@@ -295,7 +294,6 @@ def _of_libraries() -> Iterator[type]:
 
 
 def _is_named_tuple(kind: type) -> bool:
-    """Return whether instances are named tuples without further attributes."""
     return hasattr(kind, "_fields") and not kind.__dictoffset__ and not hasattr(kind, "__deepcopy__")
 
 

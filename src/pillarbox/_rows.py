@@ -407,7 +407,6 @@ def _zoned(wall: npt.NDArray[np.int64], zone: tzinfo | None, kind: pa.DataType) 
 
 
 def _offsets(wall: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[np.int64]:
-    """Return the UTC offsets of local times in a time zone, all in microseconds."""
     micro = timedelta(microseconds=1)
     moments = np.clip(wall, _EARLIEST_US, _LATEST_US).astype("M8[us]").tolist()
     offsets = map(zone.utcoffset, moments)
@@ -451,7 +450,6 @@ def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
 
 
 def _scaled(numbers: npt.NDArray[np.int64], unit: str, to: str) -> npt.NDArray[np.int64]:
-    """Convert times from ``unit`` to the unit ``to``, rounded down."""
     have, want = _PER_SECOND[unit], _PER_SECOND[to]
     if have == want:
         return numbers
@@ -459,7 +457,6 @@ def _scaled(numbers: npt.NDArray[np.int64], unit: str, to: str) -> npt.NDArray[n
 
 
 def _micros(column: pa.Array, least: int, most: int) -> npt.NDArray[np.int64]:
-    """Return a timestamp or duration column in microseconds, checked to be within ``least`` and ``most``."""
     unit = column.type.unit
     numbers = _numbers(column, np.int64)
     if unit in ("s", "ms"):  # these may overflow in microseconds, so check first
@@ -483,6 +480,5 @@ def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDAr
 
 
 def _cut(flat: list[Any], starts: npt.NDArray[Any]) -> list[list[Any]]:
-    """Split ``flat`` into lists: list i is from starts[i] to starts[i + 1]."""
     edges = (starts - starts[0]).tolist()
     return [flat[start:end] for start, end in pairwise(edges)]

@@ -14,7 +14,6 @@ from pillarbox._errors import causes_of
 
 
 def _plumbing() -> tuple[str, ...]:
-    """Return the directories and modules of the code that runs user code."""
     # Find Spark without importing it: only runtimes need it.
     specs = [find_spec(name) for name in ("pillarbox", "pillarbox_tools", "pyspark")]
     origins = [str(spec.origin) for spec in specs if spec is not None and spec.origin is not None]

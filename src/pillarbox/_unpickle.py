@@ -55,7 +55,6 @@ class MissingGlobalError(Exception):
 
     @property
     def advice(self) -> str:
-        """The missing name and how to fix it, as a part of a message."""
         module, name, why = self.args
         return (
             f"{module}.{name}, which cannot be found ({type(why).__name__}: {why}): keep it where it was; if it has"

@@ -364,7 +364,6 @@ class _RowCall(CombiningFunction):
         return (*value, *added, None) if self.takes_failures else (*value, *added)
 
     def combine_failure(self, value: Any, error: BaseException, attempts: int) -> Any:
-        """Append nulls and the failure to the row's columns."""
         kind = type(error).__name__
         message = describe(error).removeprefix(kind).removeprefix(": ")
         return (*value, *[None] * len(self._names), _Failure(kind, message, attempts))

@@ -42,7 +42,6 @@ def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str
 
 
 def _names(sources: Sequence[SourceTransformation]) -> Iterator[str]:
-    """Yield a name for each source. Sources with the same name are numbered in Spark's order."""
     every = [source.name for source in sources]
     for source in sources:
         position = sum(other.name == source.name and other.number < source.number for other in sources)

@@ -81,7 +81,6 @@ class ProgramDescription:
 
     @property
     def uids(self) -> list[str]:
-        """The uids of the stateful operators."""
         return [operator["uid"] for operator in self.content["operators"]]
 
     def with_layout(self, layout: Layout) -> dict[str, Any]:

@@ -50,7 +50,6 @@ def _within(make: Any) -> Any:
 
 
 def _function_of(make: Any) -> Any:
-    """Return the user's function from an operator's factory, directly or from a window program."""
     if not isinstance(make, partial):
         return None
     return make.keywords.get("function", getattr(make.keywords.get("program"), "function", None))

@@ -54,7 +54,6 @@ class SavepointStart:
 
     @staticmethod
     def of(directory: Any, allow_non_restored_state: bool, renamed: Any, positions: Any) -> SavepointStart:
-        """Check the user's arguments and return the start."""
         if not isinstance(directory, (str, PathLike)) or not str(directory):
             raise ProgramError(f"from_savepoint() takes the directory of a savepoint, not {shorten(directory)}")
         new_uids = {} if renamed is None else dict(renamed) if isinstance(renamed, Mapping) else None
@@ -69,7 +68,6 @@ class SavepointStart:
         return SavepointStart(where.rstrip("/") or where, allow_non_restored_state, new_uids, _positions(positions))
 
     def check(self, program: Program) -> None:
-        """Check the program without reading the savepoint."""
         if program.batch:
             raise ProgramError(
                 "a program in batch mode starts without state: from_savepoint() needs RuntimeExecutionMode.STREAMING"
@@ -90,7 +88,6 @@ class SavepointStart:
         return self.renamed.get(uid, uid)
 
     def left_behind(self, uid: str, rows: int) -> str:
-        """Return the warning that an operator's state, with this number of rows, is dropped."""
         return f"savepoint {self.directory}: the state of operator {uid!r} is left behind: {rows} rows"
 
     def table(self, operator: OperatorTable, program: Program) -> OperatorTable:
@@ -151,7 +148,6 @@ class SavepointStart:
         return numbers
 
     def _own_state(self, state: OwnState, manifest: Manifest, program: Program) -> OwnState:
-        """Return a subtask's operator state with the program's uids, without dropped operators."""
         uids = _uids(program)
         task = dict(state.task)
         if "operators" in task:
@@ -190,7 +186,6 @@ class SavepointStart:
         return {"operators": operators, "meetings": meetings}
 
     def _slot(self, name: str, uids: set[str]) -> str | None:
-        """Return a slot's name in the program, or None if its operator was dropped."""
         lead, uid, state = _parts(name)
         if lead is None:
             return name
@@ -220,7 +215,6 @@ def _parts(slot: str) -> tuple[str | None, str, str]:
 
 
 def _stateful(states: Iterable[OwnState]) -> set[str]:
-    """Return the uids of operators with operator state."""
     uids = set()
     for state in states:
         uids |= {uid for uid, content in state.task.get("operators", {}).items() if content}

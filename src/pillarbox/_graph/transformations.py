@@ -153,7 +153,6 @@ class KeyByTransformation(PartitionTransformation):
         return self.partitioner.keying
 
     def note(self) -> KeyNote:
-        """Return the description of the key for the checkpoint."""
         note = self.keying.note()
         if self.key_types is not None:
             note["types"] = self.key_types

@@ -64,7 +64,6 @@ class Failure:
 
     @staticmethod
     def of(error: BaseException, subtask: int, attempt: Attempt, clock: str | None = None) -> Failure:
-        """Return the failure of a task for an error that left it. ``clock`` is the readings of its clock, if known."""
         location = error.place if isinstance(error, PillarboxError) else {}
         cause = error.__cause__
         return Failure(
@@ -84,12 +83,10 @@ class Failure:
         )
 
     def to_line(self) -> str:
-        """Return the failure as a line, without the message, which is above the line."""
         return _PREFIX + json_of(self)
 
     @staticmethod
     def of_text(text: str) -> Failure | None:
-        """Parse the failure at the end of an error's text, or return None."""
         match = _LINE.search(text)
         if match is None:
             return None

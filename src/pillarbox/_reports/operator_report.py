@@ -154,7 +154,6 @@ def _row(report: OperatorReport) -> tuple[str, ...]:
 
 
 def _of_homes(reports: Sequence[OperatorReport]) -> dict[str, list[int]]:
-    """Return the columns that a table has only if a value is not 0."""
     return {
         "restarts": [report.home_restarts for report in reports],
         "cold starts": [report.home_cold_starts for report in reports],

@@ -72,7 +72,6 @@ class Plan:
     edges: list[PlanEdge]
 
     def before(self, program: str, number: int) -> list[int]:
-        """Return the numbers of all upstream vertices of a vertex."""
         senders: set[int] = set()
         pending = [number]
         while pending:
@@ -84,7 +83,6 @@ class Plan:
         return sorted(senders)
 
     def named(self, name: str) -> Plan:
-        """Return the plan with the name of the program in its query."""
         vertices = [replace(vertex, program=name) for vertex in self.vertices]
         return Plan(vertices, [replace(edge, program=name) for edge in self.edges])
 

@@ -134,7 +134,6 @@ class TaskLife:
             suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
 
     def tell_others(self) -> None:
-        """Report each error after the cause once."""
         causes = 0 if self.state is TaskState.FINISHED else 1
         while len(self._reported) > causes:
             try:

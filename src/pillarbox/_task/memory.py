@@ -107,7 +107,6 @@ class PrivateMemory:
         self._measured = (0, 0, 0.0)
 
     def bytes(self) -> int | None:
-        """Return the private bytes of the process, or None without ``/proc``."""
         resident = resident_bytes(self._process)
         if resident is None:
             return None

@@ -16,7 +16,6 @@ class Stopwatch:
         self.total: float = 0.0
 
     def mark_start(self) -> None:
-        """Begin a period; no effect within one."""
         if self._started is None:
             self._started = time.perf_counter()
 
@@ -62,7 +61,6 @@ class TaskMetrics:
         self.run: int = 0
 
     def count_run(self, records: int) -> None:
-        """Count a run of records before the head of the chain receives it."""
         self.records_in += records
         self.run = records
 

@@ -118,7 +118,6 @@ class MultipleInputStreamTask(StreamTask):
         return True
 
     def _find_state_format(self) -> str | None:
-        """Return whether the state is plain data. Subtask 0 logs it."""
         if not self.backend.is_declared and not self._own_state:
             return None
         reason = self.log.reason_for_pickles
@@ -243,7 +242,6 @@ class MultipleInputStreamTask(StreamTask):
                 self.metrics.alignment.mark_start()
 
     def keys_of(self, channel: int, records: Records) -> list[Any]:
-        """Return the keys of records from a channel, or none if its records have no keys."""
         keying = self._keyings[self.gate.edge_of(channel).index]
         return [] if keying is None else keying.keys_of(records)
 
@@ -361,7 +359,6 @@ class _FiresOverdueTimers:
 
 
 def _setting_of(memory: Memory | None) -> str:
-    """Return the name of Spark's setting for the memory of workers."""
     of_container = memory is not None and memory.share is not None
     return "spark.executor.memoryOverhead" if of_container else "spark.executor.pyspark.memory"
 

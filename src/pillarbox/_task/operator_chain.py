@@ -114,11 +114,9 @@ class OperatorChain:
 
     @property
     def head(self) -> StreamOperator:
-        """The operator that receives the task's input."""
         return self.operators[0]
 
     def timer_services(self) -> Iterable[InternalTimerService]:
-        """Return the timer services of the keyed operator at the head, if any."""
         return () if self._keyed is None else self._keyed.timers.services()
 
     def take_counts(self, records_in: int) -> list[list[int]]:
@@ -130,12 +128,10 @@ class OperatorChain:
         return counts
 
     def take_event_times(self) -> list[Any] | None:
-        """Return the event times of the records since the last call, as in :class:`TaskReport`."""
         samples = [operator.take_event_times() for operator in self.operators]
         return next((times for times in samples if times is not None), None)
 
     def set_subtask(self, subtask: int) -> None:
-        """Set the source partition that the task processes next."""
         for operator in self.operators:
             operator.context.subtask = subtask
 
@@ -175,7 +171,6 @@ class OperatorChain:
         self.head.process_status(idle)
 
     def fire_overdue_timers(self) -> None:
-        """Fire the processing-time timers that waited for the epoch's records."""
         for service in self.timer_services():
             service.fire_overdue_processing_time_timers()
 
@@ -201,7 +196,6 @@ class OperatorChain:
             operator.finish()
 
     def close(self) -> list[Exception]:
-        """Close all operators. Returns their errors."""
         for clock in self._clocks:
             # The task's clock may outlive the task: no timer of a dead task may reach its closed mailbox.
             clock.quiesce()
@@ -232,7 +226,6 @@ class OperatorChain:
                 merge.end_epoch()
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        """Return the operators' own state by uid. The state log writes keyed state."""
         states: dict[str, Any] = {}
         for operator in self.operators:
             operator.snapshot_function(checkpoint_id)
@@ -279,7 +272,6 @@ class OperatorChain:
             operator.restore_event_time(state if state is None or not say_anew else status_said_anew(state))
 
     def restore_state(self, states: dict[str, Any], *, is_restored: bool) -> None:
-        """Restore the operators' own state, by uid. ``is_restored`` is whether there is a checkpoint."""
         lost = sorted(states.keys() - {operator.uid for operator in self.operators})
         if lost:
             raise CheckpointMismatchError(
@@ -356,7 +348,6 @@ class _Wiring:
         return self.merges[number].branch(stream, records)
 
     def _targets_of(self, consumers: Consumers) -> list[tuple[int, int]]:
-        """Return the target numbers of consumers, each with the index of its input."""
         return [
             *((consumer.node, consumer.index) for consumer in consumers.nodes),
             *((len(self._vertex.nodes) + edge, 0) for edge in consumers.edges),

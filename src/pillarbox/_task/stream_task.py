@@ -138,7 +138,6 @@ class StreamTask(ABC):
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that failed the task, or None."""
         return self.life.cause if self.state is TaskState.FAILED else None
 
     @contextmanager
@@ -181,7 +180,6 @@ class StreamTask(ABC):
         return error  # another thread ended it while its output was taken
 
     def _locate(self, error: PillarboxError) -> None:
-        """Add the uid of the failing operator and the number of the record in the epoch."""
         where = error.place
         named = where.get("operator")
         failed = next((operator for operator in self.chain.operators if repr(operator.name) == named), None)
@@ -193,7 +191,6 @@ class StreamTask(ABC):
 
     @property
     def place(self) -> str:
-        """Operator, subtask and epoch, for the log."""
         head = self.chain.head
         return place_of_task(head.name, self.subtask, head.context.epoch)
 
@@ -391,7 +388,6 @@ class StreamTask(ABC):
     def _end_epoch(self) -> DataInputStatus: ...
 
     def _end_input(self) -> DataInputStatus:
-        """Post a mail that takes the epoch's only checkpoint (C1). An error fails the task."""
         executor = self.processor.get_main_mailbox_executor()
         executor.execute(self._take_checkpoint, "checkpoint %s", self._checkpoint_id)
         return DataInputStatus.END_OF_INPUT

@@ -160,7 +160,6 @@ class InputEdge:
 
     @cached_property
     def is_broadcast(self) -> bool:
-        """Whether each subtask gets all records."""
         return isinstance(self.partitioner, BroadcastPartitioner)
 
     @property
@@ -241,7 +240,6 @@ class Vertex:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether the operator at its head has keyed state and timers."""
         return self.nodes[0].factory.keyed
 
     @property

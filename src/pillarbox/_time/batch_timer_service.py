@@ -76,7 +76,6 @@ class BatchTimerService(InternalTimerService):
         self._timers: tuple[KeyedTimers, KeyedTimers] = self.event_timers, self.processing_timers
 
     def let_user_set(self) -> None:
-        """Drop timers that user code sets at the end of a key."""
         events, processing = (_UserTimers(timers, self._keys) for timers in (self.event_timers, self.processing_timers))
         self._users = events, processing
         self.event_timers: KeyedTimers = events
@@ -98,8 +97,7 @@ class BatchTimerService(InternalTimerService):
     def schedule(self) -> None:
         """Do nothing: the clock fires no timers in batch mode."""
 
-    def begin_epoch(self, now: int) -> None:
-        """Do nothing: timers fire at the end of their key."""
+    def begin_epoch(self, now: int) -> None: ...
 
     def fire_due_processing_time_timers(self, now: int) -> None: ...
 

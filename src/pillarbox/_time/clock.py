@@ -48,8 +48,7 @@ class ScheduledTimer(ABC):
     def cancelled(self) -> bool: ...
 
     @abstractmethod
-    def done(self) -> bool:
-        """Return whether it has fired or was cancelled."""
+    def done(self) -> bool: ...
 
 
 class NeverTimer(ScheduledTimer):
@@ -144,18 +143,15 @@ class ClosableService(ProcessingTimeService):
         self._close(ServiceState.SHUTDOWN)
 
     def _close(self, state: ServiceState) -> None:
-        """Enter a state other than ALIVE, unless the service is shut down."""
         with self._lock:
             if self._state is not ServiceState.SHUTDOWN:
                 self._state = state
                 self._closed()
         self._settle()
 
-    def _closed(self) -> None:
-        """Drop waiting timers. The lock is held."""
+    def _closed(self) -> None: ...
 
     def _end(self) -> None:
-        """Note that a callback has finished."""
         with self._lock:
             self._running -= 1
         self._settle()
@@ -170,7 +166,6 @@ class ClosableService(ProcessingTimeService):
         quiesced.set_result(None)
 
     def _reopen(self) -> None:
-        """Return from QUIESCED to ALIVE; no effect in another state."""
         with self._lock:
             if self._state is ServiceState.QUIESCED:
                 self._state = ServiceState.ALIVE

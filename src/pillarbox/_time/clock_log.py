@@ -39,7 +39,6 @@ class ClockLog:
         self.is_whole: bool = True
 
     def read(self, buffers: int, readings: int, time: int) -> None:
-        """Log a reading that differs from the previous reading."""
         self._add(buffers, readings, time)
 
     def fired(self, buffers: int, time: int) -> None:
@@ -109,7 +108,6 @@ class LoggedClock(ProcessingTimeService):
         self._shown: int | None = None
 
     def begin_epoch(self) -> None:
-        """Begin a new log of readings in the calling thread."""
         self._thread = threading.get_ident()
         self.log = ClockLog()
         self._readings, self._shown = 0, None
@@ -135,7 +133,6 @@ class LoggedClock(ProcessingTimeService):
         self._readings += 1
 
     def log_firing(self, timestamp: int) -> None:
-        """Log the firing of a timer. Mailbox thread."""
         self.log.fired(self._buffers(), timestamp)
 
     def relative_time_millis(self) -> int:
@@ -209,7 +206,6 @@ class ReplayedClock(HeapTimerService):
                 yield []
 
     def _take(self, time: int) -> HeapTimer | None:
-        """Remove and return the first timer of a time, or None if the replayed code has not registered it."""
         with self._lock:
             entry = min((timer for timer in self._heap if timer[0] == time and not timer[2].done()), default=None)
             if entry is None:

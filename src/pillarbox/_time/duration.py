@@ -241,5 +241,4 @@ def _parse(text: str) -> int | None:
 
 
 def _cut(exact: Fraction) -> int:
-    """Round down, so that negative durations stay negative."""
     return exact.numerator // exact.denominator

@@ -49,9 +49,7 @@ class KeyedProcessingTimers(KeyedTimers, Protocol):
     def next_for_clock(self) -> int | None:
         """Return the earliest timestamp among the timers that the clock fires."""
 
-    def has_overdue(self) -> bool:
-        """Return whether timers wait for :meth:`fire_overdue`."""
-        ...
+    def has_overdue(self) -> bool: ...
 
     def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None:
         """Fire overdue timers in timestamp order, also timers registered by fired timers."""
@@ -120,8 +118,7 @@ class InternalTimerService:
         self._scheduled: ScheduledTimer | None = None
         self._scheduled_at: int | None = None
 
-    def let_user_set(self) -> None:
-        """Note that user code sets timers, not only the operator."""
+    def let_user_set(self) -> None: ...
 
     def current_processing_time(self) -> int:
         return self._clock.current_processing_time()
@@ -131,7 +128,6 @@ class InternalTimerService:
         self.event_timers.register(timestamp, namespace)
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Delete an event-time timer of the current key; no effect if it is missing."""
         self.event_timers.delete(timestamp, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
@@ -148,7 +144,6 @@ class InternalTimerService:
             self.schedule()
 
     def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Delete a processing-time timer of the current key; no effect if it is missing."""
         self.processing_timers.delete(timestamp, namespace)
 
     def advance_watermark(self, watermark: int) -> None:
@@ -197,7 +192,6 @@ class InternalTimerService:
         self.schedule()
 
     def fire_overdue_processing_time_timers(self) -> None:
-        """Fire the processing-time timers that waited for the epoch's records."""
         if self.processing_timers.has_overdue():
             self.processing_timers.fire_overdue(self.triggerable.on_processing_time)
             self.triggerable.flush()
@@ -207,7 +201,6 @@ class InternalTimerService:
         return self.processing_timers.next_timestamp()
 
     def schedule(self) -> None:
-        """Schedule the earliest processing-time timer with the clock."""
         timestamp = self.processing_timers.next_for_clock()
         if timestamp == self._scheduled_at:
             return

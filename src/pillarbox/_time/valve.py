@@ -73,7 +73,6 @@ class StatusWatermarkValve:
         return all(state.aligned for state in self._channels.values())
 
     def watermark_of(self, channel: Hashable) -> int:
-        """Return the last watermark of a channel; ``MIN_TIMESTAMP`` before the first."""
         return self._known(channel).watermark
 
     def is_idle_channel(self, channel: Hashable) -> bool:

@@ -251,13 +251,11 @@ class MonotoneWatermarkOutput(WatermarkOutput):
             self._sink.process_watermark(timestamp_ms)
 
     def mark_idle(self) -> None:
-        """Emit the status unless the stream is idle already."""
         if not self._idle and self._last < MAX_WATERMARK:
             self._idle = True
             self._sink.process_status(True)
 
     def mark_active(self) -> None:
-        """Emit the status unless the stream is active already."""
         if self._idle is not False and self._last < MAX_WATERMARK:
             self._idle = False
             self._sink.process_status(False)

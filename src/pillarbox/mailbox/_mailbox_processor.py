@@ -295,7 +295,6 @@ class MailboxProcessor:
             self._start_timer()
 
     def _await_mail(self) -> None:
-        """Wait until there may be a mail. This is idle time."""
         metrics = self._metrics
         metrics._idle_started()
         try:
@@ -366,7 +365,6 @@ class MailboxProcessor:
 
 
 def _cancel(mails: Iterable[Mail]) -> Exception | None:
-    """Cancel mails that will not run. Returns the first error, and logs the others."""
     first_error: Exception | None = None
     for mail in mails:
         try:

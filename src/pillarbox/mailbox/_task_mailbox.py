@@ -313,7 +313,6 @@ class TaskMailbox:
     # For the package.
 
     def _enter(self) -> bool:
-        """Claim the mailbox for a processor's loop. False if it is claimed already."""
         with self._lock:
             # Under the lock, so that a concurrent bind_to_current_thread happens before or after.
             self._check_is_mailbox_thread()
@@ -334,7 +333,6 @@ class TaskMailbox:
                 self._may_have_new_mail = True
 
     def _drain_into(self, mails: list[Mail] | deque[Mail]) -> None:
-        """Move all mails to the end of ``mails``, in the order of taking."""
         with self._lock:
             for source in (self._urgent, self._batch, self._queue):
                 _move(source, mails)
@@ -352,7 +350,6 @@ class TaskMailbox:
             return None  # a signal handler has just closed the mailbox
 
     def _put_back(self, mails: Iterable[Mail]) -> None:
-        """Return mails that were taken but not run to the head of the batch, in order."""
         self._batch.extendleft(reversed(list(mails)))
 
     def _try_take(self, fits: Callable[[Mail], bool]) -> Mail | None:

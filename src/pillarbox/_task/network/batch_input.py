@@ -43,7 +43,6 @@ class BatchInput:
         return True
 
     def in_order(self) -> Iterator[KeyedRun]:
-        """Yield the waiting records after all records have arrived."""
         self.complete = True
         for index, records in self._waiting:
             yield KeyedRun(index, records)

@@ -187,7 +187,6 @@ class InputGate:
         self._in_silence([edge for edge in silent if edge.reacts_to_silence], now, output)
 
     def end(self, output: WatermarkSink) -> None:
-        """End event time on all channels, in the last epoch."""
         for channel in self._valve.channels:
             self._valve.input_status(channel, False, output)
             self._valve.input_watermark(channel, MAX_WATERMARK, output)
@@ -265,7 +264,6 @@ class InputGate:
         return self._valve.is_idle
 
     def snapshot(self) -> Any:
-        """Return the watermarks of all channels, and the times of the sources' last records, as plain data."""
         return {
             "valve": self._valve.snapshot(),
             "last_active": dict(self._last_active),

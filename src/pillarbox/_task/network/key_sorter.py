@@ -56,7 +56,6 @@ class _Run:
 
     @property
     def last(self) -> tuple[np.uint64, np.int64]:
-        """Hash and time of the block's last record."""
         assert self.block is not None
         return self.block.hashes[-1], self.block.times[-1]
 
@@ -134,7 +133,6 @@ class KeySorter:
         return {index: together(parts).in_order() for index, parts in buffered.items()}
 
     def _spill(self) -> None:
-        """Write the buffered records as a sorted run of each input."""
         portions = self._take_buffered()
         length = max(1, _BLOCK_BYTES * sum(map(len, portions.values())) // self._buffered_bytes)
         self._buffered_bytes = 0
@@ -146,7 +144,6 @@ class KeySorter:
             self._runs.setdefault(index, []).append(blocks)
 
     def _final_runs(self) -> list[_Run]:
-        """Return the runs for the last merge, few enough of each input."""
         buffered = self._take_buffered()
         runs: list[_Run] = []
         for index in sorted({*self._runs, *buffered}):
@@ -199,7 +196,6 @@ class KeySorter:
         self._current_hash = int(hashes[-1])
 
     def _alone(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
-        """Yield records of keys that share no hash."""
         index = int(portion.indexes[0])
         if begins[0]:
             if self._aside:
@@ -229,7 +225,6 @@ class KeySorter:
             yield KeyedRun(index, portion.records.take(np.array(positions)), [self._current])
 
     def _ended(self, index: int) -> Iterator[KeyedRun]:
-        """End the current key, if any, and yield the records that were set aside, key by key."""
         if self._current is not _NO_KEY:
             yield KeyedRun(index, Records([]), ends=[0])
             self._current = _NO_KEY

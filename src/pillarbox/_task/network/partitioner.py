@@ -108,7 +108,6 @@ class _KeyGroupSelector(ChannelSelector):
 
 
 def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) -> Iterator[tuple[int, Records]]:
-    """Yield the share of each target, given the target of each record."""
     # Numbers of one or two bytes get a radix sort, several times as fast.
     order = np.argsort(subtasks.astype(np.min_scalar_type(targets)), kind="stable")
     ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()

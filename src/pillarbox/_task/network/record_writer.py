@@ -67,7 +67,6 @@ class RecordWriter:
             edge.begin_epoch(subtask, epoch)
 
     def send(self, target: int, channel: int, seq: int, element: Element) -> int:
-        """Pack one element for one target. Returns the size of its payload."""
         payload = encode(element)
         self._queue.append(Buffer(target, channel, seq, payload))
         self._queued_bytes += len(payload)
@@ -84,7 +83,6 @@ class RecordWriter:
             edge.flush()
 
     def take(self) -> list[Buffer]:
-        """Remove the packed buffers, which makes the writer available."""
         buffers = self._queue
         self._queue = []
         self._queued_bytes = 0
@@ -258,7 +256,6 @@ class _Pending:
         return self.size >= _BUFFER_BYTES or (self._count >= _BUFFER_RECORDS and not self._columnar)
 
     def learn(self, expected: float, sent: int) -> None:
-        """Compare the estimate with the packed size."""
         if self._looked_at and expected:
             share = min(max(self._share * sent / expected, 1 / 16), 1.0)
             self._record_bytes *= share / self._share

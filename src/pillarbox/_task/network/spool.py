@@ -40,7 +40,6 @@ class Spool:
         return self._file.read(extent[1])
 
     def close(self) -> None:
-        """Drop all bytes. The spool can be used again."""
         if self._file is not None:
             self._file.close()
             self._file = None

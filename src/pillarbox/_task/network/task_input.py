@@ -132,7 +132,6 @@ class ThreadedReader(Reader[T]):
             return None
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` in the reader's thread, or at once."""
         with self._changed:
             if not self._queue and not self._ended:
                 self._callback = callback
