@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from pillarbox._errors import OperatorError, PillarboxError, describe, shorten
 from pillarbox._tracebacks import has_user_frames, keep_user_frames
 
-# A call uses one to four of Python's thousand frames.
 _MANY = 100
 
 
 @contextmanager
 def failures_of(task: str, subtask: int) -> Iterator[None]:
-    """Add the location to errors that leave a task. See :func:`located`."""
     try:
         yield
     except BaseException as error:

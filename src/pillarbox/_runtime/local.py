@@ -1,7 +1,6 @@
-"""The local runtime: the same vertices, tasks, buffers and barriers in one process, epoch by epoch, without a JVM.
+"""The local runtime: runs tasks in one process, epoch by epoch, without a JVM.
 
-For unit tests, experiments, and replays of an epoch in a debugger. A failed epoch has no effect: state is committed
-after all tasks have succeeded, and after a failure tasks are recreated from the committed state.
+A failed epoch has no effect: state is committed after all tasks have succeeded.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock import ProcessingTimeService
 
-# Collections are read in runs of this many records, like Spark's batches; in shorter runs if a limit is set.
+# Collections are read in runs of this many records, as in Spark's batches.
 _RUN = 10_000
 _SHORT_RUN = 100
 
@@ -79,8 +78,6 @@ def _records(run: Run) -> Records:
 
 @dataclass
 class _Outcome:
-    """The uncommitted outcome of an epoch."""
-
     outputs: dict[str, list[Any]]
     reports: list[TaskReport] = field(default_factory=list)
     stores: list[EpochStore] = field(default_factory=list)
@@ -130,7 +127,6 @@ class LocalJob:
                 " the program that wrote it, with its parallelism, and set uid() of the operators to the"
                 " savepoint's uids"
             )
-        # All tasks run in this process, one after another.
         budgets_of(program.vertices)  # for its errors
         self._budget_scope = BudgetScope(LocalLedger(clock), clock=clock)
         self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
@@ -186,7 +182,7 @@ class LocalJob:
                 else:
                     travelling[buffer.target].append(buffer)
 
-        # A source without records still ends its epoch; a bounded source must end its event time.
+        # A bounded source without records must end its event time.
         partitions = [
             (number, partition)
             for number in self.program.sources
@@ -211,11 +207,9 @@ class LocalJob:
     # -- steps that a simulated cluster overrides --
 
     def _time_of_epoch(self) -> int | None:
-        """Return the tasks' common time for the epoch, or None if each task reads its own clock."""
         return None if self._clock is None else self._clock.current_processing_time()
 
     def _in_order(self, places: Sequence[T]) -> Sequence[T]:
-        """Return the partitions of sources, or the subtasks of a level, in execution order."""
         return places
 
     def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> Iterable[Buffer]:
@@ -226,7 +220,6 @@ class LocalJob:
             )
 
     def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[Iterable[Buffer], EpochStore]:
-        """Run one subtask on its buffers. Returns the buffers, lazily, and its state."""
         store = EpochStore(self._store(vertex.uid, subtask))
         return self._buffers_of(vertex, subtask, arrived, store), store
 
@@ -320,11 +313,7 @@ class LocalJob:
 
 
 class LocalRuntime:
-    """Runs programs in this process, without DataFrames.
-
-    Args:
-        time_zone: the time zone of naive datetimes, or None if they are not points in time.
-    """
+    """Runs programs in this process, without DataFrames."""
 
     parallelism = 1
     task_slots = 1

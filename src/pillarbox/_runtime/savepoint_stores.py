@@ -1,4 +1,4 @@
-"""The state of a program that starts from a savepoint, for runtimes that read it in this process."""
+"""Reads a program's savepoint into state logs, in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 
 def as_it_is() -> Loads:
-    """Return an unpickler for values that are only pickled again. Imports nothing that they name."""
+    """Return an unpickler that imports no user classes."""
     return partial(loads_allowed, allowed=AnyNames())
 
 

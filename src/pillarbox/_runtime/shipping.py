@@ -1,7 +1,6 @@
-"""Ships vertices to worker processes: as bytes with a digest, unpickled for each task.
+"""Ships vertices to worker processes as bytes.
 
-Classes of the driver's ``__main__`` are shipped, too, and installed in the worker's ``__main__``. So records and state
-of these classes pickle by name there, and a restarted driver reads them as instances of its own classes.
+The driver's ``__main__`` classes are shipped, too. So records and state of these classes pickle by name in workers.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ class ShippedVertex:
 
     Attributes:
         digest: identifies the bytes: a resident task is reused only for the same digest.
-        main_classes: the driver's ``__main__`` classes, pickled.
-        broadcasts: its Spark broadcast variables.
         ledger: the ledger of its tasks' budgets, or None. Contains a secret of the plan.
     """
 
@@ -87,7 +84,7 @@ def _whose(vertex: Vertex) -> str:
 
 
 def main_classes() -> Pickled:
-    """Pickle the classes of the driver's ``__main__``. Skips classes that cannot be pickled."""
+    """Pickle the classes of the driver's ``__main__``, except unpicklable ones."""
     main = sys.modules.get("__main__")
     classes: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():

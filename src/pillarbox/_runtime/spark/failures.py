@@ -1,7 +1,6 @@
-"""Errors on their way from a task in a worker through Spark to the user.
+"""Passes a task's error from a worker through Spark to the user.
 
-Spark passes only the worker's printed exception. So the message contains everything that the user needs, and the
-traceback, with Spark's and pillarbox's frames, is not printed.
+Spark passes only the worker's printed exception, so the message contains everything that the user needs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ def failures_in_worker(
     """Convert errors that leave a task to errors with a complete message.
 
     Args:
-        task: the operators' names.
         attempt: the query's attempt at the task, or None without a query. With it, the message ends with the failure as
             data.
         clock: returns the readings of the task's clock in the epoch, if known.
@@ -32,7 +30,7 @@ def failures_in_worker(
     try:
         yield
     except GeneratorExit:
-        raise  # Spark stops reading, as with a limit
+        raise
     except BaseException as error:
         outcome = located(error, task, subtask)
         line = None if attempt is None else Failure.of(outcome, subtask, attempt, clock()).to_line()
@@ -40,13 +38,12 @@ def failures_in_worker(
 
 
 def remote_error(kind: str, text: str) -> PillarboxError:
-    """Recreate a task's error from another process, to raise it here."""
+    """Recreate a task's error from another process."""
     _hide_traceback()
     return _kinds().get(kind, OperatorError)(text)
 
 
 def _hide_traceback() -> None:
-    """Make PySpark's worker report only an error's text, as its last action."""
     from pyspark import TaskContext
 
     if TaskContext.get() is not None:
@@ -54,7 +51,7 @@ def _hide_traceback() -> None:
 
 
 def _self_contained(error: BaseException, task: str, subtask: int, line: str | None = None) -> PillarboxError:
-    """Return an error that is complete without its traceback and causes. Its last line is ``line``."""
+    """Return an error that is complete without its traceback and causes."""
     _hide_traceback()
     message = str(error)
     kind = _kinds().get(type(error).__name__, OperatorError)
@@ -73,7 +70,7 @@ def message_for_user(error: Exception) -> str:
 
 @contextmanager
 def unwrapped_failures() -> Iterator[None]:
-    """Raise a task's own error instead of Spark's error around it."""
+    """Replace Spark's errors by the task's own error."""
     try:
         yield
     except PillarboxError:
@@ -89,12 +86,10 @@ def unwrapped_failures() -> Iterator[None]:
 def end_with_message(error: Exception, message: str | None = None) -> None:
     """Move a task's error message to the end of the query's failure text.
 
-    Drops Spark's plan of the query and the line of data after the message.
-
     Args:
         message: replaces the message of an error that no pillarbox task raised.
     """
-    for field in ("_desc", "_message"):  # in a classic session, and in Spark Connect
+    for field in ("_desc", "_message"):
         text = getattr(error, field, None)
         if isinstance(text, str):
             setattr(error, field, _with_message_last(text, message))
@@ -115,11 +110,9 @@ def _with_message_last(text: str, otherwise: str | None) -> str:
 
 
 _PLAN = "\n=== Streaming Query ==="
-# The line after the message: subtask, key and record.
 _PLACE = re.compile(r"  \(.*\)")
 
-# An exception as Python prints it, up to Spark's text: its error code, and its continuation. A user's message may
-# contain such a code, too, as database errors do.
+# An exception as Python prints it, up to Spark's text. A user's message may contain an error code, too.
 _MESSAGE = re.compile(
     r"\bpillarbox(?:\.\w+)*\.(\w+): (.*?)(?:\s+SQLSTATE: \w{5})?\s*(?:\n\tat |\n\nJVM stacktrace:|\n=== |\Z)",
     re.DOTALL,

@@ -9,7 +9,7 @@ _log = logging.getLogger("pillarbox")
 
 
 def notify(text: str) -> None:
-    """Show a notice, in the log if it shows INFO messages, otherwise on standard error."""
+    """Show a notice: as an INFO message if these are shown, otherwise on standard error."""
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info("%s", text)
     else:

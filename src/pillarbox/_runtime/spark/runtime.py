@@ -27,7 +27,7 @@ class SparkRuntime:
 
     @property
     def parallelism(self) -> int:
-        """``spark.sql.shuffle.partitions`` unless it is Spark's 200, otherwise the cluster's cores, at most 16."""
+        """Return ``spark.sql.shuffle.partitions`` unless it is Spark's 200, otherwise the cores, at most 16."""
         return default_parallelism(self._session)[0]
 
     @property

@@ -1,7 +1,7 @@
-"""The interface between the core and ``pillarbox_tools``. The core imports nothing from the tools.
+"""The interface between the core and ``pillarbox_tools``, which the core does not import.
 
 The tools observe queries through three hooks, ``on_*``. Each query calls them in a thread behind a bounded queue, so
-hooks can neither fail nor delay the query. Users' requests call the other functions.
+hooks can neither fail nor delay the query.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _log = logging.getLogger("pillarbox")
 
 Progress = Mapping[str, Any]
 
-# Most queued calls. Beyond it, the oldest are dropped.
+# Beyond this number of calls, the oldest are dropped.
 _WAITING = 256
-# Seconds that the end of a query waits for its hooks.
+# Seconds that a query's end waits for its hooks.
 _PATIENCE = 5.0
 
 
@@ -34,12 +34,12 @@ class Tools(Protocol):
     def on_started(self, started: StartedQuery) -> None: ...
 
     def on_progress(self, started: StartedQuery, reports: Sequence[Progress]) -> None:
-        """Handle a query's new progress reports. Called each second, also without reports."""
+        """Handle new progress reports. Called each second, also without reports."""
 
     def on_ended(self, started: StartedQuery, failure: Exception | None) -> None: ...
 
     def progress_line(self, started: StartedQuery) -> AbstractContextManager[None]:
-        """Show a query's progress in the terminal until the block ends."""
+        """Show a query's progress until the block ends."""
 
     def record(self, writer: Any, directory: str, **options: Any) -> str: ...
 
@@ -56,7 +56,7 @@ _loaders: list[Callable[[], Tools | None]] = []
 
 
 def provide(load: Callable[[], Tools | None]) -> None:
-    """Set the function that loads the tools, or returns None if they are not installed."""
+    """Set the function that loads the tools."""
     _loaders[:] = [load]
 
 
@@ -66,7 +66,7 @@ def installed_tools() -> Tools | None:
 
 
 def needed_tools(method: str) -> Tools:
-    """Return the tools for a public method that requires them. Any thread."""
+    """Return the tools for a public method. Any thread."""
     tools = installed_tools()
     if tools is None:
         raise ConfigurationError(
@@ -79,7 +79,7 @@ def needed_tools(method: str) -> Tools:
 class Hooks:
     """Calls the tools' hooks for one query, in order, in a thread that runs while calls are queued.
 
-    The first error of each hook is logged as a warning. A hanging hook costs the query only reports.
+    A hook's first error is logged. A hanging hook costs only reports.
     """
 
     def __init__(self, started: StartedQuery, tools: Tools) -> None:
@@ -88,7 +88,7 @@ class Hooks:
         self._changed = threading.Condition()  # guards the calls and `_is_calling`
         self._calls: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._is_calling = False
-        self._warned: set[str] = set()  # only for the hooks' thread
+        self._warned: set[str] = set()
         self._put("on_started")
 
     def progressed(self, reports: Sequence[Progress]) -> None:
@@ -96,7 +96,7 @@ class Hooks:
         self._put("on_progress", reports)
 
     def ended(self, failure: Exception | None) -> None:
-        """Queue the end of the query, and wait some seconds for the hooks. Any thread."""
+        """Queue the query's end, and wait some seconds. Any thread."""
         self._put("on_ended", failure)
         if not self.wait(_PATIENCE):
             _log.warning(
@@ -106,14 +106,14 @@ class Hooks:
             )
 
     def wait(self, seconds: float) -> bool:
-        """Wait for all queued calls, and return whether they are done. Any thread."""
+        """Wait for all queued calls. Returns whether they are done. Any thread."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_calling, seconds)
 
     def _put(self, method: str, *arguments: Any) -> None:
         with self._changed:
             if self._calls and method == "on_progress" and not arguments[0]:
-                return  # another call is queued anyway
+                return
             if len(self._calls) >= _WAITING:
                 self._calls.popleft()
             self._calls.append((method, arguments))
@@ -132,7 +132,7 @@ class Hooks:
                 method, arguments = self._calls.popleft()
             try:
                 getattr(self._tools, method)(self._started, *arguments)
-            except Exception as error:  # the query does not need hooks
+            except Exception as error:
                 level = logging.DEBUG if method in self._warned else logging.WARNING
                 self._warned.add(method)
                 _log.log(level, "query %s: %s of pillarbox_tools: %s", self._started.query.id, method, describe(error))

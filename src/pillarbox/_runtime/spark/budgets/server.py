@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger("pillarbox")
-# Seconds for a process to name its token.
+# Maximum seconds of the handshake.
 _HELLO = 10.0
 # Seconds without requests until a checkpoint gets the exact charge.
 _IDLE = 2.0
 
 #: The setting for the port of the driver's ledger.
 PORT = "spark.pillarbox.budgets.port"
-#: Writes a ceiling's charge, in its own thread. Returns whether its query still runs.
+#: Writes a ceiling's charge. Returns whether its query still runs.
 Write = Callable[[str, Period], bool]
 
 
@@ -47,10 +47,10 @@ class _Booking:
 
 
 class _SharedAccount:
-    """An account and the bookings that wait for its slots, first come, first served. Server thread only."""
+    """An account and its waiting bookings, first come, first served. Server thread only."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
-        # An earlier server may have booked slots until then.
+        # An earlier server may have booked slots until now.
         self.account = Account(limits, time.monotonic() + AHEAD + LATE)
         self.users: set[Connection] = set()
         self.writes: list[Write] = []
@@ -58,7 +58,6 @@ class _SharedAccount:
         self._waiting: deque[_Booking] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_writing = False
-        # Whether a warning that requests wait was logged.
         self._is_held = False
         self._idle: asyncio.TimerHandle | None = None
 
@@ -152,12 +151,7 @@ class _SharedAccount:
 
 
 class BudgetServer:
-    """Keeps the accounts of a driver's budgets, in its own thread.
-
-    Args:
-        host: its host, as executors see it.
-        address: the address it listens on, with ``port``, or 0 for any port.
-    """
+    """Keeps the accounts of a driver's budgets, in its own thread."""
 
     def __init__(self, host: str, address: str, port: int = 0) -> None:
         self.host = host
@@ -196,7 +190,7 @@ class BudgetServer:
             if shared is not None and shared.account.limits != limits:
                 if shared.users:
                     check_equal(shared.account.limits, limits)
-                # No task uses it: a notebook's cell was changed and run again.
+                # A notebook's changed cell was run again.
                 other = shared.replaced(limits)
                 for accounts_by_name in self._accounts.values():
                     accounts_by_name.update(
@@ -260,7 +254,7 @@ class BudgetServer:
                 shared.leave(connection)
 
 
-# The ledgers of this process by host. A later session may have another host.
+# By host. A later session may have another host.
 _servers: dict[str, BudgetServer] = {}
 _opening = threading.Lock()
 

@@ -1,7 +1,7 @@
 """The charges of ceilings: files in the checkpoints of their queries.
 
-Each checkpoint has the charge of the whole budget, spent by any query, and a start takes the highest. A charge is
-written to a new file before it is spent, which then replaces the previous file.
+Each checkpoint has the charge of the whole budget, and a start takes the highest. A charge is written before it is
+spent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class SpentFiles:
         self._files: defaultdict[str, list[str]] = defaultdict(list)
 
     def belongs_to(self, query: Any) -> None:
-        """Write only while this query runs."""
         self._query = query
 
     def read(self) -> list[tuple[str, Period]]:
@@ -62,12 +61,11 @@ class SpentFiles:
 def _is_active(query: Any) -> bool:
     try:
         return bool(query.isActive)
-    except Exception:  # its session is stopped
+    except Exception:
         return False
 
 
 def charges_of(text: str) -> list[tuple[str, Period]]:
-    """Return the charges in lines of text."""
     charges = []
     for line in text.splitlines():
         fields = json_object(line)

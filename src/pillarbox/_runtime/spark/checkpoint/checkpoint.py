@@ -1,4 +1,4 @@
-"""A query's checkpoint as files: the epochs in Spark's logs, and pillarbox's notes about its programs."""
+"""A query's checkpoint: the epochs in Spark's logs, and pillarbox's notes about its programs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,11 @@ _NEXT_WATERMARK = "nextBatchWatermarkMs"
 
 
 class Checkpoint:
-    """A checkpoint location: its epochs, its programs, and the layouts of their subtasks.
+    """A checkpoint location: its epochs, its programs, and their layouts.
 
     Use an instance for one start or inspection, since it caches the files.
 
-    Spark writes and reads the notes, so they work wherever a checkpoint does. Each start with a changed program adds a
-    file, so a driver crash leaves the earlier notes intact. A program's description holds from a batch number on, and
-    has no effect if the program never commits a batch.
+    A description holds from a batch number on, and has no effect if the program never commits a batch.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -74,7 +72,6 @@ class Checkpoint:
         Notes new layouts only if certain, since a note is permanent.
 
         Args:
-            compiled: the layouts that the programs were compiled with, which a new checkpoint adopts.
             find: searches the state for each program's layout if the note is lost. None for a program without state.
         """
         noted, is_known = self._layouts_note, True
@@ -102,10 +99,7 @@ class Checkpoint:
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note the new programs without a check, so that their batches are not attributed to the earlier programs.
-
-        Does nothing without earlier notes.
-        """
+        """Note programs without a check, so that their batches are not attributed to earlier programs."""
         every = self._descriptions
         if every:
             self._write_description(every, describe_programs(programs, layouts), self.last_committed)
@@ -172,10 +166,7 @@ class Checkpoint:
         return None if binding is None else binding["programs"]
 
     def renew_description(self) -> None:
-        """Renew the current description before a batch that belongs to no program is committed.
-
-        Otherwise the description of a program that never committed a batch would take effect.
-        """
+        """Renew the current description before a batch that belongs to no program is committed."""
         binding, every = self.binding(), self._descriptions
         if binding is not None and binding is not every[-1]:
             self._write_description(
@@ -183,7 +174,7 @@ class Checkpoint:
             )
 
     def is_drained(self, epoch: int | None = None) -> bool:
-        """Return whether event time has ended by an epoch, by default the last committed one."""
+        """Return whether event time has ended by an epoch."""
         if not self._last_epochs:
             return False
         return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)
@@ -230,12 +221,12 @@ class Checkpoint:
 
     @property
     def interrupted(self) -> int | None:
-        """The target of an interrupted change of the number of partitions, or None."""
+        """The target of an interrupted repartitioning, or None."""
         return None if self.unfinished == self.parallelism else self.unfinished
 
     @property
     def uncommitted_epoch(self) -> int | None:
-        """The uncommitted epoch, which the next start repeats, or None. Ignores a change of the partitions."""
+        """The uncommitted epoch, or None. Ignores repartitioning."""
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
@@ -261,10 +252,9 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check a program's parallelism before its start. Logs a warning if the query will run with another one.
+        """Check a program's parallelism before its start. Warn if the query will run with another one.
 
         Args:
-            requested: the parallelism that the program sets, or None.
             most: the number of its subtasks, or None if unknown.
         """
         self.check_interrupted()
@@ -301,7 +291,6 @@ class Checkpoint:
         return self.query_id
 
     def offsets(self, batches: Iterable[int]) -> dict[int, OffsetEntry]:
-        """Return the entries of Spark's offset log for some batches. Missing entries are empty."""
         entries: dict[int, list[str]] = {batch: [] for batch in batches}
         for name, line in session_of(self._spark).folder(f"{self._checkpoint}/offsets").lines(map(str, entries)):
             entries[int(name)].append(line)
@@ -345,11 +334,11 @@ class Checkpoint:
 
     @cached_property
     def state_format(self) -> str:
-        """The format of the state files, "1" or "2", from the commit log or their names."""
+        """The format of the state files, "1" or "2"."""
         if self.last_committed >= 0:
             lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(self.last_committed)])
             return "2" if any(line == "v2" for _, line in lines[:1]) else "1"
-        # Only format 2 has an attempt's id in the names.
+        # only format 2 has names with attempt ids
         names = session_of(self._spark).folder(f"{self._checkpoint}/state/0/0").names()
         return "2" if any("_" in name for name in names) else "1"
 

@@ -1,8 +1,6 @@
-"""A quick copy of one epoch's part of a checkpoint, for readers that take longer than an epoch.
+"""A quick copy of one epoch's part of a checkpoint, for slow readers of a running query's checkpoint.
 
-The query keeps running, and Spark removes the files of old epochs. The copy has the epoch's offsets and commits, the
-programs' notes, the sources' own logs, the newest state snapshot before the epoch and the changes since. It has its own
-query id.
+The copy has what Spark's state reader and a repetition of the epoch need, and its own query id.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from pillarbox._runtime.spark.session.java import file_system, java_session, jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# State store files begin with a version. Each is a snapshot or the changes since the previous version.
+# State files begin with a version: snapshots or changes since the previous version.
 _VERSION = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|snapshot|changelog|delta)$")
 _SNAPSHOTS = ("zip", "snapshot")
 _GONE = re.compile(r"does not exist|No such file|FileNotFound")
@@ -36,16 +34,11 @@ class RemovedError(CheckpointMismatchError):
 
 
 class CheckpointCopy:
-    """A copy of a checkpoint, in a folder next to it.
+    """A copy of one epoch of a checkpoint, in a folder next to it.
 
     Args:
-        spark: a classic session.
-        epoch: the epoch whose end the copy has.
         before: whether to copy the state at the beginning of the epoch, too.
         is_committed: whether there is state at its end.
-
-    Attributes:
-        path: the copy's folder.
     """
 
     def __init__(
@@ -53,14 +46,14 @@ class CheckpointCopy:
     ) -> None:
         self._checkpoint = checkpoint.rstrip("/")
         self._epoch = epoch
-        # Epoch n begins with version n of the state, and writes version n + 1.
+        # Epoch n reads version n of the state, and writes version n + 1.
         self._is_committed = is_committed
         self._first, self._last = epoch if before else epoch + 1, epoch + 1 if is_committed else epoch
         self.path: str = f"{self._checkpoint}-copy-{uuid.uuid4().hex[:8]}"
         self._path = path_class(spark)
         self._files = file_system(spark, self._path(checkpoint))
         local = [self._files.makeQualified(self._path(path)).toUri() for path in (self._checkpoint, self.path)]
-        # Local files are hard-linked, since a call of Java takes as long as copying a small file.
+        # Local files are hard-linked: faster than copying by Java calls.
         is_local = str(local[0].getScheme()) == "file" and os.path.isdir(str(local[0].getPath()))
         self._local = [str(uri.getPath()) for uri in local] if is_local else None
         self._conf = java_session(spark).sessionState().newHadoopConf()
@@ -68,7 +61,7 @@ class CheckpointCopy:
         self._spark = spark
 
     def make(self, limit: int | None = None) -> None:
-        """Create the copy.
+        """Create the copy of at most ``limit`` bytes of state files.
 
         Args:
             limit: the maximum total size of the state files (bytes).
@@ -126,7 +119,6 @@ class CheckpointCopy:
         return {path: size for path, size in listed.items() if path not in unneeded}
 
     def _listed(self, folder: str, *, recursive: bool = True) -> dict[str, int]:
-        """Return the files in a folder: ``{path in the checkpoint: size}``."""
         sizes: dict[str, int] = {}
         pending = [folder]
         while pending:
@@ -204,7 +196,7 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except FileNotFoundError:
         raise
-    except OSError:  # the file system has no links
+    except OSError:
         shutil.copyfile(source, target)
 
 
@@ -218,7 +210,7 @@ def copied_checkpoint(
     is_committed: bool = True,
     limit: int | None = None,
 ) -> Iterator[CheckpointCopy]:
-    """Provide a copy of a checkpoint within the block; see :class:`CheckpointCopy`."""
+    """Provide a checkpoint copy within the block; see :class:`CheckpointCopy`."""
     copy = CheckpointCopy(spark, checkpoint, epoch, before=before, is_committed=is_committed)
     try:
         copy.make(limit)
@@ -228,7 +220,6 @@ def copied_checkpoint(
 
 
 def removed(checkpoint: str, epoch: int) -> RemovedError:
-    """Return the error for an epoch whose files Spark has removed."""
     return RemovedError(
         f"checkpoint {checkpoint}: Spark has removed state of epoch {epoch}, because the query runs: ask for a newer"
         " epoch, or let Spark keep more of them (spark.sql.streaming.minBatchesToRetain)"

@@ -12,16 +12,12 @@ from pillarbox._graph.description import json_object
 # v1 has sources by position, v2 by name.
 _VERSIONS = ("v1", "v2")
 _TIME = "batchTimestampMs"
-# The sources' lines follow the version and the settings.
+# The first two lines are the version and the settings.
 _FIRST = 2
 
 
 class OffsetEntry:
-    """An entry of the offset log.
-
-    Args:
-        lines: the lines of its file; empty if there is no such entry.
-    """
+    """An entry of the offset log. Without lines, it does not exist."""
 
     def __init__(self, lines: tuple[str, ...] = ()) -> None:
         self.lines = lines
@@ -37,13 +33,11 @@ class OffsetEntry:
 
     @property
     def time(self) -> int | None:
-        """The time of the epoch by the driver's clock (epoch milliseconds), or None."""
         timestamp = self.facts.get(_TIME)
         return timestamp if isinstance(timestamp, int) else None
 
     @property
     def watermark(self) -> int:
-        """Spark's watermark in the epoch (epoch milliseconds), or 0."""
         watermark = self.facts.get("batchWatermarkMs")
         return watermark if isinstance(watermark, int) else 0
 
@@ -53,11 +47,7 @@ class OffsetEntry:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Each source's end offset, in the source's own format, in the log's order.
-
-        The keys are the sources' names, which are also their folders in ``sources/`` of the checkpoint, or else their
-        positions.
-        """
+        """Each source's end offset, in the source's format, by name (or position) in the log's order."""
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
                 f"Spark's offset log has version {shorten(self.version)}, and this version of pillarbox reads"
@@ -73,6 +63,6 @@ class OffsetEntry:
 
     @property
     def files(self) -> dict[str, int]:
-        """The number of each file source's last own log entry, by its name or position. Raises as :attr:`sources`."""
+        """The number of each file source's last own log entry, by name or position."""
         offsets = {name: json_object(text) for name, text in self.sources.items()}
         return {name: int(offset["logOffset"]) for name, offset in offsets.items() if offset.keys() == {"logOffset"}}

@@ -1,4 +1,4 @@
-"""The state in a checkpoint: its stateful operators and their logs, read by Spark's state readers."""
+"""The state in a checkpoint, read by Spark's state readers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# The map state with the logs of a level's subtasks, and its columns in Spark's state reader.
+# The map state with the subtasks' logs.
 _LOG = "log"
 _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload"}
 
@@ -45,7 +45,6 @@ class CheckpointState:
     """The state in a query's checkpoint, as of one epoch.
 
     Args:
-        epoch: the number of a micro-batch, or None for the last committed one.
         copy: path of a copy with the state of this epoch only, or None.
     """
 
@@ -104,10 +103,7 @@ class CheckpointState:
         return operators
 
     def _check_whole(self, operators: Sequence[Stateful]) -> None:
-        """Refuse a checkpoint that lacks state of its programs. Spark's reader silently skips missing folders.
-
-        Each level of a program is a Spark stateful operator.
-        """
+        """Refuse a checkpoint that lacks a level's state. Spark's reader silently skips missing folders."""
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
         if len(operators) < levels:
@@ -122,9 +118,6 @@ class CheckpointState:
         """Return a stateful operator's log values: the subtask's ``code``, ``number``, ``payload``.
 
         A subtask's values are consecutive, in one partition.
-
-        Args:
-            epoch: another epoch that Spark still has, or None for this one.
         """
         return self._read(operator, epoch).selectExpr(
             "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
@@ -135,7 +128,6 @@ class CheckpointState:
         return self.state_rows(operatorId=operator.id, batchId=batch, stateVarName=_LOG)
 
     def state_rows(self, **options: Any) -> DataFrame:
-        """Return the rows of the ``statestore`` source, of this epoch unless the options name another."""
         with state_settings(self.spark, self.checkpoint.state_format):
             read = self.spark.read.format("statestore").options(**{"batchId": self.epoch, **options})
             return session_of(self.spark).analyzed_now(read.load(self._location))
@@ -160,7 +152,7 @@ class CheckpointState:
 
 
 def _is_log(schema: StructType) -> bool:
-    """Return whether state has a log's columns. A user's ``StatefulProcessor`` may have state of the same name."""
+    """Recognize logs by their columns: a user's ``StatefulProcessor`` may use the same name."""
     fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
     return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 
@@ -170,7 +162,7 @@ def map_logs(
 ) -> Iterator[pa.RecordBatch]:
     """Collect each log's values and yield the batches that ``read`` returns for it.
 
-    One log is in memory at a time: about twice a subtask's live rows, pickled.
+    One log is in memory at a time: about twice a subtask's pickled rows.
     """
     store = MemoryChunkStore()
     current: int | None = None

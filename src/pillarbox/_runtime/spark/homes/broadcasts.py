@@ -1,7 +1,6 @@
 """Spark's broadcast variables in workers and homes.
 
-A worker reads values from files. With ``spark.io.encryption.enabled`` it receives them pickled through a socket, and
-sends the bytes to the home.
+Workers read values from files, or with ``spark.io.encryption.enabled`` from a socket.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _lock = threading.Lock()
 
 
 class _RecordingFile:
-    """Records the bytes that ``pickle`` reads, which never reads past a value's end."""
+    """Records the bytes that ``pickle`` reads."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -46,7 +45,7 @@ class _RecordingFile:
 
 
 def keep_pickled_values() -> None:
-    """Make workers forked from this process keep pickled values that have no file, for homes."""
+    """Make workers forked from this process keep pickled values without a file, for homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__
@@ -79,7 +78,6 @@ def value(number: int) -> bytes:
 
 
 def values_of(broadcasts: Iterable[Any]) -> dict[int, bytes]:
-    """Return the pickled values of a driver's broadcast variables, by number."""
     return {int(broadcast._jbroadcast.id()): _pickled(broadcast.value) for broadcast in broadcasts}
 
 
@@ -111,7 +109,7 @@ def enter(files: dict[int, str | None], value_of: Callable[[int], bytes]) -> Non
         elif broadcast is None:
             _broadcastRegistry[number] = Broadcast(path=file)
         else:
-            broadcast._path = file  # functions hold this object, perhaps unread
+            broadcast._path = file
     with _lock:
         _numbers[threading.get_ident()] = frozenset(files)
         used: Iterable[int] = frozenset().union(*_numbers.values())

@@ -24,9 +24,7 @@ from pillarbox._runtime.spark.homes.signals import EndSignal
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
 
-# Seconds to close functions at the home's end.
 _LEAVE_SECONDS = 5.0
-# Seconds for user code to leave a cancelled epoch before the process ends.
 _CUT_OFF_SECONDS = 5.0
 _HELLO_SECONDS = 2.0
 _HELLO_BYTES = 4096
@@ -37,7 +35,7 @@ _log = logging.getLogger("pillarbox")
 
 
 def run_home(facts: HomeDescription, listening: socket.socket) -> NoReturn:
-    """Run a home in the main thread and end the process with it. ``listening`` is bound to the home's name."""
+    """Run a home in the main thread and end the process with it."""
     _Home(facts, listening).run()
 
 
@@ -45,7 +43,7 @@ class _Home:
     def __init__(self, facts: HomeDescription, listening: socket.socket) -> None:
         self._facts = facts
         self._listening = listening
-        # Makes this process, not the starter, the peer pid that clients read from the socket.
+        # So clients read this process's pid as the peer's.
         listening.listen(socket.SOMAXCONN)
         close_in_forks(listening)
         self._watched = [Process(*process) for process in facts.watched]
@@ -55,7 +53,6 @@ class _Home:
         self._guests: dict[str, PartitionTasks] = {}
         self._turn = FunctionLock()
         self._threads: list[threading.Thread] = []
-        # Set by the first guest, or by an end without guests.
         self._has_begun = threading.Event()
         self._first: PartitionTasks | None = None
         self._created_at = time.monotonic()
@@ -75,8 +72,6 @@ class _Home:
         sockets.remove(self._facts.name)
         leave(code)
 
-    # -- the door's thread --
-
     def _run_door(self, end_signal: EndSignal) -> None:
         try:
             poll = select.poll()
@@ -93,7 +88,7 @@ class _Home:
             self._leave(1)
 
     def _poll_once(self, poll: select.poll, end_signal: EndSignal, ends: set[int]) -> None:
-        # A closed connection has descriptor -1. A stale event for a reused descriptor is harmless.
+        # A closed connection has descriptor -1.
         watched = {}
         for guest in self._guests.values():
             for number, is_present in guest.watched.items():
@@ -157,7 +152,7 @@ class _Home:
             if not hmac.compare_digest(hello.secret.encode(), self._facts.secret.encode()):
                 raise PermissionError("wrong secret of the query's plan")
         except (OSError, LostError, ValueError, TypeError) as error:
-            if not isinstance(error, ConnectionError):  # such as a starter that only checks the peer's pid
+            if not isinstance(error, ConnectionError):
                 _log.warning("a home refused a connection: %s", error)
             if channel is not None:
                 channel.close()
@@ -195,7 +190,7 @@ class _Home:
                 raise LostError
             self._send_facts(channel)
         except LostError:
-            # The starter has ended. The next starter adopts this home.
+            # the next starter adopts this home
             poll.unregister(number)
             del self._starters[number]
             channel.close()

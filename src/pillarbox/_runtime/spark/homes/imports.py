@@ -1,4 +1,4 @@
-"""Imports modules before homes and workers are forked, and separates resources that they must not share."""
+"""Prepares a process for forking homes and workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pillarbox._runtime.spark.homes.broadcasts import keep_pickled_values
 from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox._runtime.spark.tasks.leaving import forget_inherited_exit_handlers
 
-# Forked processes share these modules' memory. Later imports cost each process memory and time.
+# Forked processes share these modules' memory.
 _NEEDED = (
     "pandas",
     "pyarrow.compute",
@@ -35,11 +35,11 @@ def import_all() -> None:
 
 
 def import_and_freeze() -> None:
-    """Import the modules that homes and workers need, and freeze them so that forked processes share their memory."""
+    """Import the modules of homes and workers, and freeze them: forked processes share their memory."""
     import_all()
     keep_pickled_values()
     packages_here()
-    # Each process would reread PySpark's archives when Spark adds files (0.2 s, 20 MB). The next import reads a cache.
+    # Each process would reread PySpark's archives when Spark adds files (0.2 s, 20 MB).
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):
             del sys.path_importer_cache[path]
@@ -49,10 +49,7 @@ def import_and_freeze() -> None:
 
 
 def _separate_forks() -> None:
-    """Give child processes their own random numbers and exit handlers.
-
-    Grandchildren, forked by user functions, inherit both, as in any Python program.
-    """
+    """Give child processes their own random numbers and exit handlers."""
     importer = os.getpid()
 
     def begin() -> None:

@@ -1,7 +1,6 @@
 """A guest of a home: the tasks of one level and state partition, and their thread.
 
-A home usually has one guest. When the query has reached its maximum of homes on the executor, guests share a home, and
-only one of them runs functions at a time, as in Spark's Python workers.
+At the maximum of homes on the executor, guests share a home, and one of them runs functions at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._state.chunks.head import META
 
 _VISIT_SECONDS = 2.0
-# Seconds of silence before a running epoch sends ``WELCOME``.
+# Seconds until a running epoch sends ``WELCOME``.
 _WELCOME_SECONDS = 1.0
 
 Resting = Callable[[], AbstractContextManager[None]]
@@ -31,11 +30,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class FunctionLock:
-    """The right to run functions in a home, shared by its guests. Thread-safe.
-
-    Attributes:
-        waiting: ids of waiting threads.
-    """
+    """The right to run functions in a home, shared by its guests. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,13 +72,6 @@ class FunctionLock:
 
 
 class _Chunks:
-    """A subtask's chunks in Spark's state, accessed through the relay.
-
-    Args:
-        head: the log's head, or None if the relay has not read it.
-        rest: returns a context to wait in.
-    """
-
     def __init__(self, channel: Channel, head: bytes | None, rest: Resting) -> None:
         self._channel = channel
         self._rest = rest
@@ -105,12 +93,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """The tasks of one level and state partition, and their thread.
-
-    Args:
-        clock: seconds, from any start.
-        idle: seconds until an unused task is closed.
-    """
+    """The tasks of one level and state partition, and their thread."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock
@@ -122,7 +105,7 @@ class PartitionTasks:
         os.set_blocking(self._wakes, False)
         # Guards the fields below.
         self._lock = threading.Lock()
-        # Idle relay connections by descriptor. The thread that removes one reads from it.
+        # Idle relay connections by descriptor.
         self._idle: dict[int, Channel] = {}
         self._waiting: tuple[EpochRequest, Channel] | None = None
         self._present: Channel | None = None
@@ -131,7 +114,7 @@ class PartitionTasks:
         self._last_used = self._began = clock()
         # Start of a relay's wait for a cancelled attempt.
         self._waits_since: float | None = None
-        # The first Spark task that visited, and the last epoch.
+        # The first Spark task that visited.
         self.since: int | None = None
         self.epoch = 0
 
@@ -153,11 +136,7 @@ class PartitionTasks:
             channel.close()
 
     def _offer(self, visit: EpochRequest, channel: Channel) -> bool:
-        """Queue a relay and cancel the running attempt. Returns False if the relay's attempt is outdated.
-
-        Raises:
-            LostError: the relay or the guest has ended.
-        """
+        """Queue a relay and cancel the running attempt. Returns False for an outdated attempt."""
         with self._lock:
             if self._is_over:
                 raise LostError
@@ -180,7 +159,7 @@ class PartitionTasks:
 
     def _wake(self) -> None:
         if threading.get_ident() != self._thread:
-            with suppress(BlockingIOError):  # the thread wakes up anyway
+            with suppress(BlockingIOError):
                 os.write(self._wakes, b"\0")
 
     # -- the door's thread --
@@ -226,11 +205,11 @@ class PartitionTasks:
                 present.send((Kind.WELCOME,))
 
     def seconds_overdue(self) -> float:
-        """Return how many seconds a cancelled attempt has been running functions."""
+        """How many seconds a cancelled attempt has been running functions."""
         now = self._clock()
         with self._lock:
             if self._waits_since is not None and self._thread in self._turn.waiting:
-                self._waits_since = now  # waits for the lock
+                self._waits_since = now
             return 0.0 if self._waits_since is None else now - self._waits_since
 
     @property
@@ -248,7 +227,7 @@ class PartitionTasks:
             try:
                 self._serve(visit, channel)
             except LostError:
-                self._close(channel)  # the worker has ended, or a newer attempt has cancelled this one
+                self._close(channel)  # the worker has ended, or a newer attempt has begun
             except BaseException:
                 _log.exception("an error in a home disconnects its relay")
                 self._close(channel)
@@ -303,10 +282,9 @@ class PartitionTasks:
             worker_environment.drop()
             if channel.is_lost:
                 raise LostError from None
-            # An input thread may still wait on this connection, so it cannot be reused.
+            # An input thread may still use this connection.
             channel.send((Kind.FAILED, type(error).__name__, str(error)))
             raise LostError from None
-        # From here, another worker's visit cancels nothing.
         self._leave_visit(channel)
         channel.send((Kind.DONE, wakes_up, updates))
 

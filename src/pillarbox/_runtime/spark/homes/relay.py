@@ -1,7 +1,6 @@
-"""A worker's side of a home: relays one Spark task's epochs to the home of its state partition.
+"""A worker's side of a home: relays Spark tasks' epochs to the home of their state partition.
 
-All access to Spark happens here, in the worker's main thread: buffers, output and the log. The next Spark task reuses a
-relay's connection.
+All access to Spark happens here, in the worker's main thread.
 """
 
 from __future__ import annotations
@@ -33,20 +32,18 @@ from pillarbox._state.chunks.head import META
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._task.vertex import REPORT_TARGET
 
-# Seconds for a home, which may be collecting garbage, to accept a relay.
 _DOOR_SECONDS = 60.0
 _TRIES = 3
-# Largest answer sent with a visit. It fits into the socket's buffer, so sending never blocks.
+# Largest answer sent with a visit: fits into the socket's buffer, so sending never blocks.
 _AHEAD_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
 class Homes:
-    """Settings that a level's tasks need to find their homes. Pickled with the level's host.
+    """A level's settings to find homes. Pickled with the level's host.
 
     Attributes:
         level: digest of the level's vertices.
-        partitions: the number of state partitions of the compiled program.
     """
 
     secret: str
@@ -59,10 +56,9 @@ class Homes:
         return Homes(secret, hashlib.sha256(digests.encode()).hexdigest(), partitions)
 
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
-        """Return the digest that identifies the home of a subtask's state partition.
+        """Return the digest that identifies a state partition's home.
 
-        Excludes Spark's partition number, which differs if a plan unites two outputs. Without a run id, the secret
-        distinguishes queries.
+        Spark's partition number is no part of it: that differs if a plan unites two outputs.
         """
         identity = [
             run,
@@ -111,14 +107,9 @@ _idle: dict[str, _Connection] = {}
 
 
 class Relay:
-    """Relays epochs to a home.
+    """Relays epochs to a home. Raises `NoHomesError` if none is available.
 
-    Args:
-        request: fields of the ``home`` request to the starter.
-        attempt: the Spark task's number, higher for later attempts.
-
-    Raises:
-        NoHomesError: no home is available.
+    ``attempt`` is the Spark task's number, higher for later attempts.
     """
 
     def __init__(
@@ -129,12 +120,11 @@ class Relay:
         self._attempt = attempt
         self._keeper = keeper
         self._origin: str = "known"
-        # Whether the home has this Spark task's environment.
         self._has_entered = False
         connection = _idle.pop(request["place"], None)
         if connection is not None:
             self._home = connection
-            with suppress(NoHomesError):  # this home runs without a starter, but others may need one
+            with suppress(NoHomesError):
                 keeper.prepare()
         else:
             self._connect(without=0)
@@ -148,7 +138,7 @@ class Relay:
         return self._home.pid
 
     def _connect(self, without: int) -> None:
-        """Connect to the home that the starter names. ``without`` is the pid of a home that does not answer, or 0."""
+        """Connect to the starter's home, but not to the home with pid ``without``, which does not answer."""
         for digest in [digest for digest, home in _idle.items() if is_disconnected(home.channel)]:
             _idle.pop(digest).channel.close()
         for _ in range(_TRIES):
@@ -187,7 +177,7 @@ class Relay:
             # The input has been read from Spark, so the task fails.
             raise OperatorError(f"{prefix} process {self._pid}) was lost, and no other home answers: {error}") from None
         except BaseException:
-            # The home's result is unused. The next epoch checks the state's version.
+            # The next epoch checks the state's version.
             self._channel.close()
             raise
 
@@ -208,7 +198,7 @@ class Relay:
     ) -> tuple[Kind, list[Any]]:
         """Begin an epoch and return the home's first message.
 
-        Until this message a home has done nothing, so another home can be tried.
+        Before it, a home does nothing, so another home can be tried.
 
         Raises:
             NoHomesError: no home is available.
@@ -225,7 +215,7 @@ class Relay:
                 kind, *fields = self._channel.receive()
                 self._channel.set_timeout(None)
             except LostError as error:
-                # The home has ended or has accepted a newer attempt. In that case it refuses the next visit.
+                # The home has ended, or refuses the next visit, too.
                 self._channel.close()
                 self._has_entered = False
                 self._connect(without=self._pid if isinstance(error, SilentError) else 0)
@@ -273,7 +263,7 @@ class Relay:
             kind, *fields = self._channel.receive()
 
     def _complete(self, elapsed: float, taking: float, report: TaskReport) -> TaskReport:
-        """Add the relay's facts to a report. Only a visit's first report counts the home's origin."""
+        """Add the relay's facts to a report."""
         origin, self._origin = self._origin, "known"
         return _with_origin(_with_time_here(report, elapsed, taking), origin)
 
@@ -291,14 +281,7 @@ def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskRepor
 
 
 def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskReport:
-    """Return a report that counts the time Spark took to consume the output as back-pressure.
-
-    The home counts this time as idle, since it waits for input or has finished.
-
-    Args:
-        elapsed: the epoch's duration in the worker (seconds).
-        taking: the part that Spark spent consuming output (seconds).
-    """
+    """Count the time Spark took to consume the output as back-pressure, which the home counts as idle."""
     accounted_ms = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - accounted_ms)
     back_pressured_ms = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))
@@ -315,14 +298,14 @@ def _with_origin(report: TaskReport, origin: str) -> TaskReport:
 
 
 class _Answers:
-    """Pickled answers to ``MORE``, each prepared before its request."""
+    """Pickled answers to ``MORE``, each prepared in advance."""
 
     def __init__(self, buffers: Iterable[list[Buffer]]) -> None:
         self._buffers = iter(buffers)
         self._next: bytes | None = None
 
     def ahead(self) -> list[bytes]:
-        """Return up to two first answers, if small; usually these are all."""
+        """Return up to two first answers, if small."""
         ahead: list[bytes] = []
         while len(ahead) < 2:
             self.prepare()

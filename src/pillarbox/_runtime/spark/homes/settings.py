@@ -45,7 +45,7 @@ def settings_of(setting: Callable[[str], str | None]) -> HomeSettings | None:
     return _settings(setting(MODE), setting(MOST), setting(IDLE))
 
 
-@cache  # every task calls it
+@cache
 def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSettings | None:
     mode = (mode or _default_mode()).strip().lower()
     if mode not in _MODES:
@@ -60,16 +60,12 @@ def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSetti
 
 @cache
 def _default_most() -> int:
-    # A home takes some megabytes. With a few per processor, busy partitions rarely share an interpreter.
+    # A home takes some megabytes.
     return min(32, max(8, round(4 * processors())))
 
 
 def processors(root: str = "/sys/fs/cgroup") -> float:
-    """Return the number of processors, limited by CPU affinity and the container's quota.
-
-    Args:
-        root: the mount point of control groups, version 2 or 1.
-    """
+    """Return the number of processors, limited by affinity and the container's quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _numbers(f"{root}/cpu.max") or [
         *_numbers(f"{root}/cpu/cpu.cfs_quota_us"),

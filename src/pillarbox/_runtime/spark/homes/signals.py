@@ -21,10 +21,10 @@ class EndSignal:
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wakes, False)
-        # Unlike SIG_IGN, not inherited by processes that user functions start.
+        # Unlike SIG_IGN, children do not inherit it.
         signal.signal(signal.SIGINT, _do_nothing)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # User functions may replace one of them: asyncio the descriptor, programs the handler.
+        # Functions may replace either one.
         signal.signal(signal.SIGTERM, self._handle)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._restore)
@@ -34,7 +34,7 @@ class EndSignal:
         try:
             os.write(self._wakes, bytes([number]))
         except BlockingIOError:
-            pass  # the door wakes up anyway
+            pass
 
     def _restore(self) -> None:
         if signal.getsignal(signal.SIGTERM) == self._handle:
@@ -58,7 +58,6 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 
 
 def explain_in_this_thread() -> None:
-    """Explain errors of `signal.signal` in the calling thread, which runs user functions."""
     _thread.runs_functions = True
 
 

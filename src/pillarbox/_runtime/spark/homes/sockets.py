@@ -1,10 +1,9 @@
 """Unix sockets of an executor's processes: names and access.
 
-Sockets are files in a folder that only the user may enter, like Spark's. They require a secret if Spark's daemon does.
-Both ends check that the peer belongs to the user.
+Sockets are files in a folder that only the user may enter. Both ends check the peer's user, and a secret if Spark's
+daemon has one.
 
-A starter is named ``EXECUTOR-DAEMON``, a home ``EXECUTOR-DAEMON.HOME``. The workers of one PySpark daemon share a
-starter, since they have the same Python, environment and session.
+A starter is named ``EXECUTOR-DAEMON``, a home ``EXECUTOR-DAEMON.HOME``. One PySpark daemon's workers share a starter.
 """
 
 from __future__ import annotations
@@ -44,11 +43,7 @@ class Pollable(Protocol):
 
 
 def executor_pid() -> int:
-    """Return the pid of this Python worker's executor, a JVM.
-
-    Raises:
-        OSError: the daemon that forked this worker has ended.
-    """
+    """Return the pid of this Python worker's executor, a JVM. Raises OSError if the worker's daemon has ended."""
     return _parent_of(os.getppid())
 
 
@@ -61,27 +56,19 @@ def _parent_of(pid: int) -> int:
 
 
 def executor_name(pid: int) -> str:
-    """Return an executor's unique name on this machine, never reused on Linux.
-
-    Raises:
-        OSError: no such process.
-    """
+    """Return an executor's unique name on this machine, never reused on Linux."""
     if sys.platform != "linux":
         return f"{pid}"
     return f"{pid}-{Process.of(pid).start}-{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def starter_name(executor: int, daemon: int) -> str:
-    """Return the name of the starter for a daemon's workers.
-
-    Raises:
-        OSError: no such process.
-    """
+    """Return the name of the starter for a daemon's workers."""
     return f"{executor_name(executor)}-{daemon}-{Process.of(daemon).start}"
 
 
 def daemons_of(executor: int) -> set[int]:
-    """Return the pids of an executor's daemons whose workers have had a starter."""
+    """Return the pids of an executor's daemons that have had a starter."""
     name = executor_name(executor)
     starters = {file.partition(".")[0] for file in _names()}
     own = (
@@ -103,8 +90,6 @@ def _address(name: str) -> str:
     return os.path.join(_folder(), name)
 
 
-# -- the lock on a starter's name; its holder is the starter --
-
 _LOCK = ",lock"
 
 
@@ -120,7 +105,7 @@ def lock(name: str) -> int | None:
             if os.path.samestat(os.fstat(file), os.stat(path)):
                 return file
         except FileNotFoundError:
-            pass  # the previous holder has removed it
+            pass
         except OSError:
             os.close(file)
             return None
@@ -144,7 +129,7 @@ def holder(name: str) -> Process | None:
 
 @cache
 def secret() -> bytes:
-    """Return the secret that processes of this executor send first, empty if Spark has none."""
+    """Return the secret of this executor's processes, empty if Spark has none."""
     return os.environ.get("PYTHON_WORKER_FACTORY_SECRET", "").encode()
 
 
@@ -154,13 +139,12 @@ def is_secret(line: bytes) -> bool:
 
 
 def listen(name: str) -> socket.socket:
-    """Return a socket that listens under a name, which the caller must own."""
     path = _address(name)
     with suppress(FileNotFoundError):
         os.unlink(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listening.settimeout(None)  # user functions may have set a default timeout
+        listening.settimeout(None)
         listening.bind(path)
         listening.listen(socket.SOMAXCONN)
     except OSError:
@@ -176,14 +160,7 @@ def remove(name: str) -> None:
 
 
 def connect(name: str, timeout: float) -> socket.socket:
-    """Connect to the process that listens under a name, and send the secret.
-
-    Args:
-        timeout: for connecting and for each later send and receive (seconds).
-
-    Raises:
-        OSError: nothing listens there, or the process belongs to another user.
-    """
+    """Connect to a listening process, and send the secret. ``timeout`` also holds for later calls (seconds)."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout)
@@ -197,11 +174,7 @@ def connect(name: str, timeout: float) -> socket.socket:
 
 
 def accept(listening: socket.socket, timeout: float) -> socket.socket:
-    """Accept a connection whose peer sends the secret within ``timeout`` seconds, which stays set.
-
-    Raises:
-        OSError: the secret is wrong or late, or the process belongs to another user.
-    """
+    """Accept a connection whose peer sends the secret within ``timeout`` seconds. Raises OSError for others."""
     connected, _ = listening.accept()
     try:
         peer_pid(connected)
@@ -229,13 +202,9 @@ def _first_line(connected: socket.socket, timeout: float) -> bytes:
 
 
 def peer_pid(connected: socket.socket) -> int:
-    """Return the peer's pid when it called connect or listen, or 0 if unknown.
-
-    Raises:
-        PermissionError: the process belongs to another user.
-    """
+    """Return the pid of the peer's connect or listen, or 0. Raises PermissionError for another user's process."""
     if sys.platform == "darwin":
-        return connected.getsockopt(_LOCAL, _PEER_PID)  # the folder excludes other users
+        return connected.getsockopt(_LOCAL, _PEER_PID)
     if sys.platform != "linux":
         return 0
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -281,7 +250,7 @@ def _is_listened_at(path: str) -> bool:
 
 def _folder() -> str:
     base = tempfile.gettempdir()
-    # Five numbers of at most ten digits with "-", then "." and 16 digits for a home.
+    # A name has five numbers of at most ten digits with "-", then 17 characters for a home.
     longest = len(os.path.join(base, f"pillarbox-{os.getuid()}", "")) + 5 * 11 + 17
     folder = os.path.join(base if longest <= _PATH_BYTES else "/tmp", f"pillarbox-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)

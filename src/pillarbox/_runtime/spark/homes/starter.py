@@ -1,8 +1,7 @@
 """The starter: the process that starts, tracks and ends the homes of one daemon's workers.
 
-It never runs user functions. Before its first fork it imports the modules of homes and asks clients to wait; nothing
-else takes long. A client without an answer for two seconds kills the starter and starts another, which adopts the
-homes.
+It never runs user functions. A client without an answer for two seconds kills the starter and starts another, which
+adopts the homes.
 
 A connection begins with the executor's secret. Requests and answers are lines of JSON:
 
@@ -15,7 +14,7 @@ A connection begins with the executor's secret. Requests and answers are lines o
 The answer ``wait`` announces a later answer; ``error`` is a failed request.
 
 A home ends with its run, with a newer run of its query, after its partition has moved to another executor, after a long
-idle time, and with the executor or its daemon. The starter ends with the executor or its daemon, too.
+idle time, and with the executor or its daemon.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ from pillarbox._runtime.spark.tasks.channel import LostError
 
 # A little more than a home's own limit.
 _KILL_SECONDS = 6.0
-# Seconds until a starter without homes ends.
+# Seconds without homes until the starter ends.
 _IDLE_SECONDS = 600.0
-# Interval of questions about the homes' visits, which bypass the starter.
+# Visits bypass the starter, so it asks homes for their last visit.
 _ASK_SECONDS = 30.0
-# Then an adopted home that has not sent its facts is killed.
+# Seconds until a silent adopted home is killed.
 _ADOPTION_SECONDS = 2.0
 _LINE_BYTES = 1 << 16
 _MOST_FATES = 64
@@ -74,12 +73,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class _Starter:
-    """The starter's state and event loop.
-
-    Args:
-        lock: descriptor that holds the lock on the name.
-        watched: the executor and its daemon. The starter ends with either.
-    """
+    """The starter's state and event loop."""
 
     def __init__(self, name: str, listening: socket.socket, lock: int, watched: list[Process]) -> None:
         self._name = name
@@ -92,12 +86,11 @@ class _Starter:
         self._channels: dict[int, HomeChannel] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._fates: deque[tuple[int, str]] = deque(maxlen=_MOST_FATES)
-        # Workers that hold a run's tasks, and clients that wait for a run's end.
+        # Workers that hold a run's tasks.
         self._holders: dict[str, set[Process]] = {}
         self._endings: list[Ending] = []
         self._last_asked = self._homes_asked_at = self._waits_sent_at = time.monotonic()
         self._has_imported = False
-        # Processes whose end must be polled.
         self._polled: list[Process] = []
         self._requests = {
             "home": self._home,
@@ -109,7 +102,7 @@ class _Starter:
         }
 
     def run(self, clients: list[socket.socket]) -> NoReturn:
-        """Serve requests until the executor ends. ``clients`` are connections accepted so far."""
+        """Serve requests until the executor ends."""
         woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
         os.set_blocking(woken, False)
@@ -164,9 +157,9 @@ class _Starter:
         if self._table.is_ending:
             return
         self._table.end_all()
-        # Later requests need another starter.
+        # Later requests go to another starter.
         for key in list(self._selector.get_map().values()):
-            if key.data in (self._end_all, self._accept):  # ended processes stay readable
+            if key.data in (self._end_all, self._accept):
                 self._selector.unregister(key.fileobj)
         sockets.remove(self._name)
         self._listening.close()
@@ -228,7 +221,7 @@ class _Starter:
     def _read(self, connected: socket.socket) -> None:
         client = self._clients.get(connected)
         if client is None:
-            return  # closed after this event
+            return
         try:
             received = connected.recv(_LINE_BYTES)
         except BlockingIOError:
@@ -288,7 +281,6 @@ class _Starter:
         return {"fate": next((fate for ended_pid, fate in reversed(self._fates) if ended_pid == pid), None)}
 
     def _end_run(self, fields: dict[str, Any], client: Client) -> None:
-        """End all homes of a run, and signal the workers that hold its tasks."""
         run, secrets, within = text_of(fields, "run"), texts_of(fields, "secrets"), number_of(fields, "within")
         homes = self._table.end_run(run, secrets)
         for process in self._holders.get(run, ()):
@@ -333,7 +325,7 @@ class _Starter:
         facts = HomeDescription(
             name, request.run, request.query, request.secret, request.idle, watched, request.epoch, [request.place]
         )
-        with sockets.listen(name) as listening:  # early connections wait in the backlog
+        with sockets.listen(name) as listening:
             pid = self._fork(facts, listening) if request.mode == "fork" else self._spawn(facts, listening)
             self._watch_channel(HomeChannel(name), pid)
         return HomeEntry(Process.of(pid), name, request.run, request.query, request.secret)
@@ -342,7 +334,7 @@ class _Starter:
         from pillarbox._runtime.spark.homes.home import run_home
 
         with warnings.catch_warnings():
-            # The other threads belong to numpy and Arrow, which restart theirs after a fork.
+            # Other threads belong to numpy and Arrow, which restart them after a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid:
@@ -368,7 +360,7 @@ class _Starter:
         return process.pid
 
     def adopt(self) -> None:
-        """Adopt the homes of earlier starters with this name. Kill homes that do not send their facts."""
+        """Adopt earlier starters' homes. Kill homes that do not answer."""
         asked = {}
         for name in sockets.homes_of(self._name):
             try:
@@ -428,7 +420,7 @@ def fork_starter(executor: int) -> None:
     watched = [[*Process.of(pid)] for pid in (executor, daemon)]
     pid = os.fork()
     if not pid:
-        # The executor closes this pipe to end its daemon; the starter must not read it.
+        # The executor closes this pipe to end its daemon.
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
@@ -450,15 +442,10 @@ def run_spawned(facts: list[Any], listening: int) -> NoReturn:
 
 
 def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
-    """Run the starter.
-
-    Args:
-        lock: descriptor that holds the lock on the name.
-        watched: (pid, start time) of the executor and its daemon.
-    """
-    # The kernel sends it to a killed starter's process group if a home is stopped then.
+    """Run the starter. ``lock`` is the descriptor that locks the name."""
+    # The kernel sends it to a killed starter's process group with a stopped home.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.setpgid(0, 0)  # no signals for the worker or PySpark's daemon
+    os.setpgid(0, 0)  # protects the worker and PySpark's daemon from signals
     listening = sockets.listen(name)
     greeter = HoldThread(listening)
     sockets.sweep()

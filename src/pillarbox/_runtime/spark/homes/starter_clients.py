@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 
-# Messages to homes are small, so sending never blocks.
+# Messages to homes never block: they are small.
 _TALK_SECONDS = 1.0
 
 #: Interval of timer checks and of ``wait`` answers (seconds).
@@ -28,7 +28,7 @@ WAIT = {"wait": True}
 
 @dataclass
 class Client:
-    """A connection of a worker or driver, with the received part of its next line."""
+    """A connection of a worker or driver."""
 
     connected: socket.socket
     line: bytes = b""
@@ -38,7 +38,7 @@ class Client:
 
 @dataclass
 class Ending:
-    """A client that waits for the end of a run."""
+    """A client that waits for a run's end."""
 
     run: str
     client: Client
@@ -83,22 +83,18 @@ def send(connected: socket.socket, answer: dict[str, Any]) -> None:
 
 
 class HomeChannel:
-    """The starter's connection with a home.
-
-    Raises:
-        OSError: nothing listens there.
-    """
+    """The starter's connection with a home."""
 
     def __init__(self, name: str) -> None:
         connected = sockets.connect(name, _TALK_SECONDS)
         self.pid = sockets.peer_pid(connected)
         self._channel = Channel(connected)
-        # The home answers the hello like a request.
+        # a home answers the hello, too
         self._is_asked = True
         self._channel.send_bytes(json.dumps(Hello("", "")._asdict()).encode())
 
     def ask(self) -> None:
-        """Request the home's facts, unless an answer is pending."""
+        """Request the home's facts, unless already asked."""
         if not self._is_asked:
             self._is_asked = True
             with suppress(LostError):
@@ -117,7 +113,7 @@ class HomeChannel:
 
 
 def readable(channels: list[HomeChannel], within: float) -> list[HomeChannel]:
-    """Return the channels with an answer, after waiting at most ``within`` seconds for one."""
+    """Return the channels that have an answer within ``within`` seconds."""
     with selectors.DefaultSelector() as selector:
         for channel in channels:
             selector.register(channel, selectors.EVENT_READ, channel)

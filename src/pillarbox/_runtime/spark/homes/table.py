@@ -1,7 +1,6 @@
 """The starter's table of runs and homes, which decides which requests are granted.
 
-A run is alive, superseded by a newer run of its query, or over. Only live runs get homes, and an ending executor
-refuses all requests. The starter itself starts and kills processes.
+A run is alive, superseded by a newer run of its query, or over. Only live runs get homes.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from pillarbox._runtime.spark.homes.processes import Process
 
-# A home without a visit for both has lost its partition to another executor. A branch without records has no visits
-# either, so epochs alone prove nothing.
+# A home without a visit for both has lost its partition. Epochs alone prove nothing: a branch without records has no
+# visits.
 _EPOCHS_AWAY = 10
 _SECONDS_AWAY = 600.0
 _MOST_RUNS = 1024
@@ -30,7 +29,7 @@ class BadRequestError(Exception):
 
 
 class RefusedError(Exception):
-    """A home was requested by an ended run, or on an ending executor."""
+    """An ended run or an ending executor requested a home."""
 
 
 class HomeRequest(NamedTuple):
@@ -38,10 +37,6 @@ class HomeRequest(NamedTuple):
 
     Attributes:
         place: digest of level, layout, state partition and secret.
-        mode: ``fork`` or ``spawn``.
-        most: the maximum number of a run's homes.
-        idle: lifetime of an unused home (seconds).
-        without: pid of a home that did not answer, or 0.
         attempt: the Spark task's number, higher in later runs, or None if unknown.
     """
 
@@ -83,17 +78,13 @@ def _typed(fields: Any, name: str, kind: Any) -> Any:
 
 
 def text_of(fields: dict[str, Any], name: str) -> str:
-    """Return a string field of a request.
-
-    Raises:
-        BadRequestError: it is missing or not a string.
-    """
+    """Return a string field of a request. Raises BadRequestError without it."""
     text: str = _typed(fields, name, str)
     return text
 
 
 def texts_of(fields: dict[str, Any], name: str) -> list[str]:
-    """Return a field of a request that is a list of strings. Raises as :func:`text_of`."""
+    """Return a string list of a request."""
     texts: list[str] = _typed(fields, name, list)
     if not all(isinstance(text, str) for text in texts):
         raise BadRequestError(f"{name!r} is not a list of strings")
@@ -101,7 +92,7 @@ def texts_of(fields: dict[str, Any], name: str) -> list[str]:
 
 
 def number_of(fields: dict[str, Any], name: str) -> float:
-    """Return a numeric field of a request. Raises as :func:`text_of`."""
+    """Return a number of a request."""
     number: float = _typed(fields, name, (int, float))
     return number
 
@@ -111,11 +102,8 @@ class HomeEntry:
     """The starter's entry for a home.
 
     Attributes:
-        name: its socket's name.
-        epoch: the epoch of its last known visit.
         used_at: the time of its last known visit (seconds of the table's clock).
         kill_at: when to kill it, or None if it is not ending.
-        is_adopted: whether an earlier starter started it.
         is_reported: whether a worker has received the origin ``adopted``.
     """
 
@@ -144,11 +132,7 @@ class _Run:
 class Table:
     """The runs and homes of an executor.
 
-    Args:
-        clock: seconds, from any start.
-
     Attributes:
-        is_ending: whether the executor is ending.
         homes: homes by pid, including ending ones.
     """
 
@@ -159,7 +143,7 @@ class Table:
         self.homes: dict[int, HomeEntry] = {}
         self._by_place: dict[str, HomeEntry] = {}
         self._runs: dict[str, _Run] = {}
-        # Places whose home has ended, hung or was lost, oldest first.
+        # Places whose home was lost, oldest first.
         self._lost: dict[str, None] = {}
         # Ended runs, and why they get no home.
         self._ended: dict[str, str] = {}
@@ -170,9 +154,7 @@ class Table:
     def end_run(self, run: str, secrets: Iterable[str]) -> list[HomeEntry]:
         """End a run and its homes; return the homes.
 
-        Args:
-            secrets: the secrets of its plans. They identify homes without a run id, which Spark does not pass to tasks
-                of ``foreachBatch`` under Spark Connect.
+        ``secrets`` of its plans identify homes without a run id (``foreachBatch`` under Spark Connect).
         """
         self._forget_run(run, "its query has ended")
         plan_secrets = {*secrets}
@@ -187,7 +169,7 @@ class Table:
             del self._ended[next(iter(self._ended))]
 
     def _admit(self, request: HomeRequest) -> None:
-        """Register a request's run, or refuse it. Supersedes older runs of its query."""
+        """Register a request's run, or refuse it."""
         if self.is_ending:
             raise RefusedError("the executor ends")
         if self.is_over(request.run):
@@ -238,11 +220,7 @@ class Table:
         return home, origin
 
     def adopt(self, home: HomeEntry, since: int | None) -> None:
-        """Add an earlier starter's home, or end it if it cannot be needed.
-
-        Args:
-            since: the first Spark task that it served.
-        """
+        """Add an earlier starter's home, or end it. ``since`` is its first Spark task."""
         self.homes[home.process.pid], home.is_adopted = home, True
         if self.is_ending or home.run in self._ended or any(digest in self._by_place for digest in home.places):
             self._end_home(home)
@@ -260,7 +238,6 @@ class Table:
             run.epoch = max(run.epoch, home.epoch)
 
     def end_moved_homes(self) -> None:
-        """End homes whose partitions have moved to another executor."""
         for home in self._alive():
             run = self._runs.get(home.run)
             away = run is not None and home.epoch < run.epoch - _EPOCHS_AWAY
@@ -286,7 +263,7 @@ class Table:
         return [home for home in self.homes.values() if home.kill_at is None]
 
     def _end_homes(self, which: Callable[[HomeEntry], bool]) -> list[HomeEntry]:
-        """End matching homes and return them, including homes that were already ending."""
+        """End matching homes and return them."""
         homes = [home for home in self.homes.values() if which(home)]
         for home in homes:
             self._end_home(home)

@@ -42,7 +42,7 @@ class Kind(IntEnum):
     VALUE = 10
 
 
-#: A starter's request for a home's facts.
+#: A starter's question for a home's facts.
 ASK = b"?"
 
 
@@ -59,7 +59,6 @@ class EpochRequest(NamedTuple):
     Attributes:
         attempt: the Spark task's number, which rises with each task.
         environment: the worker's environment, or None if unchanged since the connection's previous request.
-        subtask: (vertex, subtask).
         head: the log's head, or None if unread.
         answers: the first answers to ``MORE``, pickled, if small.
     """
@@ -74,15 +73,11 @@ class EpochRequest(NamedTuple):
 
 
 class HomeDescription(NamedTuple):
-    """The starter's parameters for a new home, and the home's description of itself.
+    """Facts about a home: the starter's parameters for a new one, and its own answer.
 
     Attributes:
-        name: its socket's name.
         idle: lifetime without an epoch (seconds).
         watched: (pid, start time) of processes. The home ends with any of them.
-        epoch: the epoch of its last visit.
-        since: the first Spark task that visited it, or None.
-        unused: seconds since its last visit.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""A Spark Python worker's environment, reproduced in a home.
+"""A Spark worker's environment, reproduced in a home.
 
-A home may serve several workers, each in a thread. So Spark's task context is one per thread here, and one per process
-in workers. All workers of an application share the rest.
+A home may serve several workers, each in a thread, with its own task context. All workers of an application share the
+rest.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ _log = logging.getLogger("pillarbox")
 
 
 class WorkerEnvironment(NamedTuple):
-    """A worker's environment while it runs a task.
+    """A worker's environment in a task.
 
     Plain data, since a home reads it before it can import the user's modules.
 
     Attributes:
-        context: the fields of Spark's ``TaskContext``.
         process: the process state, or None if unchanged since the connection's previous request.
-        broadcasts: maps numbers to the values' files, or to None for values to request.
     """
 
     context: dict[str, Any]
@@ -39,12 +37,7 @@ class WorkerEnvironment(NamedTuple):
 
 
 class _ProcessState(NamedTuple):
-    """Process-wide settings.
-
-    Attributes:
-        directory: the working directory, or None if it was removed.
-        files: the folder of shipped files.
-    """
+    """Process-wide settings."""
 
     environment: dict[str, str]
     directory: str | None
@@ -60,10 +53,10 @@ class _ProcessState(NamedTuple):
 
     @staticmethod
     def bytes_here() -> bytes:
-        """Return this process's state, the same object until something changes."""
+        """Return this process's state, the same object until it changes."""
         from pyspark import SparkFiles
 
-        # Comparing the environment is faster than decoding it.
+        # faster than decoding
         environment = dict(getattr(os.environ, "_data", os.environ))
         seen = environment, list(sys.path), _directory(), SparkFiles._root_directory
         if not _seen or _seen[0][0] != seen:
@@ -89,14 +82,14 @@ def _directory() -> str | None:
 
 
 def here(sent: bytes | None) -> WorkerEnvironment:
-    """Return this worker's environment. ``sent`` is the process state last sent through the connection, or None."""
+    """Return this worker's environment, without the process state ``sent`` before."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     fields = {} if context is None else vars(context)
     process = _ProcessState.bytes_here()
     return WorkerEnvironment(
-        # Excludes attributes that user functions have set.
+        # without attributes of user functions
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
         None if process == sent else process,
         broadcasts.files(),
@@ -104,20 +97,19 @@ def here(sent: bytes | None) -> WorkerEnvironment:
 
 
 def value(number: int) -> bytes:
-    """Return the pickled value of one of this worker's broadcast variables."""
+    """Return a broadcast variable's pickled value."""
     return broadcasts.value(number)
 
 
 _thread = threading.local()
 # Fields of the latest context, for user threads.
 _last: list[dict[str, Any]] = [{}]
-# Process state of the previous visit.
 _last_process: list[_ProcessState] = []
 _lock = threading.Lock()
 
 
 def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
-    """Apply a worker's environment to the calling thread. ``value_of`` requests a broadcast value from the worker."""
+    """Apply a worker's environment to the calling thread."""
     with _lock:
         if worker.process is not None:
             _set_process(_ProcessState.of_bytes(worker.process))
@@ -128,22 +120,22 @@ def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return the calling thread's accumulator updates, or None. See `accumulators.take_sums`."""
+    """Return the calling thread's accumulator updates, or None."""
     return accumulators.take_sums()
 
 
 def drop() -> None:
-    """Drop the accumulator updates of the calling thread's failed epoch."""
+    """Drop a failed epoch's accumulator updates."""
     accumulators.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Apply a home's accumulator updates in this worker. See `accumulators.add`."""
+    """Apply a home's accumulator updates in this worker."""
     accumulators.add(added)
 
 
 def _set_process(new: _ProcessState) -> None:
-    """Apply the worker's changes since the previous visit, except to values that user functions have changed here."""
+    """Apply the worker's changes, except to values that user functions have changed here."""
     from pyspark import SparkFiles
 
     old = _last_process[0] if _last_process else _ProcessState.here()

@@ -29,29 +29,25 @@ if TYPE_CHECKING:
 
 _ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})\b")
 
-# Sessions with a planned program that have started no query with programs since.
+# Sessions with a planned program and no later start.
 _unstarted: WeakSet[SparkSession] = WeakSet()
 
 _REMEMBERED = 256
-# Vertices of the newest programs as shipped to workers, for recordings. They may be large.
+# Shipped vertices of the newest programs, for recordings.
 _SHIPPED = 8
 _shipped: OrderedDict[str, Sequence[ShippedVertex]] = OrderedDict()
 _newest: OrderedDict[str, PlannedProgram] = OrderedDict()
-# Programs of the newest plans and of running queries. A stop may start its query again for one epoch.
+# Programs of the newest plans and of running queries.
 _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """The program's properties that a query start needs, without functions and DataFrames.
+    """A program's properties that a query start needs.
 
     Attributes:
-        description: stored beside the checkpoint.
-        uses_processing_time: whether an operator has processing-time timers.
-        auto_rescale: whether the program adopts the checkpoint's parallelism.
         has_narrow_rows: whether no source row can be large.
         begins: the program itself if it starts from a savepoint, because its first epoch has a plan of its own.
-        plan: vertices and edges, for display.
     """
 
     description: ProgramDescription
@@ -81,8 +77,6 @@ class PlannedProgram:
 
     Attributes:
         parallelism: the number of Spark partitions that contain its subtasks, or 0 without state.
-        sets_parallelism: whether the user has set the parallelism.
-        sets_max_parallelism: whether the user has set the max parallelism.
         secret: admits the plan's tasks to the program's homes. Empty for a restored description.
         registered: the program as planned, if the query has renamed it. The reference keeps it registered.
     """
@@ -108,10 +102,7 @@ def vertex_with(
 ) -> tuple[PlannedProgram, PlanVertex]:
     """Return the vertex that contains the operator ``uid``, and its program.
 
-    Args:
-        uid: a uid or a name. Several programs may have the same generated uid, and several vertices contain an output
-            with several inputs.
-        number: the vertex's number, if known.
+    A uid may be a name; ``number`` is the vertex's number, if known.
     """
     operators = [
         (program, vertex, operator)
@@ -149,7 +140,7 @@ def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
 
 
 def register(spark: SparkSession, program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:
-    """Register a streaming program for its query's start, and return the alias of its rows."""
+    """Register a streaming program, and return the alias of its rows."""
     _unstarted.add(spark)
     _newest[program.id] = _programs[program.id] = PlannedProgram.of(program, secret)
     _shipped[program.id] = shipped
@@ -165,7 +156,7 @@ def note_start(spark: SparkSession) -> None:
 
 
 def is_one_unstarted(spark: SparkSession) -> bool:
-    """Return whether the session has planned a program since its last start of a query with programs."""
+    """Return whether the session has a planned, unstarted program."""
     return spark in _unstarted
 
 
@@ -197,7 +188,7 @@ def _named(program: PlannedProgram, name: str) -> PlannedProgram:
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
-    """Return the parallelism that a query's programs set, or None."""
+    """Return the parallelism that a query's programs set."""
     parallelisms = sorted(
         {program.parallelism for program in programs if program.parallelism and program.sets_parallelism}
     )

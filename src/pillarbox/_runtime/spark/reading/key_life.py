@@ -1,7 +1,7 @@
 """A key's history: its state and timers in the last epochs that Spark retains.
 
-Spark's state reader cannot look up a key. It reads the level's partitions, in a job with its own group, which can be
-cancelled. Only the logs of the key's subtask are unpickled. A process runs one such job at a time.
+Spark's state reader cannot look up a key. It reads the level's partitions, in a job that can be cancelled. A process
+runs one such job at a time.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
 
 
 def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
-    """Return a key's history. See :func:`key_history`."""
+    """Return a key's history as text."""
     check_text(uid, "the uid")
     if isinstance(text, str):
         check_text(text, "the key")
@@ -127,7 +127,7 @@ def _read_key(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
 def _subtask(key: Any, head: LogHead) -> int | None:
     try:
         return subtask_of_key(key, head.max_parallelism, head.parallelism)
-    except TypeError:  # not a key type
+    except TypeError:
         return None
 
 
@@ -145,7 +145,7 @@ def _looks(
 
 
 def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
-    """Choose the key that an operator's state contains. See :func:`chosen_key`."""
+    """Choose the key that an operator's state contains."""
     operator, heads = operator_with(files, uid)
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys}
@@ -157,7 +157,7 @@ def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Choose the key that the state contains, or else the only one with the type of a key in state."""
+    """Choose the key that the state contains, or else the only one with a suitable type."""
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
     alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
@@ -212,7 +212,7 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return a task's carried requests: their number by operator, and the requests for some keys."""
+    """Return a task's carried requests: counts by operator, and the requests of some keys."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     for uid, state in operators.items():
@@ -222,7 +222,7 @@ def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
             if request[0] == "request":
                 records, asked = request[1], request[-1]
                 matching = [record for record in records if any(_contains_key(record, key) for key in keys)]
-            else:  # of an async keyed function
+            else:
                 records, asked = [request[3]], None
                 matching = [record for record in records if any(is_same_key(request[2], key) for key in keys)]
             carried[uid] = carried.get(uid, 0) + len(records)
@@ -254,7 +254,7 @@ def _as_text(value: Any) -> str:
 
 
 def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the history of a key from the facts of some epochs."""
+    """Return a key's history from some epochs' facts."""
     by_epoch = {number: [look for look in looks if look["epoch"] == number] for number in epochs}
     now = by_epoch.get(epoch, [])
     subtask = next((look["subtask"] for look in now if look["rows"]), now[0]["subtask"] if now else None)
@@ -320,5 +320,5 @@ def _waits(domain: str, at: int, watermark: int | None) -> str:
 
 
 def no_checkpoint() -> CheckpointMismatchError:
-    """Return the error for a query without a readable checkpoint."""
+    """Return the error for a missing checkpoint."""
     return CheckpointMismatchError("the query has no checkpoint location of its own, so its state cannot be read")

@@ -1,8 +1,7 @@
 """State as columns: names, types, and Arrow arrays.
 
-A column has its state's declared type if the operator's state is plain (docs/security.md), which guarantees the types
-of all values. Other columns are VARIANT, which Spark parses from JSON. In Arrow, they are structs with the value's
-JSON, or with its pickle if it contains bytes or a user's class.
+A column has its state's declared type if the operator's state is plain (docs/security.md). Other columns are VARIANT,
+which Spark parses from JSON. In Arrow, they are structs with JSON, or a pickle for values without a JSON form.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SPARK_VARIANT = spark.StructType().add("json", "string").add("pickled", "binary
 _SPARK_TIMERS = spark.ArrayType(
     spark.StructType().add("service", "string").add("domain", "string").add("timestamp", "long")
 )
-# Longer JSON is pickled, since Spark's variants have a size limit.
+# Spark limits variants, so longer JSON is pickled.
 _LONGEST_JSON = 8 * 1024 * 1024
 
 
@@ -48,7 +47,6 @@ class StateColumn:
 
     Attributes:
         name: unique in the table, ignoring case.
-        slots: the names of its slots in the log.
         type: its Spark type, or None for VARIANT.
         name_of_type: its plain type, as in heads.
     """
@@ -81,11 +79,7 @@ def _struct(names: Sequence[str], parts: Sequence[spark.DataType]) -> spark.Stru
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
-    """Return the type of an operator's keys, or None if unknown or different between inputs.
-
-    Args:
-        parse: parses Spark's name of a type.
-    """
+    """Return an operator's key type, or None if unknown or different between inputs."""
     types, names = declared_key(head.key for head in heads)
     kinds = list(map(parse, types))
     if len(kinds) < 2:
@@ -96,12 +90,7 @@ def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -
 
 
 def state_columns(heads: Sequence[LogHead], reserved: Iterable[str]) -> list[StateColumn]:
-    """Return the columns of an operator's states, in the order of their first declaration.
-
-    Args:
-        heads: all log heads of its subtasks.
-        reserved: names of other columns.
-    """
+    """Return the columns of an operator's states, in the order of their first declaration."""
     slots: dict[str, dict[str, None]] = {}
     types: dict[str, set[str | None]] = {}
     for head in heads:
@@ -121,12 +110,7 @@ def state_columns(heads: Sequence[LogHead], reserved: Iterable[str]) -> list[Sta
 
 
 class StateEncoder:
-    """Encodes an operator's rows as Arrow batches: key, namespace, states, timers, subtask.
-
-    Args:
-        key: the type of keys, or None for VARIANT.
-        timezone: the session's, for datetimes without one.
-    """
+    """Encodes an operator's rows as Arrow batches."""
 
     def __init__(self, operator: str, key: spark.DataType | None, states: list[StateColumn], timezone: str) -> None:
         self._operator = operator
@@ -181,7 +165,7 @@ class _Column:
         self, name: str, declared: spark.DataType | None, zone: dt.tzinfo, name_of_type: str | None = None
     ) -> None:
         self.name = name
-        # Values are read without their classes.
+        # read without their classes
         self._with_fields = None if name_of_type is None else with_fields(parse(name_of_type))
         self.is_variant = declared is None
         self.declared = "VARIANT" if declared is None else declared.simpleString()
@@ -209,7 +193,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def as_json(value: Any) -> str | None:
-    """Return a state value as JSON, or None if it has no JSON form."""
+    """Return a state value as JSON, or None without a JSON form."""
     kind = type(value)
     if value is None:
         return None
@@ -224,7 +208,7 @@ def as_json(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to lists, dictionaries, text and numbers. Other types raise TypeError."""
+    """Convert a value to JSON types, or raise TypeError."""
     kind = type(value)
     if value is None or kind is str or kind is bool:
         return value

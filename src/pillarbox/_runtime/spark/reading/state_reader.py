@@ -85,7 +85,7 @@ def _of_checkpoint(uid: str, files: CheckpointState) -> DataFrame:
     codes = ", ".join(map(str, sorted(heads)))
     logs = files.logs(operator).where(f"code IN ({codes})")
     if files.is_copy or may_run(files):
-        # Spark may remove the epoch's state before the DataFrame is used.
+        # Spark may remove the epoch before the DataFrame is used.
         logs = logs.localCheckpoint(eager=True)
     if any(parts_slot_of(head) is not None for head in every):
         return table_of_logs(logs, every)[1]
@@ -131,8 +131,7 @@ def _encoded_rows(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch
 def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
     """Return the stateful operator that has a uid's logs, and their heads.
 
-    Spark needs the columns before it reads, and only the heads of all subtasks determine them. It cannot look up a
-    head, so this opens the state once more.
+    Only the heads of all subtasks determine the columns, and Spark cannot look up a head.
     """
     others: set[str] = set()
     for operator in files.stateful:

@@ -30,13 +30,11 @@ def with_plain_names(df: DataFrame) -> DataFrame:
 
 
 def map_in_arrow(df: DataFrame, task: str, function: _Function, schema: StructType | str) -> DataFrame:
-    """Apply ``df.mapInArrow(function, schema)`` with arbitrary column names. ``task`` is the name in error messages."""
+    """Apply ``df.mapInArrow(function, schema)`` with arbitrary column names."""
     return with_plain_names(df).mapInArrow(_Mapped(task, function, df.columns), schema)
 
 
 class _Mapped:
-    """Restores the column names in a worker and calls the function."""
-
     def __init__(self, task: str, function: _Function, names: list[str]) -> None:
         self._task = task
         self._function = function

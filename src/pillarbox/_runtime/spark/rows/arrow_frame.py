@@ -1,7 +1,6 @@
 """Arrow batches as pandas frames, for Spark's stateful operator.
 
-A pandas column may hold an Arrow array, which Spark turns into Arrow again without conversion. For nested types,
-PySpark first calls the column's ``apply`` to convert values from users' types.
+A pandas column may hold an Arrow array, which Spark uses without conversion.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 
 class _Column(pd.Series):  # type: ignore[misc]
-    """A column with an Arrow array of its final type, which ``apply`` leaves alone."""
+    """An Arrow array of its final type. PySpark's conversion by ``apply`` leaves it alone."""
 
     @property
     def _constructor(self) -> Callable[..., Any]:

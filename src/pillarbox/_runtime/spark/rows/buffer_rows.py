@@ -1,7 +1,7 @@
 """Buffers as Spark rows, for a shuffle.
 
 Each row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits its bytes. Spark's own limit of
-bytes would take a third of the transfer time to Python, since it computes the size of every row.
+bytes takes a third of the transfer time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BUFFER_COLUMNS = (*_NUMBERS, "payload")
 # Maximum bytes of a row, and maximum rows of an Arrow batch.
 _ROW_BYTES = 4096
 _MOST_ROWS = 10_000
-# A batch with this many fixed-width columns stays within Spark's default limit of bytes.
+# With this many fixed-width columns, a batch stays within Spark's default limit of bytes.
 _NARROW = 400
 
-# Bytes of buffers that a task or an Arrow batch takes at a time, at least one buffer. Spark provides up to 40 MiB at
-# once, which a home would hold twice, pickled and unpickled, with all its results.
+# Bytes of buffers that a task or an Arrow batch takes at a time. Spark provides up to 40 MiB, which a home would hold
+# twice.
 PORTION_BYTES = 4 * 1024 * 1024
 
 _UNBOUNDED = str(2**31 - 1)
@@ -70,11 +70,11 @@ class BufferRows:
     """Reassembles buffers from rows in any order."""
 
     def __init__(self) -> None:
-        # Incomplete buffers: ``{(target, channel, seq, parts): {part: payload}}``.
+        # Incomplete buffers.
         self._begun: dict[tuple[int, int, int, int], dict[int, bytes]] = {}
 
     def take(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[Buffer]:
-        """Add rows, as columns, and yield the completed buffers."""
+        """Add columns of rows, and yield the completed buffers."""
         begun = self._begun
         for target, channel, seq, part, parts, payload in zip(*columns):
             if parts == 1:
@@ -102,10 +102,7 @@ class BufferRows:
 def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narrow: bool) -> dict[str, str]:
     """Return the settings of Arrow batches that a query needs.
 
-    Args:
-        present: the session's settings.
-        are_narrow: whether all source rows are small. If so, the bytes of batches are unlimited unless the user limits
-            them.
+    With narrow source rows, the bytes of batches are unlimited unless the user limits them.
     """
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
@@ -116,7 +113,7 @@ def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narro
 
 
 def has_narrow_rows(program: Program) -> bool:
-    """Return whether all sources of a program have few columns, all of fixed width."""
+    """Return whether all sources have few columns, all of fixed width."""
     from pyspark.sql.types import BooleanType, DateType, NumericType, TimestampNTZType, TimestampType
 
     fixed = (BooleanType, DateType, NumericType, TimestampNTZType, TimestampType)

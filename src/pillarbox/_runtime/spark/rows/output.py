@@ -1,6 +1,6 @@
 """Converts the output of a level's tasks to Arrow batches for Spark.
 
-Task metrics are rows of their own, in their own column. They are observed after the level and then dropped.
+Task metrics are rows with their own column.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
 from pillarbox._task.vertex import REPORT_TARGET
 
-# Column added to buffers before a level without timers, to which Spark passes no time.
+# Column of buffers before a level without timers, to which Spark passes no time.
 BATCH_TIMESTAMP = "batch_timestamp"
 
 
 class Output(ABC):
-    """Converts task output to Arrow batches. Pickled to the workers with the level's host."""
+    """Converts task output to Arrow batches in workers."""
 
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
-        # Buffers share an Arrow batch, which has a cost, up to a limit.
+        # an Arrow batch has a cost
         for portion in in_portions(buffers):
             yield from self._batches(portion)
 
@@ -32,11 +32,7 @@ class Output(ABC):
 
 
 class BufferOutput(Output):
-    """Buffers for the next level, as rows.
-
-    Args:
-        report: name of the metrics column, or None to drop metrics.
-    """
+    """Buffers for the next level, as rows."""
 
     def __init__(self, report: str | None) -> None:
         self._has_reports = report is not None
@@ -60,11 +56,10 @@ class ColumnOutput(Output):
     """Typed columns of a program's outputs.
 
     A row has either one output's columns or a task's metrics. A single output has top-level columns, several outputs
-    have a struct column each. Drops buffers for other targets.
+    have a struct column each.
 
     Args:
         outputs: (name, columns) of each output, by its code.
-        report: name of the metrics column, or None to drop metrics.
     """
 
     def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], report: str | None) -> None:

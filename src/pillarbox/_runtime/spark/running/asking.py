@@ -33,17 +33,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_EVERY = 1.0
-# Minimum time (seconds) for a driver to finish a request that it has taken.
+# Minimum seconds for a driver to finish a taken request.
 _FINISHING = 600.0
 
 Notify = Callable[[str], None]
 
 
 def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: Notify = lambda progress: None) -> None:
-    """Ask the driver of a running query to stop it, and wait. An earlier call may have stopped it already.
+    """Ask the driver of a running query to stop it, and wait at most ``timeout`` seconds.
 
     Args:
-        timeout: maximum wait (seconds).
         notify: called with messages on the progress.
     """
     command = Command(spark, checkpoint, timeout, notify)
@@ -69,17 +68,14 @@ def request_savepoint(
 ) -> None:
     """Ask the driver of a running query to stop it with a savepoint, and wait.
 
-    An earlier call may have written it already.
-
-    Args:
-        timeout: maximum wait for the query to stop (seconds).
+    An earlier call may have written the savepoint.
     """
     hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
     command = Command(spark, checkpoint, timeout, notify, hint=hint)
     lines = command.lines("the query to stop")
     request = Request("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
-    # Holds also if the driver died before it answered.
+    # also if the driver died before its answer
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
         notify("an earlier command has requested it, and it is done")
         return
@@ -94,7 +90,7 @@ def request_savepoint(
     try:
         command.ask(request)
     except SavepointError:
-        # The driver may have written it for an earlier call.
+        # perhaps written for an earlier call
         if not outcomes & {OPEN, TAKEN} or not _is_written(spark, request.directory):
             raise
 
@@ -108,12 +104,9 @@ def request_record(
     notify: Notify = lambda progress: None,
     **task: Any,
 ) -> None:
-    """Ask the driver of a running query to record a task, and wait.
+    """Ask the driver of a running query to record a task, and wait at most ``timeout`` seconds.
 
-    Args:
-        directory: the recording's folder, on the driver's machine.
-        timeout: maximum wait for a driver, and maximum time of the recording (seconds).
-        task: the task, as arguments of ``record``.
+    ``directory`` is on the driver's machine; ``task`` has the arguments of ``record``.
     """
     hint = "; of a query that has ended, give the script by --program"
     command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
@@ -137,8 +130,6 @@ class Command:
     """A command that sends a wish to a query's driver, and waits.
 
     Args:
-        timeout: maximum wait for a driver to take the wish (seconds).
-        error: the class of its errors.
         hint: advice for the error if no driver takes it.
     """
 
@@ -167,7 +158,7 @@ class Command:
         return self._folder.lines()
 
     def is_pending(self, lines: Lines, wish: Desired | Request) -> bool:
-        """Return whether a driver may still take a wish, or is working on it."""
+        """Return whether a driver may take a wish, or is working on it."""
         lasts = {OPEN: 0.0, TAKEN: max(self._timeout, _FINISHING)}.get(lines.outcome(wish).status)
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
 
@@ -183,7 +174,7 @@ class Command:
                 time.sleep(_LOOK_EVERY)
         except BaseException:
             if not (self._is_taken or self._is_withdrawn):
-                self._withdraw(wish)  # the query must not stop for a command that no longer waits
+                self._withdraw(wish)  # the command no longer waits
             raise
 
     def _look(self, wish: Desired | Request) -> Desired | Request | None:
@@ -220,7 +211,7 @@ class Command:
                 f" differ{self._hint}"
             )
         else:
-            # The query was started since, or the earlier call had a shorter timeout or was interrupted.
+            # the query was started since, or the earlier call ended first
             self._notify("the query's driver is asked once more")
             wish = self._write(wish)
         return wish

@@ -1,11 +1,10 @@
 """Ends queries between two epochs, so that no epoch is left uncommitted.
 
-``query.stop()`` interrupts the running epoch, and until the next start has repeated it, everything that needs a
-complete checkpoint is refused. ``availableNow`` shows another way: Spark checks the query's state before each epoch. So
-the driver changes that state, and the running epoch completes. But Spark checks it again after planning an epoch, and
-would drop that epoch. So the driver changes the state only after the second check, under the lock that the query's
-thread takes at the begin and end of an epoch. Under Spark Connect, the state is out of reach, and an interrupted epoch
-is repeated in a separate query.
+``query.stop()`` interrupts the running epoch. As for ``availableNow``, Spark checks the query's state before each
+epoch, so the driver changes that state, and the running epoch completes. Spark checks again after planning an epoch,
+and would drop it. So the driver waits for the second check, under the lock that the query's thread takes at the begin
+and end of an epoch. Under Spark Connect, the state is out of reach, and an interrupted epoch is repeated in a separate
+query.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pillarbox")
 
 _LOOK_EVERY = 0.05
-# Maximum wait for a query's lock (milliseconds), and maximum time of holding it to find where its thread is (seconds).
+# Maximum wait for a query's lock (milliseconds), and maximum time of holding it (seconds).
 _LOCK = 500
 _HOLD = 0.2
-# Spark's methods in the stack of a query's thread: waiting for its trigger, waiting before it checks for input again,
-# beginning an epoch if there is input, running an epoch's jobs, waiting for the lock.
+# Spark's methods in the stack of a query's thread: waiting for its trigger or for input, beginning an epoch, running
+# jobs, waiting for the lock.
 _WAITS_FOR_TRIGGER = ".waitTillTime("
 _SLEEPS = "java.lang.Thread.sleep("
 _BEGINS = ".constructNextBatch("
@@ -43,9 +42,7 @@ _WAITS_FOR_LOCK = ".withProgressLocked("
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
     """End a query after the running epoch, or at once if time runs out. Any thread.
 
-    Returns:
-        Whether it ended between two epochs, with a complete checkpoint. If not, the next start repeats the uncommitted
-        epoch.
+    Returns whether the checkpoint is complete. If not, the next start repeats the uncommitted epoch.
     """
     query: Any = started.query
     with started.held():
@@ -58,14 +55,14 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
 
 
 def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
-    """End a query after the running epoch. Returns False on timeout; the query then continues."""
+    """End a query after the running epoch. Returns False on timeout."""
     gate, seen = Gate(query), _batch(query)
     while gate.is_running:
         if gate.exists:
-            # The query's thread ends by itself behind a closed gate, unless it sleeps until its next trigger.
+            # Behind a closed gate, a query ends by itself, unless it sleeps until its next trigger.
             is_time = gate.close() and gate.is_asleep
         else:
-            # Right after an epoch's end, there is the least work to repeat.
+            # right after an epoch, there is the least to repeat
             is_time = not query.status["isTriggerActive"] or _batch(query) != seen
         if is_time:
             query.stop()
@@ -106,17 +103,12 @@ def _batch(query: Any) -> int | None:
 class Gate:
     """The point between two epochs of a query. While it is closed, no epoch begins.
 
-    Uses private methods of Spark in a classic session. While the gate is closed, ``isActive`` is False and
-    ``awaitTermination`` with a timeout returns True, though an epoch may still run. Single-threaded, since a lock in
-    the JVM belongs to the JVM thread of this thread.
-
-    Attributes:
-        exists: whether Spark has the methods.
+    Uses private methods of Spark in a classic session. While it is closed, ``isActive`` is False, though an epoch may
+    still run. Single-threaded: locks in the JVM belong to this thread's JVM thread.
     """
 
     def __init__(self, query: Any) -> None:
         self._query = query
-        # The state before this gate closed it.
         self._open: Any = None
         self._closed: Any = None
         self.exists = False
@@ -144,24 +136,24 @@ class Gate:
         return _WAITS_FOR_TRIGGER in self.stack()
 
     def close(self) -> bool:
-        """Block new epochs. Returns False if one is just beginning: call again."""
+        """Block new epochs. Returns False while one begins."""
         if self._open is not None:
             return True
         state = self._state.get()
         kind = state.getClass()
         name = str(kind.getName())
-        if name.endswith(".TERMINATED$"):  # it ends by itself
+        if name.endswith(".TERMINATED$"):
             return True
-        if not name.endswith(".ACTIVE$"):  # it is not ready to begin an epoch
+        if not name.endswith(".ACTIVE$"):
             return False
         other = kind.getClassLoader().loadClass(name.removesuffix("ACTIVE$") + "TERMINATED$")
         self._closed = other.getField("MODULE$").get(None)
         if not self._lock.tryLock(_LOCK, self._java.java.util.concurrent.TimeUnit.MILLISECONDS):
             return False
-        # Under the lock, the query's thread neither begins an epoch nor reaches the state check after one.
+        # Under the lock, the query's thread neither begins an epoch nor checks the state.
         try:
             begun = self.has_begun()
-            # An epoch with running jobs is planned, so Spark does not check the state again before its end.
+            # A planned epoch: Spark does not check the state again before its end.
             if (begun and not _RUNS_JOBS.search(self.stack())) or not self._state.compareAndSet(state, self._closed):
                 return False
             if begun or self._will_look():
@@ -177,7 +169,7 @@ class Gate:
         while time.monotonic() < until:
             stack = self.stack()
             if _BEGINS in stack:
-                break  # it has checked, and waits for the lock
+                break
             if not self.is_running or any(word in stack for word in (_WAITS_FOR_TRIGGER, _SLEEPS, _WAITS_FOR_LOCK)):
                 return True
         return False
@@ -187,7 +179,7 @@ class Gate:
         return begun != committed
 
     def stack(self) -> str:
-        # An exception returns the whole stack in one call to Java.
+        # a whole stack in one call to Java
         trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())
         text = self._java.java.io.StringWriter()
@@ -201,6 +193,6 @@ class Gate:
             self.mark_ended()
 
     def mark_ended(self) -> None:
-        """Set an ended query's state to ended, which opening or closing the gate may have reset."""
+        """Set an ended query's state to ended, which the gate may have reset."""
         if self._closed is not None and not self.is_running:
             self._state.set(self._closed)

@@ -1,8 +1,7 @@
-"""The heartbeat of a query's driver: its current activity, each second in memory, every 15 seconds in the checkpoint.
+"""The heartbeat of a query's driver: its activity, each second in memory, every 15 seconds in the checkpoint.
 
 A start reads it, since a second driver on one checkpoint would make the first fail minutes later. The tools read it,
-since only the driver knows that an epoch hangs or a source is silent. Under Spark Connect it stays in memory, since
-files cannot be removed.
+since only the driver knows that an epoch hangs. Under Spark Connect it stays in memory, since files cannot be removed.
 """
 
 from __future__ import annotations
@@ -39,24 +38,21 @@ _log = logging.getLogger("pillarbox")
 #: Seconds between writes, and milliseconds until a silent driver counts as dead.
 WRITE_EVERY = 15.0
 FRESH_MS = 150_000
-# Seconds that a start waits for the next heartbeat from another machine, and for a driver to stop.
+# Seconds that a start waits for another driver's heartbeat or end.
 _NEXT_BEAT = 2 * WRITE_EVERY
 _STOPPING = 120.0
 _LOOK_EVERY = 1.0
-# Milliseconds of an epoch before its stages are read, which takes some calls to Java each second.
+# Milliseconds of an epoch before its stages are read, by some calls to Java each second.
 _STAGES_AFTER = 2000
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A driver's activity at a time. Times are epoch milliseconds.
+    """A driver's activity at a time (epoch milliseconds).
 
     Attributes:
-        run: Spark's id of the run.
         process: the driver's pid on ``host``, started at ``process_start`` (clock ticks since boot, or 0 if unknown).
-        epoch: the running micro-batch, which began at ``since``. Both are None between batches.
         reported: time of Spark's last progress report, also of an idle one, or None before the first.
-        stages: the running stages of a long epoch. Empty under Spark Connect.
     """
 
     at: int
@@ -135,7 +131,7 @@ def _this_process() -> tuple[str, int, int]:
 
 
 class _Files:
-    """The heartbeat files of a checkpoint: one per driver whose query has not ended."""
+    """The heartbeat files of a checkpoint: one per driver."""
 
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder
@@ -147,14 +143,14 @@ class _Files:
             self._folder.add(self._name, f"{json_of(beat)}\n")
             if before is not None:
                 self._folder.remove(before)
-        except Exception as error:  # the query does not need it
+        except Exception as error:
             _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def remove(self) -> None:
         try:
             if self._name is not None:
                 self._folder.remove(self._name)
-        except Exception as error:  # its Spark has ended; other starts detect that its process has, too
+        except Exception as error:  # its Spark has ended
             _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:
@@ -173,7 +169,7 @@ def _path(checkpoint: str) -> str:
 
 
 def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
-    """Return a checkpoint's heartbeat files, or None under Spark Connect, where writing them takes a job."""
+    """Under Spark Connect, writing takes a job, so there are none."""
     folder = session_of(spark).hadoop_folder(_path(checkpoint))
     return None if folder is None else _Files(folder)
 
@@ -189,7 +185,6 @@ def _read(folder: Folder) -> dict[str, Heartbeat]:
 
 
 def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
-    """Return the newest heartbeat in a checkpoint, or None."""
     beats = _read(session_of(spark).folder(_path(checkpoint)))
     return max(beats.values(), key=lambda beat: beat.at, default=None)
 
@@ -197,11 +192,8 @@ def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
 def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
     """Check that no other driver runs the checkpoint's query.
 
-    A driver on this machine is checked by its process. For another machine, waits for the next heartbeat, since a
-    killed driver leaves its last one.
-
-    Args:
-        take_over: ask the other driver to stop, and wait.
+    Of another machine, it waits for the next heartbeat, since a killed driver leaves its last one. With ``take_over``
+    it asks the other driver to stop.
     """
     files = None if checkpoint is None else _files_of(spark, checkpoint)
     if checkpoint is None or files is None:

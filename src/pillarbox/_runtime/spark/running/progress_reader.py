@@ -1,7 +1,6 @@
 """Reads each progress report of a query once, in order.
 
-Polls, since a listener's reports cost PySpark a call to Java per field, in the driver's callback server, which outlives
-the query.
+Polls, since a listener's reports cost PySpark a call to Java per field.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class ProgressReader:
         return reports
 
     def epochs_in(self, reports: Sequence[Progress]) -> list[Progress | None]:
-        """Return the reports of epochs, with None in place of reports that Spark has dropped."""
+        """Return the reports of epochs, with None for dropped ones."""
         seen = self._seen
         epochs: list[Progress] = [report for report in reports if not is_idle(report)]
         if not epochs:

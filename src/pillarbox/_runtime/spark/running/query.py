@@ -1,7 +1,7 @@
 """Managed queries: :func:`start` instead of the writer's own.
 
-A thread in the driver watches the query. It ends an ``availableNow`` query, which Spark would run forever if the
-program uses processing time, and closes the functions after the query's end.
+A driver thread watches the query. It ends an ``availableNow`` query, which Spark would run forever if the program uses
+processing time.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Seconds between reads of a query's progress; the second for `availableNow` queries.
+# Seconds between reads of a query's progress; second: of `availableNow`.
 _LOOK_EVERY = 1.0
 _LOOK_FOR_END_EVERY = 0.2
 _REQUESTS_EVERY = 5.0
-# Maximum wait (seconds) for closing a query's functions, and all queries at the end of the process.
+# Maximum seconds to close the functions of a query, and of all queries at exit.
 _CLOSING = 60.0
 _LEAVING = 30.0
 
@@ -117,7 +117,7 @@ _instead: ContextVar[Callable[[Start], NoReturn] | None] = ContextVar("pillarbox
 
 @contextmanager
 def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
-    """Replace :func:`start` by ``call`` in this thread. ``pillarbox record`` runs the user's program with it."""
+    """Replace :func:`start` by ``call`` in this thread, as ``pillarbox record`` does."""
     token = _instead.set(call)
     try:
         yield
@@ -145,18 +145,17 @@ class EndOfWork:
     """Detects the last micro-batch with work of an ``availableNow`` query."""
 
     def __init__(self) -> None:
-        # Time of the first batch without input (epoch ms).
+        # epoch milliseconds
         self._input_ended: int | None = None
         self._is_first = True
-        # The last report of each task that may have work left without input.
+        # Last reports of tasks that may have work left without input.
         self._last: dict[tuple[str, str, int], TaskReport] = {}
 
     def is_reached(self, progress: Any) -> bool:
         """Return whether a batch's progress report ends the work. None stands for lost reports.
 
-        A batch without input runs only tasks with due work, so other tasks' last reports still apply. The end is
-        reached when no work is left that was due when the input ended. A run's first batch is never the end, since the
-        previous run may have planned it before input arrived.
+        A batch without input runs only tasks with due work. The end is reached when no work is left that was due when
+        the input ended. A run's first batch is never the end: the previous run may have planned it.
         """
         if progress is None:
             self._last.clear()
@@ -180,11 +179,7 @@ class EndOfWork:
 
 
 class _Watch(threading.Thread):
-    """Waits for the end of a query, or ends it. Until then, it polls for requests from the command line.
-
-    Args:
-        ends: whether to end the query when there is nothing left to do.
-    """
+    """Waits for the end of a query, or ends it if ``ends``. Polls for requests from the command line."""
 
     def __init__(self, started: StartedQuery, *, ends: bool) -> None:
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
@@ -211,7 +206,7 @@ class _Watch(threading.Thread):
     def _watch(self) -> None:
         failure = self._wait()
         if failure is not None:
-            # The query's failure is raised where the user waits for it.
+            # The failure is raised where the user waits.
             _log.debug("query %s ended: %s", self._query.id, describe(failure))
         self._managed.wait_while_held()
         if self._requests is not None:
@@ -243,7 +238,7 @@ class _Watch(threading.Thread):
                 end_query(self._managed, lambda: True)
 
     def _take_progress(self) -> list[Progress]:
-        """Read and pass on new progress reports. After an error, the next read has the missing reports."""
+        """After an error, the next read has the missing reports."""
         try:
             reports = self._progress.new()
         except Exception as error:
@@ -281,7 +276,7 @@ _watches: set[_Watch] = set()
 
 @atexit.register
 def _close_before_leaving() -> None:
-    """Close the functions of ended queries before the process ends, when Spark would log errors."""
+    """Close ended queries' functions before Spark ends with the process."""
     deadline = time.monotonic() + _LEAVING
     for watch in list(_watches):
         try:

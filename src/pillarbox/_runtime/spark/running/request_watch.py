@@ -37,12 +37,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class RequestWatch:
-    """Polls for commands to a running query. Single-threaded; commands run in another thread.
-
-    Args:
-        started: the query, which has a checkpoint location.
-        clock: epoch seconds.
-    """
+    """Polls for commands to a running query. Single-threaded; commands run in another thread."""
 
     def __init__(self, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
         assert started.checkpoint is not None
@@ -53,9 +48,9 @@ class RequestWatch:
         self._warned = False
 
     def look(self) -> None:
-        """Check for a command, and run it in another thread. Never raises.
+        """Run a new command in another thread. Never raises.
 
-        The first check dismisses all commands to the previous run.
+        The first check dismisses commands to the previous run.
         """
         try:
             files = self._requests.files()
@@ -69,15 +64,15 @@ class RequestWatch:
                 return
             wish = self._open_wish(self._requests.lines())
             self._seen = files
-        except Exception as error:  # the query does not need commands; the next check may find them
+        except Exception as error:  # the next check may find them
             self._could_not(error)
             return
         if wish is not None:
-            # Not a daemon: the main program may end with the query, and Python waits for this thread.
+            # Not a daemon: Python waits for it at exit.
             threading.Thread(target=self._carry_out, args=(wish,), name="pillarbox request", daemon=False).start()
 
     def end(self) -> None:
-        """Answer all open commands at the query's end. Never raises."""
+        """Answer open commands at the query's end. Never raises."""
         try:
             files = self._requests.files()
             if files == self._seen or self._seen is None:
@@ -173,7 +168,6 @@ class RequestWatch:
     def _record(self, request: Request) -> None:
         started, task = self._started, request.task
         if task.get("epoch") is None:
-            # The running epoch is not complete.
             task = {**task, "epoch": Checkpoint(started.start.spark, str(started.checkpoint)).last_committed}
         observing.record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
 

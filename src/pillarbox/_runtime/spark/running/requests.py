@@ -6,9 +6,8 @@ Whether the query runs is a state: a command writes the :class:`Desired` state, 
 and the highest generation is current. Savepoints and recordings are requests: a :class:`Request` and the lines of its
 :class:`Status`.
 
-A driver takes a request in writing before it acts, and then checks that the command has not withdrawn it. So one of the
-two always knows of the other. At its query's end, a driver answers all open requests. A start marks earlier requests as
-over, so a query never stops for a command that has ended. A waiting command asks again. A killed command can be called
+A driver takes a request in writing before it acts, and then checks that the command has not withdrawn it. At its
+query's end, a driver answers all open requests. A start marks earlier requests as over. A killed command can be called
 again: it reads its request, or the outcome.
 """
 
@@ -37,7 +36,6 @@ class Desired:
     """The state that a command wants for the query.
 
     Attributes:
-        desired: the generation, higher than all previous ones.
         state: ``stopped``, or ``running`` if the stop is withdrawn.
         until: deadline for a driver to begin to stop the query (epoch ms).
     """
@@ -55,9 +53,7 @@ class Observed:
     """The state of the query, from its driver.
 
     Attributes:
-        observed: the newest generation that the driver has read.
         state: ``stopping``, ``stopped``, or ``running`` if it was started since, or could not be stopped.
-        error: why it could not be stopped, or empty.
     """
 
     observed: int
@@ -70,11 +66,9 @@ class Request:
     """A request to the driver of a query.
 
     Attributes:
-        request: its id.
         what: ``savepoint``: stop, and write a savepoint; ``record``: record a task of an epoch.
         until: deadline for a driver to take it (epoch ms).
         drain: whether event time ends before the savepoint.
-        task: the task to record, as arguments of ``record``.
     """
 
     request: str
@@ -95,7 +89,6 @@ class Status:
     """The outcome of a request.
 
     Attributes:
-        of: the request's id.
         status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over`` if the query was started again since.
     """
 
@@ -105,19 +98,14 @@ class Status:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a wish: ``open``, a status, or ``lost`` if its driver ended without an answer."""
+    """The outcome of a wish: ``open``, a status, or ``lost`` if its driver ended first."""
 
     status: str
     error: str = ""
 
 
 class Lines:
-    """All lines of a folder that this version can parse.
-
-    Attributes:
-        desired: the newest desired state.
-        newest: the newest observed state.
-    """
+    """All lines of a folder that this version can parse."""
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
         self.desired: Desired = max(_all(Desired, lines), key=lambda line: line.desired, default=Desired(0, RUNNING))
@@ -188,7 +176,7 @@ class Requests:
     def make_folder(self) -> None:
         """Create the folder, with an empty observation.
 
-        A check of an existing folder takes one request to an object store, of a missing folder three. Under Spark
-        Connect, Spark logs a stack trace for each check of a missing folder.
+        For object stores, checking an existing folder is cheaper than a missing one. Under Spark Connect, a missing one
+        logs a stack trace.
         """
         self.write(Observed(0, RUNNING))

@@ -116,10 +116,7 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
 class _Signals:
     """Counts termination signals. Does nothing outside the main thread.
 
-    A handler may run during a call to Java or with any lock held. So it only counts, and the waiting code polls.
-
-    Attributes:
-        name: the name of the last signal.
+    A handler may run during a call to Java or with any lock held, so it only counts.
     """
 
     def __init__(self) -> None:
@@ -145,5 +142,5 @@ class _Signals:
     def _restore(self) -> None:
         while self._before:
             number, handler = self._before.popitem()
-            # None: a handler not installed from Python.
+            # None: not installed from Python
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

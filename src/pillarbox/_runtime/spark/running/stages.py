@@ -18,7 +18,6 @@ class Stage:
 
     Attributes:
         level: the program's level, or None if unknown: Spark runs further stages.
-        hosts: some hosts that run its tasks.
     """
 
     number: int
@@ -33,8 +32,7 @@ class Stage:
 def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
     """Return the stages of a query's running jobs, empty under Spark Connect. Any thread.
 
-    Args:
-        levels: number of levels of its program; 0 for several programs.
+    ``levels`` is 0 for several programs.
     """
     jobs = session_of(spark).running_jobs(run)
     if not jobs:
@@ -48,7 +46,7 @@ def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
             stage = tracker.getStageInfo(number)
             if stage is None:
                 continue
-            # Without shuffles of sources or sinks, each level is a stage.
+            # then each level is a stage
             level = index if len(numbers) == levels else None
             attempt = stage.currentAttemptId
             hosts = hosts_of_running_tasks(spark, number, attempt) if stage.numActiveTasks else []

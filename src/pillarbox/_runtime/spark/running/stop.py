@@ -94,11 +94,7 @@ def stop_with_savepoint(
 
 
 class _Stop:
-    """Stops one query with a savepoint.
-
-    Args:
-        deadline: by the monotonic clock (seconds).
-    """
+    """Stops one query with a savepoint."""
 
     def __init__(self, started: StartedQuery, deadline: float) -> None:
         self._started = started
@@ -141,7 +137,7 @@ class _Stop:
         return time.monotonic() <= self._deadline
 
     def _drain(self) -> None:
-        """Run the last epoch. Of several programs, each has its own last epoch, when it gets input."""
+        """Run the last epoch. Of several programs, each has its own, when it gets input."""
         every, ended = set(_uids(self._started)), set[str]()
         while True:
             number = Checkpoint(self._spark, self._checkpoint).note_last_epoch()
@@ -149,13 +145,13 @@ class _Stop:
                 with last_epoch(number):
                     progress = self._run_at_input(number, sorted(every - ended) if ended else [])
             finally:
-                # Has no effect on a begun epoch, which stays the last one, also when repeated.
+                # An epoch that has begun stays the last one, also when repeated.
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch()
             if progress is None or progress["batchId"] != number:
-                return  # Spark has reported no progress of it
+                return
             just_now = {report.uid for report in metrics(progress) if report.watermark == MAX_WATERMARK}
             if not just_now:
-                # The new part of a source had no rows and no partitions.
+                # a source's new part had no rows
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch(number)
             ended |= just_now
             if every <= ended:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Spark's operator names of Python programs: with rows, with pandas frames, and with a GroupState.
+# Spark's operators of Python programs: with rows, with pandas frames, and with a GroupState.
 _PROCESSORS = ("transformWithStateInPySparkExec", "transformWithStateInPandasExec")
 _GROUP_STATE = "applyInPandasWithState"
 # Spark's kinds of state: ``(pillarbox's kind, column in Spark's reader)``.
@@ -86,7 +86,7 @@ def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: State
 
 
 class _SparkState:
-    """State of a query on Spark, which has one stateful operator, after the last committed micro-batch."""
+    """A Spark query's state after its last committed micro-batch."""
 
     def __init__(self, query: CheckpointState) -> None:
         self._query = query
@@ -131,7 +131,7 @@ class _SparkState:
         if mode != "none":
             timers = self._readable("the timers", lambda: self._query.state_rows(readRegisteredTimers=True))
             frames.append(timers.selectExpr("key", f"expiration_timestamp_ms AS {TIMERS_COLUMN}"))
-            self._readable("the timers", lambda: timers.take(1))  # before anything is written
+            self._readable("the timers", lambda: timers.take(1))
         if not frames:
             raise self._refused("it has no state and no timers: run the program on a new checkpoint")
         return _by_key(StatefulProcessorOperator.kind, frames, declarations)
@@ -162,7 +162,7 @@ class _SparkState:
         declarations = Declarations({STATE: StateVariable("value", (value["groupState"].dataType,), None)})
         columns = ["key", f"value.groupState AS {STATE_COLUMN.format(0)}"]
         if "timeoutTimestamp" in value.names:
-            # A group has timed out when the clock is past its timeout, so the timer is one millisecond later.
+            # A group times out after its timeout, so the timer is one millisecond later.
             columns.append(f"nullif(value.timeoutTimestamp, -1) + 1 AS {TIMERS_COLUMN}")
         return _by_key(GroupStateOperator.kind, [frame.selectExpr(*columns)], declarations)
 
@@ -181,8 +181,7 @@ class _SparkState:
 def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -> tuple[DataFrame, SparkStateTable]:
     """Return a row for each key, and the table that converts these rows.
 
-    Args:
-        frames: rows of states and timers: each has a key and some of the columns.
+    Each of ``frames`` (states, timers) has a key and some of the columns.
     """
     from pyspark.sql import functions as F
 
@@ -204,7 +203,7 @@ def _shown(kind: str, types: Sequence[DataType], *, has_ttl: bool) -> str:
 def _write(directory: str, query: CheckpointState, rows: DataFrame, table: SparkStateTable) -> None:
     spark, epoch, uid = query.spark, query.epoch, table.operator.uid
     sources = files.sources_at(spark, query.checkpoint, epoch)
-    # The next micro-batch drops rows that are not after the watermark of the last one.
+    # The next micro-batch drops rows up to the last watermark.
     late = {
         "watermark": query.checkpoint.offsets([epoch])[epoch].watermark,
         "idle": None,

@@ -1,6 +1,6 @@
-"""Writes savepoints from a checkpoint, and reads them, only through Spark's readers and writers.
+"""Writes and reads savepoints, only through Spark's readers and writers.
 
-So a savepoint can be wherever Spark writes. The manifest, written last, makes it complete (docs/savepoint-format.md).
+The manifest, written last, makes a savepoint complete (docs/savepoint-format.md).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _STATE = "state"
 _TASKS = "tasks"
-# Limits of a data file, whose bytes may be in memory several times. Only a single large row exceeds them.
+# Limits of a data file, whose bytes may be in memory several times.
 _BYTES_IN_FILE = 64 * 1024 * 1024
 _ROWS_IN_FILE = 200_000
 
@@ -91,7 +91,7 @@ def _write(directory: str, files: CheckpointState) -> None:
             f"checkpoint {files} contains no pillarbox state: does it belong to a query without pillarbox?"
         )
     check_new(spark, directory)
-    # Before the tables, since Spark removes the offsets of old epochs, too.
+    # before the tables: Spark removes old offsets, too
     programs, sources = files.checkpoint.programs_at(files.epoch), sources_at(spark, files.checkpoint, files.epoch)
     with unwrapped_failures():
         begin(spark, directory)
@@ -114,7 +114,7 @@ def _write(directory: str, files: CheckpointState) -> None:
 
 
 def check_new(spark: SparkSession, directory: str) -> None:
-    """Check that a directory is new or has an incomplete savepoint, so that a savepoint can be written."""
+    """Check that a directory is new or has an incomplete savepoint."""
     directory = directory.rstrip("/")
     is_incomplete = (
         text_of(spark, f"{directory}/{STARTED}") is not None and text_of(spark, f"{directory}/{MANIFEST}") is None
@@ -128,14 +128,14 @@ def check_new(spark: SparkSession, directory: str) -> None:
 def begin(spark: SparkSession, directory: str) -> None:
     """Begin a savepoint, or restart an incomplete one."""
     if text_of(spark, f"{directory}/{STARTED}") is None:
-        # Overwriting would remove the file first. A crash would then leave the other files unmarked.
+        # Overwriting would remove the file first, and a crash leave the others unmarked.
         _write_text(spark, BEGUN, f"{directory}/{STARTED}")
-    # Overwriting the folder removes the content of an incomplete earlier savepoint.
+    # Overwriting removes an incomplete earlier savepoint.
     _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
 
 
 def write_table(rows: DataFrame, directory: str, uid: str) -> None:
-    """Write an operator's table. Writes it again with fewer rows per file if a file is too large."""
+    """Write an operator's table, with smaller files if one is too large."""
     path, most = f"{directory}/{table_folder(uid)}", _ROWS_IN_FILE
     while True:
         rows.write.mode("overwrite").option("maxRecordsPerFile", str(most)).parquet(path)
@@ -148,9 +148,9 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 
 
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
-    """Write the manifest with the digests of all files, which completes the savepoint.
+    """Write the manifest with the digests of all files.
 
-    Keeps the manifest's existing digests, so that later damage is still detected.
+    Existing digests stay, so that later damage is still detected.
     """
     tasks = f"{_TASKS}/"
     digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
@@ -185,7 +185,7 @@ def _write_tables(
 
 
 def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTable, DataFrame]:
-    """Return the table of an operator's state, and its rows, from the log values and heads of all its subtasks."""
+    """Return an operator's table and its rows, from all its subtasks' logs."""
     table = Table(OperatorTable.of(heads))
     if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
         table = Table(OperatorTable.of(heads, _parts(logs)))
@@ -219,7 +219,7 @@ def _schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
 
 
 def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
-    """Write the operator state of all operators' subtasks."""
+    """Write the operator state of all subtasks."""
     values = [tuple(row[name] for name in TASKS.names) for row in rows]
     schema = spark_schema(TASKS)
     frame = spark.createDataFrame(values, schema)
@@ -240,14 +240,13 @@ def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sourc
     last = max(entry.files.values(), default=None)
     if last is None:
         return Sources(entry.lines, watermark=watermark)
-    # A source that is read twice has two lines and one folder, and only the program knows which. So each folder's log
-    # is saved up to the highest number of all sources.
+    # A source that is read twice has two lines and one folder, and only the program knows which.
     seen = {name: _files_seen(spark, f"{checkpoint}/sources/{name}", last) for name in entry.sources}
     return Sources(entry.lines, {name: log for name, log in seen.items() if log}, watermark)
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
-    """Return the lines of a file source's log up to a number. Compact files repeat the lines of others."""
+    """Compact files repeat the lines of others."""
     rows: list[Any] = unless_missing(
         lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
     )
@@ -293,7 +292,7 @@ def _is_empty(spark: SparkSession, directory: str) -> bool:
 
 
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
-    """Open a savepoint. Checks that its files exist and have the right lengths; their content is checked when read."""
+    """Open a savepoint. Files' content is checked when read."""
     directory = directory.rstrip("/")
     text = text_of(spark, f"{directory}/{MANIFEST}")
     if text is None:
@@ -328,12 +327,12 @@ class OpenSavepoint:
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
     def rows(self, uid: str) -> int:
-        """Return the number of rows of an operator's table, without checking the files."""
+        """Return the number of rows, without checking files."""
         read = reader(self._spark).schema(spark_schema(self.table(uid).schema))
         return unless_missing(lambda: read.parquet(f"{self.directory}/{table_folder(uid)}").count(), 0)
 
     def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]]:
-        """Return the unchecked files of a table (``path``, ``content``), and their digests by name."""
+        """Return a table's unchecked files (``path``, ``content``), and their digests."""
         folder = table_folder(uid)
         digests = {
             name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder
@@ -342,7 +341,7 @@ class OpenSavepoint:
 
     @property
     def tasks(self) -> DataFrame:
-        """DataFrame of pickled operator state, one row per subtask."""
+        """Return pickled operator state, one row per subtask."""
         self._verify(_TASKS)
         return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 

@@ -179,7 +179,7 @@ def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, Edi
     rows = df.selectExpr(*columns)
     if not edited.operator.parts:
         of = ["key", *(["namespace"] if "namespace" in types else [])]
-        # Null keys are not comparable: the operator's own rows have no key, and a key may be in ``exact`` instead.
+        # The operator's own rows have no key, and a key may be in ``exact`` instead.
         _check_unique(rows.where("key IS NOT NULL"), of, uid)
     return rows, edited
 

@@ -1,7 +1,6 @@
 """Checks that Spark has every private name that a query needs.
 
-Unchecked are PySpark's names in a worker (``homes/worker_environment.py``), without which tasks fail in homes, and the
-conversion of a batch to Arrow (``rows/arrow_frame.py``), without which values are converted twice.
+PySpark's names in a worker are unchecked (``homes/worker_environment.py``, ``rows/arrow_frame.py``).
 """
 
 from __future__ import annotations
@@ -16,12 +15,7 @@ from pillarbox._runtime.spark.session.spark_names import BATCH_ID, PROVIDER_KEY,
 
 
 class _Requirement(NamedTuple):
-    """A private name of Spark.
-
-    Attributes:
-        of_java: whether only classic sessions need it.
-        is_met: returns False or raises any exception if it is missing.
-    """
+    """A private name of Spark."""
 
     name: str
     of_java: bool

@@ -1,7 +1,4 @@
-"""The interface of a Spark session, where classic sessions and Spark Connect differ.
-
-``classic.py`` and ``connect.py`` implement it. No other code asks for the kind of a session.
-"""
+"""The interface of a Spark session, implemented by ``classic.py`` and ``connect.py``."""
 
 from __future__ import annotations
 
@@ -17,12 +14,7 @@ if TYPE_CHECKING:
 
 
 class Session(ABC):
-    """A Spark session.
-
-    Attributes:
-        spark: PySpark's object.
-        has_jvm: whether the driver's JVM belongs to this process.
-    """
+    """A Spark session."""
 
     has_jvm: bool
 
@@ -31,14 +23,14 @@ class Session(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """Return the application's settings and the session's deviating settings."""
+        """Return the application's settings and the session's deviations."""
 
     @abstractmethod
     def java_version(self) -> str | None: ...
 
     @abstractmethod
     def default_parallelism(self) -> int | None:
-        """Return Spark's own count of concurrent tasks, or None if no setting has it."""
+        """Return Spark's own count of concurrent tasks, or None."""
 
     @abstractmethod
     def worker_python(self) -> str | None: ...
@@ -53,7 +45,7 @@ class Session(ABC):
 
     @abstractmethod
     def job_group(self, description: str) -> AbstractContextManager[None]:
-        """Run this thread's jobs as a group that is cancelled if the block raises. No effect under Spark Connect."""
+        """Group this thread's jobs, to cancel them if the block raises. No effect under Spark Connect."""
 
     @abstractmethod
     def running_jobs(self, group: str) -> list[int] | None: ...
@@ -63,22 +55,22 @@ class Session(ABC):
 
     @abstractmethod
     def hadoop_folder(self, path: str) -> HadoopFolder | None:
-        """Return a folder whose files are accessed by name without jobs, or None under Spark Connect."""
+        """Return a folder without jobs, or None under Spark Connect."""
 
     @abstractmethod
     def plan_steps(self, df: DataFrame) -> list[Any] | None:
         """Return the nodes of a DataFrame's analyzed plan as Java objects, or None if unreachable.
 
-        A node precedes its children: Spark numbers sources in this order.
+        Nodes precede their children, as in Spark's numbering of sources.
         """
 
     @abstractmethod
     def aliases(self, df: DataFrame) -> str:
-        """Return a text with all aliases in a DataFrame's plan, with views resolved."""
+        """Return a text with all aliases in a plan, with views resolved."""
 
     @abstractmethod
     def analyzed_now(self, df: DataFrame) -> DataFrame:
-        """Return a DataFrame whose plan is analyzed with the current settings. Rows are read later."""
+        """Return a DataFrame analyzed with the current settings."""
 
     @abstractmethod
     def writer_class(self) -> type[Any]: ...
@@ -104,7 +96,7 @@ class Writer(ABC):
     @property
     @abstractmethod
     def trigger(self) -> str:
-        """The trigger by the name of Spark's class, such as ``ProcessingTimeTrigger(1000)``."""
+        """The trigger, such as ``ProcessingTimeTrigger(1000)``."""
 
     @property
     @abstractmethod
@@ -130,7 +122,7 @@ def session_of(spark: Any) -> Session:
 
 
 def spark_of(writer: Any) -> Any:
-    """Return the session of a ``DataStreamWriter``. Without the private name, no query starts."""
+    """Return the session of a ``DataStreamWriter``."""
     return writer._spark if hasattr(writer, "_spark") else writer._session
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
-# The writer's attribute with the function of ``foreachBatch``.
+# the writer's attribute with that function
 _FUNCTION = "_pillarbox_batch_function"
 
 
@@ -28,12 +28,7 @@ def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
 
 
 class Start:
-    """A repeatable start of a query.
-
-    Args:
-        writer: a ``DataStreamWriter``, classic or of Spark Connect.
-        method: ``start`` or ``toTable``, with its arguments and options.
-    """
+    """A repeatable start of a query: a writer's ``start`` or ``toTable``, with its arguments."""
 
     def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
         self.writer = writer
@@ -73,7 +68,7 @@ class Start:
         return self.trigger == "OneTimeTrigger"
 
     def one_batch(self) -> AbstractContextManager[None]:
-        """Run one micro-batch at a start within the block: an uncommitted one first."""
+        """Run one micro-batch per start in the block: an uncommitted one first."""
         return self._writer.one_batch()
 
     @property
@@ -87,7 +82,7 @@ class Start:
 
     @property
     def function_reads_all(self) -> bool:
-        """Whether the function reads all rows of each batch, as ``for_each_batch()``'s does."""
+        """Whether the function reads all rows of each batch."""
         return bool(getattr(self.batch_function, "reads_every_batch", False))
 
     @property

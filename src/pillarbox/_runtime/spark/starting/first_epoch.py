@@ -1,9 +1,8 @@
 """Starts a query from a savepoint: an epoch on the new checkpoint before the query's own first one.
 
-Micro-batch 0 of the checkpoint has the same stateful plan, the savepoint's state (``restore_host.py``), and sources
-without rows at the savepoint's positions (``source_positions.py``). Spark commits it like any other, and the query
-resumes with batch 1. If it is interrupted, a note in ``pillarbox/`` of the checkpoint admits only the same start, which
-repeats the epoch.
+Micro-batch 0 has the same stateful plan, the savepoint's state (``restore_host.py``), and sources without rows at the
+savepoint's positions (``source_positions.py``). The query resumes with batch 1. After an interruption, a note in the
+checkpoint admits only the same start.
 """
 
 from __future__ import annotations
@@ -53,16 +52,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A row of state has up to some megabytes, a file some more: do not combine many into one Arrow batch.
+# A row of state may have some megabytes, a file some more.
 _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """Initialize a new checkpoint from the program's savepoint, if it has one. Returns whether an epoch was run.
-
-    Args:
-        checkpoint: the query's checkpoint, or None if it sets no location.
-    """
+    """Initialize a new checkpoint from the program's savepoint, if any. Returns whether it ran an epoch."""
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
@@ -107,12 +102,7 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
 
 
 class _SavepointStarter:
-    """Starts one query from a savepoint.
-
-    Args:
-        asked: the arguments of the program's ``from_savepoint()``.
-        checkpoint: the query's checkpoint, without committed epochs.
-    """
+    """Starts one query from a savepoint."""
 
     def __init__(self, start: Start, program: Program, asked: SavepointStart, checkpoint: Checkpoint) -> None:
         self._start = start
@@ -211,14 +201,14 @@ class _SavepointStarter:
             if isinstance(source, DataFrameSource):
                 own = planned_sources(source.dataframe)
                 names += [source.name] if len(own) == 1 else [None] * len(own)
-        if len(names) != len(every):  # it reads other sources, too
+        if len(names) != len(every):
             return every
         return [replace(source, known_as=name) for source, name in zip(every, names)]
 
     def _sources_changed(
         self, then: list[dict[str, Any]] | None, positions: FoundPositions, wrong: list[str]
     ) -> list[str]:
-        """Return warnings about changed sources, and append errors to ``wrong``."""
+        """Return warnings, and append errors to ``wrong``."""
         now = describe_programs([self._program])["programs"][0]["sources"]
         if then is None or (positions.places is None and not positions.in_order):
             return []
@@ -259,7 +249,7 @@ class _SavepointStarter:
             rows = plan_first_epoch(program, spark, first)
             of = [PlannedProgram.of(program)]
             settings = program_settings(spark, of, layouts)
-            # Inside `settings`, so that a starting query does not keep these settings for its whole life.
+            # So that the query does not keep these settings.
             with settings, session_settings(spark, _BATCHES):
                 query = (
                     rows.writeStream.format("noop")
@@ -278,13 +268,7 @@ class _SavepointStarter:
 def restored(
     rows: Mapping[str, int], renamed: Mapping[str, str], sources: Sequence[PlannedSource], positions: Sequence[Any]
 ) -> str:
-    """Describe the restored operators and positions, for users.
-
-    Args:
-        rows: rows of the operators' tables, by the uid in the savepoint.
-        renamed: maps uids in the savepoint to new uids.
-        positions: the sources' positions; see ``FoundPositions``.
-    """
+    """Describe the restored operators and positions, for users."""
     parts = [
         f"operator {uid!r}{f' as {renamed[uid]!r}' if uid in renamed else ''} ({number:,} row{'s' * (number != 1)})"
         for uid, number in rows.items()
@@ -301,9 +285,9 @@ def restored(
 
 
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
-    """Yield subtasks' operator state as rows for :class:`RestoringHost`: (targets, number, payload).
+    """Yield subtasks' operator state as rows for :class:`RestoringHost`.
 
-    Broadcast state and union lists are equal in many subtasks, and may be large, so they are pickled once.
+    Broadcast state and union lists are equal in many subtasks, so they are pickled once.
     """
     common: dict[bytes, list[int]] = {}
     for code, state in zip(codes, states):

@@ -1,7 +1,7 @@
 """Rescales a stopped query: Spark repartitions its state.
 
-Spark commits this as a batch without input. If it is interrupted, Spark starts no query on the checkpoint until the
-same repartitioning completes the batch. So pillarbox notes nothing.
+Spark commits this as a batch without input. After an interruption, Spark starts the query only after the same
+repartitioning.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
             " new checkpoint, with env.from_savepoint(...) and a new set_max_parallelism(...)"
         )
     stopped.renew_description()
-    # A separate session, so that other queries can start meanwhile.
+    # other queries can start meanwhile
     own = session_with(spark, settings_of_state(stopped.state_format))
     repartition(own, location, parallelism)
     return True

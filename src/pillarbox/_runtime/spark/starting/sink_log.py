@@ -1,9 +1,7 @@
 """Fills gaps in a file sink's log after rescaling, a start from a savepoint, or a change of the sink.
 
-Spark's file sinks (Parquet, JSON and the like) log their files in ``_spark_metadata`` of their folder, with an entry
-per micro-batch. Batches of rescaling and of a start from a savepoint never reach the sink, and earlier batches went to
-another folder if the sink has changed. After a missing entry, reading the folder fails, and so does the sink when it
-compacts entries. So gaps are filled before the query resumes.
+Spark's file sinks log their files in ``_spark_metadata`` of their folder, with an entry per micro-batch. Some batches
+never reach the sink. After a missing entry, reading the folder and compacting entries fail.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ _log = logging.getLogger("pillarbox")
 
 _METADATA = "_spark_metadata"
 _VERSION = 1  # of the sink's log
-_FAR = 20  # maximum number of successive rescalings
+_FAR = 20  # successive rescalings at most
 
 
 def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
-    """Add entries to a file sink's log for all earlier batches that it missed."""
+    """Add entries to a file sink's log for all batches that it missed."""
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return
@@ -57,14 +55,14 @@ class SinkLog:
 
     @property
     def last(self) -> int | None:
-        # Spark's class would create the log's folder.
+        # Spark's class would create the folder.
         last = self._opened()[0].getLatestBatchId() if self.exists else None
         return int(last.get()) if last is not None and last.isDefined() else None
 
     def fill(self, until: int) -> None:
         last = self.last
         if last is None:
-            # A new log starts with a compacted entry that covers all previous batches.
+            # A new log starts with a compacted entry for all previous batches.
             interval = self._opened()[0].defaultCompactInterval()
             last = (until + 1) // interval * interval - 1
             if last >= 0:
@@ -84,7 +82,7 @@ class SinkLog:
 
 
 def _batches_without_sink(checkpoint: Checkpoint) -> list[int]:
-    """Return the latest successive batches that never reached the sink, in order."""
+    """Return the latest successive batches that never reached the sink."""
     last = checkpoint.last_committed
     partitions = checkpoint.partitions(range(max(last - _FAR, 0), last + 1))
 

@@ -1,4 +1,4 @@
-"""The queries with programs that this process has started, with everything needed to restart them."""
+"""The queries with programs that this process has started."""
 
 from __future__ import annotations
 
@@ -34,15 +34,9 @@ class StartedQuery:
     """A started query.
 
     Attributes:
-        start: restarts the query.
         checkpoint: its checkpoint location, or None for Spark's temporary one, which cannot be resumed.
-        layouts: its programs' layouts in the checkpoint; empty without a permanent checkpoint.
-        run: the run id that its tasks receive.
         is_closed: whether its functions in executors are closed, or about to be.
         await_end: Spark's own ``awaitTermination``, which does not wait for holders.
-        is_watched: whether a thread of :func:`pillarbox.start` watches it.
-        hooks: the tools' hooks, or None without tools.
-        heartbeat: the newest heartbeat of its driver, from the watching thread.
     """
 
     hooks: Hooks | None = None
@@ -68,7 +62,7 @@ class StartedQuery:
         self.configuration = configuration
         self.is_watched = is_watched
         self.is_closed = False
-        # Guards the counter. Threads wait for it to be 0.
+        # Threads wait for the counter to be 0.
         self._changed = threading.Condition()
         self._holding = 0
         self.await_end: Any = getattr(query, "awaitTermination", None)
@@ -76,7 +70,7 @@ class StartedQuery:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the query's end in this block: threads that wait for the end wait for the block, too. Any thread."""
+        """Hold the query's end in this block: threads that wait for it wait for the block, too. Any thread."""
         with self._changed:
             self._holding += 1
         try:
@@ -87,7 +81,7 @@ class StartedQuery:
                 self._changed.notify_all()
 
     def wait_while_held(self) -> bool:
-        """Wait until no thread holds the ended query. Returns whether one did. Any thread."""
+        """Wait until no thread holds the query. Returns whether one did. Any thread."""
         with self._changed:
             was_held = bool(self._holding)
             self._changed.wait_for(lambda: not self._holding)
@@ -95,8 +89,6 @@ class StartedQuery:
 
     def has_ended(self, timeout: float) -> bool:
         """Return whether the query ends within a time (seconds), and no thread holds it.
-
-        A held query seems to have ended, and may resume.
 
         Raises:
             StreamingQueryException: it has failed.
@@ -106,8 +98,7 @@ class StartedQuery:
     def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> End | None:
         """Wait for the end of the query, or return None if it still runs. Any thread.
 
-        Args:
-            could_not_look: called with a Spark error if the query still runs.
+        ``could_not_look`` is called with Spark's error if the query still runs.
         """
         try:
             return End(None) if self.has_ended(seconds) else None
@@ -124,14 +115,10 @@ class StartedQuery:
         return bool(self._holding) or _is_active(self.query)
 
     def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:
-        """Patch ``awaitTermination()`` of the query to return only when no thread holds the query.
+        """Patch the query's ``awaitTermination()`` to return only when no thread holds the query.
 
-        A program usually ends, and Spark with it, when ``awaitTermination()`` returns. But a query that is stopped with
-        a savepoint still has to be read, and functions have to be closed. The failure that it raises, or that
-        ``exception()`` returns, ends with the task's error message.
-
-        Args:
-            closing: waits until the ended query's functions are closed.
+        A program usually ends, and Spark with it, when it returns. But a query that is stopped with a savepoint still
+        has to be read, and functions have to be closed. The raised failure ends with the task's error message.
         """
 
         def held_termination(timeout: float | None = None) -> bool | None:
@@ -176,7 +163,7 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Register a started query, and drop and return ended queries, which stay available through their query objects."""
+    """Register a started query. Drop and return ended ones."""
     query: Any = started.query
     query._pillarbox_started = started
     started.hold_end()
@@ -191,7 +178,7 @@ def remember(started: StartedQuery) -> list[StartedQuery]:
 
 
 def find(query: StreamingQuery) -> StartedQuery | None:
-    """Return the registered query, or None if another process started it or it has no program."""
+    """Return the registered query, or None."""
     started: StartedQuery | None = getattr(query, "_pillarbox_started", None)
     if started is not None:
         return started
@@ -200,7 +187,7 @@ def find(query: StreamingQuery) -> StartedQuery | None:
 
 
 def running() -> list[str]:
-    """Return the ids of running queries, of all sessions of this process."""
+    """Return the ids of this process's running queries."""
     with _lock:
         return [number for number, started in _queries.items() if started.is_running]
 
@@ -208,5 +195,5 @@ def running() -> list[str]:
 def _is_active(query: StreamingQuery) -> bool:
     try:
         return query.isActive
-    except Exception:  # its Spark has ended
+    except Exception:
         return False

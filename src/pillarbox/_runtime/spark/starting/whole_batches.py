@@ -1,7 +1,7 @@
 """Completes batches that a ``foreachBatch`` function reads only in part, in classic sessions.
 
 A partition's state is committed by the task that computes all of its rows. So Spark fails a query whose function reads
-only a part of a batch, and pillarbox computes such a batch to its end.
+only a part.
 """
 
 from __future__ import annotations
@@ -28,11 +28,7 @@ _log = logging.getLogger("pillarbox")
 class WholeBatches:
     """The ``foreachBatch`` function of one run of a query. Computes each batch to its end.
 
-    A batch is computed as often as the user's function reads it. The first batch read only in part is computed once
-    more. Later batches are persisted, so each partition is computed once.
-
-    Args:
-        interrupted: the number of an uncommitted batch, which the function may skip. It is persisted.
+    The first batch read only in part is computed once more. Later batches are persisted.
     """
 
     def __init__(self, function: Callable[[DataFrame, int], Any], interrupted: int | None) -> None:
@@ -68,7 +64,7 @@ class WholeBatches:
     def _call_persisted(self, batch: DataFrame, batch_id: int) -> None:
         batch.persist()
         try:
-            # A separate DataFrame, since the function may unpersist it while Spark still needs this one's rows.
+            # The function may unpersist its own DataFrame.
             self._function(batch.select("*"), batch_id)
             _compute(batch)
         finally:

@@ -1,7 +1,7 @@
 """Spark accumulators for functions that stay open across epochs.
 
-Spark sends only accumulators that the current task has unpickled, and functions of earlier tasks hold others. So terms
-are summed by accumulator number, and an epoch's sums become accumulators of the worker.
+Spark sends only accumulators that the current task has unpickled. So terms are summed by accumulator number, and an
+epoch's sums become accumulators of the worker.
 """
 
 from __future__ import annotations
@@ -27,19 +27,15 @@ _Sums = dict[int, tuple[Any, Any]]
 
 
 class _Collector:
-    """The sums of this process.
-
-    Attributes:
-        is_on: whether terms are summed here, instead of in the accumulators as in Spark.
-    """
+    """The sums of this process."""
 
     def __init__(self) -> None:
         self.is_on = False
         self._is_installed = False
-        # A shared home has a thread, with its own sums, for each state partition.
+        # each state partition of a shared home has its own
         self._thread = threading.local()
         self._user_thread_sums: _Sums = {}
-        # An accumulator's own value is its zero as unpickled.
+        # an unpickled accumulator's value is its zero
         self._zeros: WeakKeyDictionary[Accumulator[Any], bytes] = WeakKeyDictionary()
         self._lock = threading.RLock()
 
@@ -51,7 +47,7 @@ class _Collector:
         add_here = Accumulator.add
 
         def add(accumulator: Accumulator[Any], term: Any) -> None:
-            if self.is_on and accumulator.aid >= 0:  # profilers have negative numbers
+            if self.is_on and accumulator.aid >= 0:
                 self._add(accumulator, term)
             else:
                 add_here(accumulator, term)
@@ -99,7 +95,7 @@ _collector = _Collector()
 
 
 def collect_for_this_thread() -> None:
-    """Start summing this process's accumulators. The calling thread gets its own sums."""
+    """Sum this process's accumulators, with own sums for the calling thread."""
     _collector.install()
     _collector.use_own_sums()
     _collector.is_on = True
@@ -107,7 +103,7 @@ def collect_for_this_thread() -> None:
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Sum the worker's accumulators within the block, and pass the sums to Spark unless the block raises."""
+    """Sum the worker's accumulators within the block, for Spark unless the block raises."""
     _collector.install()
     _collector.is_on = True
     try:
@@ -120,7 +116,7 @@ def collecting() -> Iterator[None]:
 
 
 def take_sums() -> bytes | None:
-    """Reset the sums of the calling thread's epoch and return them pickled, or None without sums."""
+    """Reset the calling thread's sums, and return them pickled, or None."""
     sums = _collector.take_sums()
     if not sums:
         return None
@@ -129,12 +125,12 @@ def take_sums() -> bytes | None:
 
 
 def drop() -> None:
-    """Discard the sums of the calling thread's failed epoch."""
+    """Discard a failed epoch's sums of the calling thread."""
     _collector.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Add a home's sums to this worker's accumulators, which Spark sends to the driver."""
+    """Add a home's sums to this worker's accumulators."""
     if added is None:
         return
     with _as_users_error(None, "unpickling values"):
@@ -165,7 +161,7 @@ def _pickled(value: Any) -> bytes:
 
 
 class _Wrapped:
-    """A value that only cloudpickle can pickle, such as an object of a local class. Spark uses pickle."""
+    """A value that only cloudpickle can pickle. Spark uses pickle."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

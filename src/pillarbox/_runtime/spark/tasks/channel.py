@@ -1,4 +1,4 @@
-"""One end of a connection between two processes of a query, for bytes and pickled messages."""
+"""One end of a connection between a query's processes, for bytes and pickled messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 _LENGTH = struct.Struct("!Q")
 
-# Smaller messages are copied into one packet.
+# smaller messages share a packet
 _SMALL = 1 << 14
 
 
@@ -20,13 +20,13 @@ _sockets: WeakSet[socket.socket] = WeakSet()
 
 
 def close_in_forks(private: socket.socket) -> None:
-    """Close a socket in processes that functions fork. Otherwise its peer would not notice this process's end."""
+    """Close a socket in forked processes, so that its peer notices this process's end."""
     _sockets.add(private)
 
 
 def _close_sockets() -> None:
     for private in list(_sockets):
-        number = private.detach()  # a file created from it would keep it open
+        number = private.detach()  # a file from it would keep it open
         if number >= 0:
             os.close(number)
 
@@ -39,16 +39,13 @@ class LostError(Exception):
 
 
 class SilentError(LostError):
-    """The peer is connected, but has sent nothing before the timeout."""
+    """The peer has sent nothing before the timeout."""
 
 
 class Channel:
     """One end of a connection. Any thread may send and ask. One thread at a time receives.
 
     A closed connection raises `LostError`, a timeout `SilentError`.
-
-    Attributes:
-        has_sent: whether something was sent since a caller last set it to False.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -57,7 +54,7 @@ class Channel:
         self._socket = connected
         close_in_forks(connected)
         self._writing = threading.Lock()
-        # Sent together with the next message.
+        # sent with the next message
         self._posted: list[bytes] = []
         self._asking = threading.Lock()
 
@@ -72,18 +69,18 @@ class Channel:
             return self.receive_bytes()
 
     def post(self, message: Any) -> None:
-        """Send a message with the next one, or soon, since no receiver waits for it."""
+        """Send a message with the next one, or soon."""
         self._write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL), waits=True)
 
     def send(self, message: Any) -> None:
         self.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, content: bytes) -> None:
-        """Send a message that is already pickled, or raw bytes."""
+        """Send a pickled message, or raw bytes."""
         self._write(content, waits=False)
 
     def _write(self, content: bytes, *, waits: bool) -> None:
-        """Write a message after the posted messages. ``waits`` posts it, too, until there are many bytes."""
+        """Write a message after the posted messages. ``waits`` posts it, too."""
         try:
             with self._writing:
                 self._posted += (_LENGTH.pack(len(content)), content)

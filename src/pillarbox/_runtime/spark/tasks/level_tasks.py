@@ -1,4 +1,4 @@
-"""The subtasks of one level after a shuffle, in their home or Spark worker."""
+"""The subtasks of one level after a shuffle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import Vertex
 
-# Maximum characters of a clock log in an error's text.
+# characters of a clock log in errors
 _LOGGED_CLOCK = 2_000
 
 
@@ -35,11 +35,7 @@ def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTas
 
 
 class LevelTasks:
-    """Runs epochs of a level's subtasks, in one thread at a time.
-
-    Args:
-        residency: holds the tasks between epochs.
-    """
+    """Runs epochs of a level's subtasks, in one thread at a time."""
 
     def __init__(self, vertices: dict[int, ShippedVertex], residency: Residency) -> None:
         self._vertices = vertices
@@ -55,8 +51,7 @@ class LevelTasks:
     ) -> Generator[list[Buffer], None, int | None]:
         """Run the epoch of a (vertex, subtask) and yield its output in parts.
 
-        Returns:
-            when it must run even without input (epoch ms), or None.
+        Returns when it must run even without input (epoch ms), or None.
         """
         number, subtask = address
         shipped = self._vertices[number]

@@ -26,7 +26,7 @@ class Replacement(Protocol):
         """Return whether a vertex does not feed the replaced task and is skipped."""
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
-        """Return the recorded clock of another task, or None for the machine's clock."""
+        """Return another task's recorded clock, or None."""
 
     def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None: ...
 
@@ -34,7 +34,7 @@ class Replacement(Protocol):
 
 
 def replacement_here() -> Replacement | None:
-    """Return the replacement in the query that runs here, or None."""
+    """Return the running query's replacement."""
     setting = local_property(REPLACEMENT)
     if not setting:
         return None

@@ -1,8 +1,7 @@
 """Tasks that survive in a Python worker between epochs.
 
-A worker's one thread runs Spark tasks one after another, for subtasks that Spark chooses. So a worker may hold any
-number of residents, and closes unused ones. Its main thread owns this module, and is the mailbox thread of all
-residents.
+A worker runs Spark tasks one after another, for subtasks that Spark chooses. So it may hold any number of residents,
+and closes unused ones. Its main thread owns this module, and is the mailbox thread of all residents.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from pillarbox._time.clock_log import ClockLog, ReplayedClock
 
 _IDLE_SECONDS = 600.0
 
-# Seconds for an ending worker to close its residents and run exit handlers.
+# Seconds to close an ending worker's residents.
 _CLOSING_SECONDS = 10.0
 
-# Share of processor time for full garbage collections. Not of wall-clock time: only work creates cycles, and a worker
-# that has waited would pay in its next epoch.
+# Share of processor time for full garbage collections. Of wall-clock time, a waiting worker would pay in its next
+# epoch.
 _COLLECTING_SHARE = 0.01
 
-# With fewer objects, a full collection takes a few milliseconds.
+# With fewer objects, a full collection takes few milliseconds.
 _MANY_OBJECTS = 50_000
 
 _NEVER = 1_000_000_000
@@ -59,15 +58,8 @@ class Residency:
     """The residents of one worker.
 
     Args:
-        clock: seconds, from any start.
-        worked: the worker's processor time (seconds), from any start.
-        idle: seconds until an unused resident is closed.
         stay: whether all epochs of a subtask run here, as in a home. Otherwise Spark chooses a worker each time.
         resting: returns a context for a task's waits for mail.
-
-    Attributes:
-        is_busy: whether a Spark task uses a resident.
-        closes_later: whether residents of ended runs are to be closed after that use.
     """
 
     def __init__(
@@ -85,17 +77,16 @@ class Residency:
         self._resting = resting
         self._worked = worked
         self._residents: dict[_Key, StreamTask] = {}
-        # Shared by a vertex's tasks in one partition, as long as one of them lives.
+        # shared by a vertex's tasks in one partition
         self._shared: WeakValueDictionary[_Key, SharedResources] = WeakValueDictionary()
-        # Ordered by time, so that expired residents are first.
+        # ordered by time
         self._last_used: dict[_Key, float] = {}
-        # End and duration of the last full collection (processor time). The first one can wait: a cold start creates no
-        # cycles, and collecting would take as long as the start.
+        # End and duration of the last full collection (processor time). A cold start creates no cycles.
         self._collected_at = worked()
         self._collecting_seconds = 1.0
-        # Whether a task has ended since the last collection.
+        # since the last collection
         self._has_ended = False
-        # Whether this process has frozen objects after its fork.
+        # after this process's fork
         self._has_frozen = False
         # ``{run: query}``
         self._queries: dict[str, str] = {}
@@ -103,7 +94,7 @@ class Residency:
         self.closes_later = False
 
     def source_task(self, shipped: ShippedVertex, facts: TaskInfo) -> SourceStreamTask:
-        """Return the worker's task of a source, which serves all partitions in turn."""
+        """Return the worker's task of a source, for all partitions."""
 
         def make() -> SourceStreamTask:
             vertex = loaded(shipped, facts.layout)
@@ -135,7 +126,7 @@ class Residency:
         try:
             if task.restore(store):
                 return task
-            # The task ran an epoch that Spark did not commit, so it is dropped.
+            # it ran an epoch that Spark did not commit
             self.discard(task)
             task = self._resident(key, facts.query, make)
             if not task.restore(store):
@@ -175,14 +166,14 @@ class Residency:
     def _close(self, key: _Key) -> None:
         task = self._residents.pop(key)
         self._last_used.pop(key, None)
-        self._collecting_seconds = 0.0  # a task and its references form a cycle
+        self._collecting_seconds = 0.0
         try:
             task.close()
         except Exception:
             _log.exception("closing the operators failed %s", task.place)
 
     def end(self, task: StreamTask) -> None:
-        """Close a finished task. Errors of ``close()`` propagate."""
+        """Close a finished task, whose errors propagate."""
         self._forget(task)
         self._has_ended = True
         task.close()
@@ -223,17 +214,16 @@ class Residency:
         )
 
     def spare_the_collector(self) -> None:
-        """Keep garbage collections short, so that an epoch pays only for the objects it touches.
+        """Keep garbage collections short: an epoch pays only for the objects it touches.
 
-        State rarely has cycles, so a full collection may take a small share of the work. In a home, nothing else starts
-        one. PySpark's daemon collects after each task, which takes a second for a million keys, so a worker with many
-        objects freezes them. Homes and small workers freeze nothing if objects were frozen before the fork: unfrozen,
-        those would be copied, because a collection writes into each.
+        State rarely has cycles, so a full collection may take a small share of the work. PySpark's daemon collects
+        after each task, which takes a second for a million keys, so a worker with many objects freezes them. Homes and
+        small workers keep objects from before the fork frozen: a collection would copy them.
         """
         if self._worked() - self._collected_at >= self._collecting_seconds / _COLLECTING_SHARE:
             self._collect()
         else:
-            # The epoch's garbage is young, except for a task that has ended.
+            # garbage is young, except of an ended task
             gc.collect(2 if self._has_ended else 1)
             self._has_ended = False
         if self._stay:
@@ -257,7 +247,7 @@ def _clock_of(facts: TaskInfo) -> ReplayedClock | None:
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
-    """Load a vertex with the subtasks of the checkpoint's layout."""
+    """Load a vertex with the layout's subtasks."""
     vertex = shipped.load()
     lay_out(vertex, layout)
     return vertex
@@ -265,12 +255,12 @@ def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
 
 @cache
 def _collect_young_objects_only() -> None:
-    """Leave full collections, which delay an epoch, to :meth:`Residency.spare_the_collector`."""
+    """Leave full collections to :meth:`Residency.spare_the_collector`."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
 
 
-#: The residents of this process.
+#: This process's residents.
 here: Residency = Residency()
 atexit.register(here.close_all)
 
@@ -279,16 +269,15 @@ atexit.register(here.close_all)
 def _close_before_leaving() -> None:
     """Close residents and run exit handlers when Spark ends this worker.
 
-    Spark closes a worker's socket after an idle minute. PySpark's daemon then ends it by ``os._exit``, which runs no
-    exit handlers.
+    PySpark's daemon ends idle workers by ``os._exit``, which runs no exit handlers.
     """
     worker, leave = os.getpid(), os._exit
 
     def close_and_leave(status: int) -> NoReturn:
-        # Not in a child forked by a function, nor if user code exits in the middle of an epoch.
+        # not in a child forked by a function, nor in the middle of an epoch
         leaves = os.getpid() == worker and threading.current_thread() is threading.main_thread()
         if leaves and not here.is_at_work:
-            # For a close() that never returns, and for threads that keep running.
+            # for a close() that never returns, and for other threads
             last_moment = threading.Timer(_CLOSING_SECONDS, leave, (status,))
             last_moment.daemon = True
             last_moment.start()

@@ -24,11 +24,7 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 
 
 class BatchTaskHost:
-    """The function for ``mapInArrow`` on partitions of buffers, ordered by target.
-
-    Args:
-        addresses: maps a code of this level to (vertex, subtask).
-    """
+    """The function for ``mapInArrow`` on partitions of buffers, ordered by target."""
 
     def __init__(
         self, vertices: dict[int, ShippedVertex], addresses: dict[int, tuple[int, int]], output: Output
@@ -38,7 +34,7 @@ class BatchTaskHost:
         self._output = output
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the partition's subtasks. Buffers for other levels and outputs pass through."""
+        """Run the partition's subtasks. Other buffers pass through."""
         acknowledge_at_once()
         for buffers in self._buffers(batches):
             yield from self._output(buffers)

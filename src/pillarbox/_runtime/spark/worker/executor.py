@@ -10,8 +10,8 @@ from pillarbox._runtime.spark.homes.sockets import executor_pid
 
 @cache
 def executor_here() -> int | None:
-    """Return the pid of this Python worker's executor, or None if unknown."""
+    """Return this Python worker's executor, or None if unknown."""
     try:
         return executor_pid()
-    except (OSError, ValueError, subprocess.SubprocessError):  # the executor has just ended
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None

@@ -1,8 +1,7 @@
 """The ``StatefulProcessor`` of a program's level. It loads without pillarbox.
 
-At a query's start, Spark's driver asks for the declared states in a Python process that has the driver's installed
-packages but not the application's shipped files (``--py-files``, ``addArtifacts``). So this class is pickled by value,
-does not refer to pillarbox, and unpickles its host only in a worker that has rows.
+At a query's start, Spark's driver asks for the declared states in a Python process without the application's shipped
+files (``--py-files``). So this class is pickled by value, and unpickles its host only in a worker that has rows.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 if TYPE_CHECKING:
     from pillarbox._operators.frame.captured import BroadcastReferences
 
-# A worker would ask the JVM to parse types given as strings, four times in each epoch.
+# A worker would ask the JVM to parse type strings in each epoch.
 _NUMBER = StructType([StructField("chunk", LongType())])
 _CHUNK = StructType([StructField("payload", BinaryType())])
 
 
 class Processor(StatefulProcessor):
-    """Declares the state and delegates to a ``TaskHost``. Spark creates one for each partition and epoch."""
+    """Declares the state and delegates to a ``TaskHost``, for one partition and epoch."""
 
     def __init__(self, host: Any, broadcasts: Sequence[BroadcastReferences] = ()) -> None:
         self._pickled = pickle.dumps(host)
         self._broadcasts = broadcasts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Acknowledge here, the last moment before PySpark waits for the task's rows."""
+        """Acknowledge before PySpark waits for the task's rows."""
         self.__dict__.update(state)
         acknowledge_at_once()
 

@@ -23,12 +23,7 @@ from pillarbox._task.vertex import WAKE_CHANNEL
 
 
 class SourceHost:
-    """The function for ``mapInArrow``.
-
-    Args:
-        bounded: whether event time ends with the DataFrame, a batch one.
-        columns: the columns' names in the program, or None if rows are a collection's pickled records.
-    """
+    """The function for ``mapInArrow``."""
 
     def __init__(
         self,
@@ -65,7 +60,7 @@ class SourceHost:
             if is_new and not self._bounded:
                 hold(facts)
             if facts.is_last:
-                # In the last epoch, all subtasks run, also without input from this source.
+                # In the last epoch, all subtasks run.
                 codes = self._layout.codes(facts.layout)
                 yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in codes)
             try:
@@ -80,7 +75,7 @@ class SourceHost:
                         residency.here.discard(task)
                         return
                 if self._bounded and any(operator.has_close for operator in task.chain.operators):
-                    # A batch's tasks end with it. A task with nothing to release serves the next partition, too.
+                    # A task with nothing to release serves the next partition, too.
                     residency.here.end(task)
                 residency.here.spare_the_collector()
             except BaseException:

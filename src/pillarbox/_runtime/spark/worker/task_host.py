@@ -1,8 +1,7 @@
 """Levels after a shuffle in streaming mode: tasks in ``transformWithStateInPandas``.
 
-The grouping key is the subtask's code, so Spark calls once per subtask and epoch, with the subtask's buffers. The state
-log is a map state, which Spark commits with the micro-batch. Tasks live in homes, or in the worker if there are no
-homes.
+The grouping key is the subtask's code, so Spark calls once per subtask and epoch. The state log is a map state, which
+Spark commits with the micro-batch. Tasks live in homes, or in the worker if there are no homes.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ _log = logging.getLogger("pillarbox")
 class _SparkChunkStore:
     """The state log's chunks in a Spark map state, under the current grouping key.
 
-    Attributes:
-        is_new: whether chunks may be missing, since the subtask has no task yet. Spark logs a warning on reading a
-            missing value, and a check takes as long as reading.
+    If ``is_new``, chunks may be missing. Spark logs a warning on reading a missing value.
     """
 
     def __init__(self, chunks: MapState) -> None:
@@ -64,7 +61,6 @@ class TaskHost:
     """Runs the subtasks of one level in a worker, for one partition and epoch. Shipped in a ``Processor``.
 
     Args:
-        timers: whether to keep a Spark timer at the earliest of the task's timers.
         spark_time: the time of an operator that follows Spark's watermark, or None.
     """
 
@@ -91,7 +87,7 @@ class TaskHost:
         self._facts = TaskInfo.here(self._program)._replace(executor=executor_here())
         self._replacement = replacement_here()
         self._tasks: LevelTasks | Relay | None = None
-        # Why the tasks live in this worker, not in a home.
+        # why the tasks live in this worker
         self._fallback: str | None = None
 
     def close(self) -> None:
@@ -103,11 +99,9 @@ class TaskHost:
         return None if address is None or address[0] not in self._vertices else address
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run a subtask's epoch. Buffers for other levels and outputs pass through.
+        """Run a subtask's epoch. Other buffers pass through.
 
-        Args:
-            now: the batch timestamp (epoch ms) if the query has timers. Otherwise the rows contain it.
-            watermark: Spark's watermark (epoch ms).
+        Times are epoch ms. Without timers, the rows contain the batch timestamp.
         """
         address = self._decode(code)
         for buffers in _buffers(rows) if address is None else self._run(code, address, rows, now, watermark):
@@ -163,12 +157,8 @@ class TaskHost:
     def _set_timer(self, wake_up: int | None, now: int) -> None:
         """Set Spark's timer to the task's next wake-up.
 
-        Spark's timers follow the batch's time. Spark calls for all timers before it, then deletes each of them, even if
-        the call registered it again. So these stay untouched, and work that is due only by the worker's clock waits for
-        the next batch.
-
-        Args:
-            now: the batch's time on the clock of Spark's timers.
+        Spark calls for all timers before the batch's time, then deletes each, even if the call registered it again. So
+        these stay, and work due only by the worker's clock waits for the next batch.
         """
         due = None if wake_up is None else max(wake_up, now + 1)
         present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]
@@ -193,7 +183,7 @@ def _buffers(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
     rows = BufferRows()
     for frame in frames:
         columns = [frame[column].tolist() for column in BUFFER_COLUMNS]
-        del frame  # free memory before Spark creates the next frame
+        del frame  # before Spark creates the next frame
         yield from rows.portions(columns)
     rows.end()
 
