@@ -1,7 +1,7 @@
 """Stream elements (records, watermarks, barriers) and the buffers that hold them.
 
-A *buffer* is a binary payload of one stream element or run of records for one target subtask. Its first byte is a tag
-for the content. Elements of one channel are ordered: ``seq`` counts up per channel and target.
+A *buffer* is a binary payload of one stream element or run of records for one target subtask. Its first byte is a tag.
+``seq`` counts up per channel and target.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pillarbox._rows import Row, row_class, rows_from_arrow
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
 
-# A channel's number has the sending subtask in the lowest bits, the edge above.
+# the sending subtask; the edge is above
 _SUBTASK_BITS = 20
 
 
 def channel_code(edge: int, subtask: int) -> int:
-    """Return the number of a channel from the receiver's edge id and the sending subtask."""
+    """Return a channel's number from the receiver's edge id and the sending subtask."""
     return edge << _SUBTASK_BITS | subtask
 
 
@@ -48,7 +48,6 @@ class Records:
     """A run of stream records.
 
     Attributes:
-        values: the records, any Python objects.
         timestamps: epoch milliseconds per value (None if it has no timestamp), or None if no record has one.
     """
 
@@ -79,7 +78,7 @@ class Records:
         return records
 
     def copied(self, copied: Callable[[Any], Any]) -> Records:
-        """Return the records with copied values, or the records themselves if all values are immutable."""
+        """Return the records with copied values, or unchanged if immutable."""
         return self if self.is_fixed else Records(list(map(copied, self.values)), self.timestamps)
 
     def slice(self, start: int, stop: int) -> Records:
@@ -97,11 +96,9 @@ class Records:
 
 
 class ArrowRecords(Records):
-    """A columnar run of records. Rows are decoded when a Python function first reads values.
+    """A columnar run of records. Rows are decoded when a Python function first reads them.
 
-    Attributes:
-        batch: the columns.
-        stamps: epoch milliseconds as int64, one per row, or None.
+    ``stamps`` are epoch milliseconds, one per row, or None.
     """
 
     __slots__ = ("_timestamps", "_values", "batch", "stamps")
@@ -130,27 +127,27 @@ class ArrowRecords(Records):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all values are immutable: not if a row may contain a list or map."""
+        """Whether all values are immutable: no row has lists or maps."""
         if self._is_fixed is None:
             self._is_fixed = not any(pa.types.is_nested(field.type) for field in self.batch.schema)
         return self._is_fixed
 
     def copied(self, copied: Callable[[Any], Any]) -> ArrowRecords:
-        """Return records that decode their own rows, or the records themselves if all values are immutable."""
+        """Return records that decode their own rows, or unchanged if immutable."""
         return self if self.is_fixed else ArrowRecords(self.batch, self.stamps)
 
     def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
         return ArrowRecords(self.batch.take(pa.array(indices)), None if self.stamps is None else self.stamps[indices])
 
     def slice(self, start: int, stop: int) -> ArrowRecords:
-        """Return the rows from ``start`` to before ``stop``, without copying."""
+        """Return some rows, without copying."""
         return ArrowRecords(
             self.batch.slice(start, stop - start), None if self.stamps is None else self.stamps[start:stop]
         )
 
 
 def pickled_records(batch: pa.RecordBatch) -> Records:
-    """Unpickle the records of a collection from the first column."""
+    """Unpickle a collection's records."""
     return Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
 
 
@@ -170,18 +167,14 @@ class WatermarkStatus:
 
 @dataclass(frozen=True)
 class Barrier:
-    """The end of an epoch in a channel.
-
-    Attributes:
-        checkpoint_id: the sender's number of the epoch (Spark's batch id if known).
-    """
+    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch's number (Spark's batch id if known)."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True)
 class EndOfData:
-    """The end of a bounded channel, after its last record and watermark."""
+    """The end of a bounded channel."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +314,7 @@ class TaskReport:
         return metrics_repr(self, vars(self))
 
 
-# The default of each field. A field without a default has an object that equals no value.
+# a field without a default never equals it
 _DEFAULTS = [
     default_field.default if default_field.default_factory is MISSING else default_field.default_factory()
     for default_field in fields(TaskReport)
@@ -329,10 +322,9 @@ _DEFAULTS = [
 
 
 def text_of_report(report: TaskReport) -> str:
-    """Return a report's values as a JSON array, in field order. New fields are only added at the end.
+    """Return a report's values as a JSON array. New fields are only added at the end.
 
-    Defaults at the end are omitted, since Spark logs the reports of all tasks with each progress, and stores a hundred
-    progress events per query.
+    Defaults at the end are omitted, since Spark stores a hundred progress events per query.
     """
     values = list(vars(report).values())
     while values[-1] == _DEFAULTS[len(values) - 1]:
@@ -341,12 +333,12 @@ def text_of_report(report: TaskReport) -> str:
 
 
 def report_of_text(text: str) -> TaskReport:
-    """Parse a report. Ignores further fields of later versions."""
+    """Parse a report. Ignores later versions' fields."""
     return TaskReport(*json.loads(text)[: len(fields(TaskReport))])
 
 
 def metrics_repr(report: Any, values: dict[str, Any]) -> str:
-    """Return a repr of metrics without values that are None, 0, False or empty."""
+    """Return metrics without empty values, for a repr."""
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name in ("subtask", "epoch"))
     return f"{type(report).__name__}({shown})"
 
@@ -359,7 +351,6 @@ class Buffer(NamedTuple):
 
     Attributes:
         target: the code of the receiving subtask or output.
-        channel: the sending subtask, unique in the program.
         seq: index within the epoch of this channel's buffers to this target, from 0.
     """
 
@@ -372,16 +363,16 @@ class Buffer(NamedTuple):
 _ARROW, _PICKLED, _ROWS = b"A", b"P", b"R"
 _WATERMARK, _STATUS, _BARRIER, _END, _REPORT = b"W", b"S", b"B", b"E", b"M"
 _INT64 = struct.Struct("<q")
-# Columns are aligned to this many bytes, for Arrow's kernels.
+# aligned for Arrow's kernels
 _ALIGNED = 8
 
 
 class ByValueError(Exception):
-    """A class or a function cannot be pickled by name. The message names it."""
+    """A class or a function cannot be pickled by name."""
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value. Classes and functions that cannot be imported elsewhere are pickled by value."""
+    """Pickle a value. Classes that cannot be imported elsewhere are pickled by value."""
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -390,11 +381,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_by_name(value: Any) -> bytes:
-    """Pickle a value for a checkpoint, with classes and functions by name, for other versions of Python.
-
-    Raises:
-        ByValueError: a class or function in it cannot be imported by name.
-    """
+    """Pickle a value for a checkpoint, with classes and functions by name. Raises ByValueError if impossible."""
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -435,7 +422,7 @@ def _encode_arrow(records: ArrowRecords) -> bytes:
 
 def _encode_values(records: Records) -> bytes:
     values, timestamps = records.values, records.timestamps
-    # Rows pickle through their constructor, several times slower than plain tuples.
+    # Rows pickle several times slower than tuples.
     if values and isinstance(values[0], Row) and len(set(map(type, values))) == 1:
         return _ROWS + dumps((values[0]._fields, list(map(tuple, values)), timestamps))
     return _PICKLED + dumps((values, timestamps))

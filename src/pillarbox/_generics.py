@@ -1,8 +1,7 @@
 """Type parameters of the public classes, only for type checkers and readers.
 
-Type checkers see ``typing``'s ``Generic`` and ``TypeVar``, with defaults (PEP 696), so all parameters of a class are
-optional. Python has no such defaults before 3.13, so at run time ``Generic`` accepts any number of parameters and
-forgets them, as the standard library's containers do. Classes and objects are pickled as without parameters.
+Type checkers see ``Generic`` and ``TypeVar`` with defaults (PEP 696). Python has none before 3.13, so at run time
+``Generic`` forgets its parameters.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ U = TypeVar("U", default=Any)
 V = TypeVar("V", default=Any)
 K = TypeVar("K", default=Any)
 Acc = TypeVar("Acc", default=Any)
-# Of functions: keys and records that they take, records that they emit.
+# of functions: taken keys and records, emitted records
 Key = TypeVar("Key", contravariant=True, default=Any)
 In = TypeVar("In", contravariant=True, default=Any)
 In1 = TypeVar("In1", contravariant=True, default=Any)
 In2 = TypeVar("In2", contravariant=True, default=Any)
 Out = TypeVar("Out", covariant=True, default=Any)
-# Of window functions: the windows that they take; of their contexts, the current window.
+# windows that functions take; a context's current window
 WindowT = TypeVar("WindowT", contravariant=True, default=Any)
 WindowOut = TypeVar("WindowOut", covariant=True, default=Any)
-# Of streams: their records and keys. Of contexts: the current key.
+# of streams: records and keys; of contexts: the current key
 KeyOut = TypeVar("KeyOut", covariant=True, default=Any)
 T1 = TypeVar("T1", covariant=True, default=Any)
 T2 = TypeVar("T2", covariant=True, default=Any)

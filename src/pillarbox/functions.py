@@ -323,7 +323,7 @@ class _Failure(NamedTuple):
 
 
 class _RowCall(CombiningFunction):
-    """Calls a function with columns of a row, and appends the result to the row."""
+    """Calls a function with columns of a row, and appends the result."""
 
     def __init__(
         self,
@@ -343,7 +343,7 @@ class _RowCall(CombiningFunction):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def open(self, runtime_context: RuntimeContext) -> Any:
-        """Open the function if it is a `Function`. For an ``async def``, returns its coroutine."""
+        """For an ``async def``, returns its coroutine."""
         return self._function.open(runtime_context) if isinstance(self._function, Function) else None
 
     def close(self) -> Any:
@@ -369,7 +369,7 @@ class _RowCall(CombiningFunction):
         return (*value, *[None] * len(self._names), _Failure(kind, message, attempts))
 
     def _added(self, row: Any, result: Any) -> Sequence[Any]:
-        """Return the values of the columns, by the rules of ``to_dataframe()``."""
+        """Return the columns' values, by the rules of ``to_dataframe()``."""
         names = self._names
         if isinstance(result, dict):
             wrong = self._misnamed(result)
@@ -389,7 +389,7 @@ class _RowCall(CombiningFunction):
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
-        """Return the error in a dict's keys, or None. Keys must be columns, and non-nullable columns are required."""
+        """Return the error in a dict's keys, or None."""
         unknown = sorted(map(repr, result.keys() - set(self._names)))
         if unknown:
             return f"has a field {unknown[0]}, which is not declared"
@@ -404,7 +404,7 @@ class _RowCall(CombiningFunction):
 
 
 def _has_fields(value: Any) -> bool:
-    """Return whether a value's attributes can be columns, unlike the attributes of a ``str``, such as ``count``."""
+    """Whether its attributes can be columns, unlike the attributes of a ``str``."""
     return dataclasses.is_dataclass(value) or (
         type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
     )

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from pillarbox._errors import ConfigurationError, ProgramError, is_count, shorten
 
-#: Next to Flink's dashboard at 8081; Spark's is at 4040.
+#: Flink's is 8081, Spark's 4040.
 DEFAULT_PORT = 8082
 _MOST = 65535
 
 
 class DashboardAddress(NamedTuple):
-    """Listen address and token. Without a token, other addresses than loopback get a random one."""
+    """Without a token, other addresses than loopback get a random one."""
 
     host: str
     port: int
@@ -27,7 +27,7 @@ def checked_port(port: object, method: str) -> int:
 
 
 def checked_token(token: object, method: str) -> str | None:
-    """Return a valid token, or None if it is not set."""
+    """Return a valid token, or None."""
     if token is None:
         return None
     if not isinstance(token, str):

@@ -1,7 +1,6 @@
 """Program descriptions, stored next to checkpoints, and the changes that they rule out.
 
-A description is plain JSON, for later versions and for people. A comparison finds mistakes before the query starts that
-Spark would report in the middle of a batch or never.
+A description is plain JSON, for later versions and for people. A comparison finds mistakes before the query starts.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ def describe_programs(
 ) -> dict[str, Any]:
     """Return the JSON description of a query's programs.
 
-    When stored, it gets a running ``number``, and the first ``batch`` that it applies to.
-
-    Args:
-        layouts: the programs' layouts, or None for the compiled layouts.
+    When stored, it gets a running ``number``, and the first ``batch`` that it applies to. Without ``layouts``, it has
+    the compiled ones.
     """
     every = [
         program if isinstance(program, ProgramDescription) else ProgramDescription.of(program) for program in programs
@@ -44,9 +41,7 @@ class ProgramDescription:
     """A program's description. Holds no reference to the program, which may be large.
 
     Attributes:
-        layout: the layout that the program was compiled with.
         content: the description without the layout's numbers.
-        parallelisms: the operators' parallelisms, for ``Layout.count``.
     """
 
     layout: Layout
@@ -102,7 +97,7 @@ def _columns(source: SourceTransformation) -> list[str] | None:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Returns an empty dict for any other text."""
+    """Parse a JSON object, or return an empty dict."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -111,7 +106,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def read_description(text: str) -> dict[str, Any] | None:
-    """Parse a stored description, or return None if it is incomplete."""
+    """Parse a stored description, or return None if incomplete."""
     description = json_object(text)
     if not all(isinstance(description.get(what), int) for what in ("format", "number", "batch")):
         return None
@@ -126,12 +121,7 @@ def read_description(text: str) -> dict[str, Any] | None:
 
 
 class LayoutsNote(NamedTuple):
-    """A checkpoint's note of its programs' layouts. The note with the highest number is current.
-
-    Attributes:
-        codes: version of the subtask codes.
-        layouts: numbers of subtasks and of key groups of each program.
-    """
+    """A checkpoint's note of its programs' layouts. The note with the highest number is current."""
 
     number: int
     codes: int
@@ -142,7 +132,7 @@ class LayoutsNote(NamedTuple):
 
 
 def read_layouts(text: str) -> LayoutsNote | None:
-    """Parse a note of layouts, or return None for other lines."""
+    """Parse a note of layouts, or return None."""
     note = json_object(text)
     codes = note.get("codes")
     if not isinstance(codes, int):
@@ -169,7 +159,6 @@ class Comparison:
 
     Attributes:
         refused: changes that rule out the checkpoint.
-        doubtful: changes that may be wrong.
         survives_savepoint: whether a start from a savepoint allows all refused changes.
     """
 
@@ -179,7 +168,7 @@ class Comparison:
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
-    """Compare a checkpoint's programs with the programs that resume from it."""
+    """Compare a checkpoint's programs with those that resume from it."""
     comparison = Comparison()
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):
@@ -194,7 +183,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
 def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison) -> None:
     refused = comparison.refused
     was, now_is = then["parallelism"], now["parallelism"]
-    # If the user does not set it, the checkpoint's value is used.
+    # otherwise the checkpoint's value is used
     if was != now_is and now["max_parallelism_is_set"]:
         refused.append(
             f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"

@@ -14,7 +14,7 @@ from pillarbox._task.vertex import ChainNode, Vertex
 
 
 def carries_on(vertex: Vertex) -> bool:
-    """Return whether operators carry requests into the next epoch, so that epochs run without data."""
+    """Return whether operators carry requests, so that epochs run without data."""
     carries = False
     for node in vertex.nodes:
         _check_operator_state(node, vertex)
@@ -30,7 +30,7 @@ def carries_on(vertex: Vertex) -> bool:
 
 
 def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
-    """Refuse functions with operator state in vertices or threads that cannot store it."""
+    """Refuse functions with operator state where it cannot be stored."""
     make = _within(node.factory.make)
     if isinstance(make, partial) and isinstance(make.func, type) and issubclass(make.func, GuardedOperator):
         if isinstance(_function_of(_within(make.keywords["make"])), CheckpointedFunction):

@@ -17,13 +17,7 @@ _LINE = re.compile(rf"^{_PREFIX}(?=\{{)", re.MULTILINE)
 
 
 class Attempt(NamedTuple):
-    """An attempt of a Spark task. Unknown fields are None.
-
-    Attributes:
-        vertex: the number of the task's vertex.
-        epoch: number of the epoch.
-        number: number of the attempt, from 0.
-    """
+    """An attempt of a Spark task. Unknown fields are None."""
 
     vertex: int | None
     epoch: int | None
@@ -35,15 +29,10 @@ class Failure:
     """The known facts of a task's failure. Keys and records are shortened text.
 
     Attributes:
-        error: the class of the error that left the task.
         cause: the class of the exception that user code raised, or None if pillarbox raised.
-        uid: the operator's uid, which several vertices may have.
         vertex: the number of the task's vertex in its program.
-        subtask: the subtask's index; for a source, the partition.
-        key: the current key, or None.
         record: the current record, or None outside of records, as in a timer.
         number: index of the record in the task's input of the epoch, from 1, if the head of the chain failed.
-        attempt: attempt of the Spark task, from 0.
         clock: readings of the task's clock in the epoch, as the text of a clock log, or None if the log is too long.
     """
 
@@ -97,7 +86,7 @@ class Failure:
         return replace(read(Failure, facts), message=message_of(text[: match.start()]))
 
 
-# The start of a pillarbox error in texts of Spark and Python.
+# a pillarbox error in texts of Spark and Python
 _BEGINNING = re.compile(r"\bpillarbox(?:\.\w+)*\.\w+: ")
 _MESSAGE_LIMIT = 4000
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox._elements import TaskReport, metrics_repr
 
-# Counters aggregated by maximum instead of by sum.
+# aggregated by maximum instead of by sum
 LARGEST_COUNTERS = (
     "in_flight_max",
     "longest_key",
@@ -172,7 +172,7 @@ def by_operator(tasks: Iterable[TaskReport]) -> OperatorReports:
     repeated: Counter[tuple[str, int, int, str, str]] = Counter()
     for task in tasks:
         group_key = task.program, task.level, task.number, task.uid, task.vertex
-        # A task whose output was lost with its executor ran twice, and counts once.
+        # A task whose output was lost ran twice, and counts once.
         groups.setdefault(group_key, {})[task.subtask] = task
         repeated[group_key] += bool(task.attempt)
     ordered = sorted(groups.items(), key=lambda group: group[0][1])

@@ -9,7 +9,7 @@ from pillarbox._graph.program import Program
 
 @dataclass(frozen=True)
 class PlanOperator:
-    """An operator of a chain: its name and the uid of its state and metrics."""
+    """An operator: its name and the uid of its state and metrics."""
 
     name: str
     uid: str
@@ -20,13 +20,10 @@ class PlanVertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        program: the name of its program: a query may have several.
-        number: identifies the vertex in its program.
         level: 0 for sources; one above the highest level of its inputs.
         kind: the method that made its head operator; empty for a source.
         parallelism: the number of its subtasks; 0 for a source, whose partitions are Spark's.
         calls: the uids of its operators that call services, as far as declared.
-        operators: the chain, from the head.
     """
 
     program: str
@@ -53,8 +50,6 @@ class PlanEdge:
 
     Attributes:
         receiver: the number of the receiving vertex; -1 for an output.
-        output: the name of the output; empty for a vertex.
-        partitioner: how records are partitioned over the receiver's subtasks.
     """
 
     program: str

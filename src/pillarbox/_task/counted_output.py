@@ -8,16 +8,12 @@ from pillarbox._elements import Records
 from pillarbox._operators.frame.operator import Input
 from pillarbox._task.vertex import ChainNode
 
-#: An operator's outputs by side-output tag; None is the main output.
+#: By side-output tag; None is the main output.
 Outputs = Mapping[str | None, "CountedOutput"]
 
 
 class CountedOutput:
-    """An output of an operator. Only the mailbox thread may use it.
-
-    Attributes:
-        count: records emitted in this epoch.
-    """
+    """An output of an operator. Counts the records of this epoch. Mailbox thread only."""
 
     __slots__ = ("_process", "count", "process_status", "process_watermark")
 
@@ -33,7 +29,7 @@ class CountedOutput:
 
 
 def records_by_operator(nodes: Sequence[ChainNode], outputs: Sequence[Outputs], records_in: int) -> list[list[int]]:
-    """Return (records in, records out) of each operator of a chain. ``records_in`` is the head's count."""
+    """Return (records in, records out) of each operator of a chain."""
     counts = [[0, sum(output.count for output in by_tag.values())] for by_tag in outputs]
     counts[0][0] = records_in
     for node, by_tag in zip(nodes, outputs):

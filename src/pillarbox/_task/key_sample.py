@@ -12,7 +12,7 @@ from pillarbox._elements import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.keying import Keying
 
-# At this size, every other key is dropped.
+# then every other key is dropped
 _MOST = 1024
 # With fewer keys, shares would be too inexact.
 _FEWEST = 100
@@ -24,23 +24,21 @@ _NAMED = 5
 class KeySample:
     """A random sample of one key per stretch of records. Mailbox thread only.
 
-    The key function is called once more for at most a few thousand records.
-
-    Args:
-        seed: a retried task with the same seed draws the same records.
+    The key function is called once more for at most a few thousand records. A retried task with the same seed draws the
+    same records.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._keys: list[Any] = []
         self._stride = 1
-        # Records before the next draw, and the rest of its stretch.
+        # records before the next draw, and the rest of its stretch
         self._until = self._left = 0
 
     def draw(self, records: Records, keying: Keying) -> None:
         size = len(records)
         while len(self._keys) + size // self._stride > _MOST:
-            # All records, past and future, keep the same chance.
+            # past and future records keep the same chance
             del self._keys[::2]
             self._stride *= 2
         drawn: list[int] = []
@@ -55,10 +53,10 @@ class KeySample:
             try:
                 self._keys += keying.keys_of(records.take(np.array(drawn, np.int64)))
             except Exception:
-                pass  # the operator calls the key function as well, and raises the error
+                pass  # the operator raises this error, too
 
     def heaviest(self) -> list[Any] | None:
-        """Return ``[size, [[key as text, count], ...]]`` of the heaviest keys, or None if the sample is too small."""
+        """Return ``[size, [[key as text, count], ...]]``, or None for a small sample."""
         size = len(self._keys)
         if size < _FEWEST:
             return None

@@ -31,13 +31,13 @@ class TaskState(Enum):
     """State of a task (P1)."""
 
     CREATED = "created"
-    #: Operators are opened, or state is read.
+    #: operators are opened, or state is read
     RESTORING = "restoring"
     #: Between two epochs.
     RESTORED = "restored"
     #: An epoch runs.
     RUNNING = "running"
-    #: The caller takes an epoch's output.
+    #: the caller takes an epoch's output
     PAUSED = "paused"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -53,10 +53,10 @@ class TaskState(Enum):
 
 
 class TaskEvent(Enum):
-    """Events in the life of a task. Their values complete "it cannot ..."."""
+    """Their values complete "it cannot ..."."""
 
     RESTORE = "be restored"
-    #: Before each epoch but the first, a task after a shuffle reads its store's version.
+    #: Before each epoch but the first, a task reads its store's version.
     SYNC = "be compared with its store"
     RESTORED = "end its restoring"
     BEGIN_EPOCH = "begin an epoch"
@@ -115,7 +115,7 @@ class TaskLife:
         self._task = task
         self.state: TaskState = TaskState.CREATED
         self._right = threading.Lock()
-        # Errors that end the task, in order of arrival. The first is the cause.
+        # The first error is the cause.
         self._reported: deque[BaseException] = deque()
 
     @property
@@ -123,12 +123,12 @@ class TaskLife:
         return self._reported[0] if self._reported else None
 
     def report(self, error: BaseException) -> None:
-        """Record an error that ends the task. Errors reported to a dead task are logged."""
+        """Record an error that ends the task, or log it if the task is dead."""
         if any(error is earlier for earlier in list(self._reported)):
             return
         if not self.state.is_terminal:
             self._reported.append(error)
-            if self.state.is_terminal:  # just now, perhaps after its thread called `tell_others`
+            if self.state.is_terminal:  # it died since the call of `tell_others`
                 self.tell_others()
         elif not isinstance(error, (TaskCanceledError, GeneratorExit)):
             suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
@@ -151,11 +151,7 @@ class TaskLife:
         self._right.release()
 
     def begin(self, event: TaskEvent) -> None:
-        """Take the right to work in the task, and enter the next state.
-
-        Raises:
-            BaseException: an error reported since the last work in the task.
-        """
+        """Take the right to work in the task, and enter the next state. Raises errors reported since the last work."""
         if not self.try_begin():
             if event is TaskEvent.RESUME and self.cause is not None:
                 raise self.cause
@@ -167,7 +163,7 @@ class TaskLife:
             raise
 
     def enter(self, event: TaskEvent) -> None:
-        """Enter the next state. The caller has the right to work in the task."""
+        """Enter the next state, with the right to work in the task."""
         following = TRANSITIONS[self.state].get(event)
         if following is None:
             raise self.illegal(event)
@@ -183,7 +179,7 @@ class TaskLife:
 
 
 def suppress(cause: BaseException | None, error: BaseException, how: str) -> None:
-    """Report an error after the first: as a note on the first, or in the log."""
+    """Report a later error: as a note on the first, or in the log."""
     add_note = getattr(cause, "add_note", None)  # since Python 3.11
     if callable(add_note):
         add_note(f"{how}: {error!r}")

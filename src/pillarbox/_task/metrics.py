@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Adds up periods. Only the mailbox thread may use it."""
+    """Adds up periods. Mailbox thread only."""
 
     __slots__ = ("_started", "total")
 
@@ -34,17 +34,14 @@ class Stopwatch:
 
 
 class TaskMetrics:
-    """Counts and times of one task in an epoch, which begins when this is created.
+    """Counts and times of one task in an epoch.
 
     Attributes:
-        records_in: records that the head of the chain received.
         broadcast_in: broadcast records among them.
         back_pressured: waiting for the output to be taken.
         idle: waiting for input.
         state: reading state to the store's version, and writing it.
         alignment: from the first barrier to the last.
-        started: begin of the epoch (epoch ms).
-        run: number of records in the latest run.
     """
 
     def __init__(self) -> None:
@@ -65,7 +62,7 @@ class TaskMetrics:
         self.run = records
 
     def times(self) -> dict[str, Any]:
-        """End the epoch's time and return all times in milliseconds, by their names in a report."""
+        """Return all times in milliseconds, by their names in a report."""
         self.epoch.mark_end()
         waiting = self.back_pressured.total + self.idle.total + self.state.total
         return {

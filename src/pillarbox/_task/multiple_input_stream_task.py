@@ -33,16 +33,12 @@ from pillarbox._time.clock_log import ReplayedClock
 
 _log = logging.getLogger("pillarbox")
 
-# Memory for writing state: the chunks of a large epoch, and Arrow's copy of the output.
+# For writing state: a large epoch's chunks, and Arrow's copy of the output.
 _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """The operators of a vertex after a shuffle. A log contains the state of all of them, keyed or not.
-
-    Args:
-        memory: returns the memory and the limit of the process or its container.
-    """
+    """The operators of a vertex after a shuffle, with the state of all of them in one log."""
 
     def __init__(
         self,
@@ -73,7 +69,6 @@ class MultipleInputStreamTask(StreamTask):
         if vertex.batch:
             head = self.chain.head
             self._batch = BatchInput(head.name, vertex.inputs, by_key=vertex.is_keyed and head.by_key)
-        # The keying of each input, or None for inputs without keys.
         self._keyings: list[Keying | None] = [
             getattr(head_input, "keying", None) for head_input in self.chain.head.inputs
         ]
@@ -86,13 +81,10 @@ class MultipleInputStreamTask(StreamTask):
         self._is_last = False
 
     def restore(self, store: ChunkStore | None) -> bool:
-        """Bring a new task to the version in the store, or check that a used one is at that version.
+        """Bring a new task to the version in the store, or check a used one.
 
-        Without a store (in a batch), there is no state.
-
-        Returns:
-            False if the task has uncommitted changes, or another process has run epochs since. It was cancelled, and
-            must be created again.
+        Returns False if the task has uncommitted changes, or another process has run epochs since. Then it must be
+        created again. A batch has no store.
         """
         first = self.state is TaskState.CREATED
         try:
@@ -127,12 +119,12 @@ class MultipleInputStreamTask(StreamTask):
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
-        # Completions of earlier checkpoints are skipped, the restored one's is not.
+        # only earlier completions are skipped
         self.latest_completed = max(0, self.log.version - 1)
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
         say_anew = not self.chain.has_receivers_of(event_time)
-        gate = task_state.get("gate")  # missing in a savepoint that ``adopt`` wrote
+        gate = task_state.get("gate")  # ``adopt`` writes none
         if gate is not None:
             if former is not None:
                 gate = gate_with_edges(gate, lambda edge: edge_in(self.vertex.program, edge, former))
@@ -147,9 +139,7 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """The time (epoch ms) when the task has work even without input.
 
-        The earliest processing-time timer by the worker's clock, or the end of a source's or stream's timeout by the
-        epochs' times. With requests carried into the next epoch, it is the epoch's own time, independent of the
-        worker's clock.
+        The earliest processing-time timer, or the end of a timeout. With carried requests, it is the epoch's time.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -171,13 +161,11 @@ class MultipleInputStreamTask(StreamTask):
     ) -> Iterator[list[Buffer]]:
         """Process one epoch's buffers and yield the output in parts.
 
-        State is written to ``store``, from which the task was restored. Without one (a batch), this is the only epoch
-        and its state is dropped.
+        State is written to ``store``. A batch has none, and runs one epoch.
 
         Args:
             epoch_time: epoch ms for the silence of sources and the time-to-live of state: the same for all tasks, and
                 when the epoch is repeated. None for the clock's time.
-            last: whether the data ends after this epoch, also on channels without an end-of-data event.
         """
         try:
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
@@ -189,7 +177,7 @@ class MultipleInputStreamTask(StreamTask):
                 self.gate.begin_epoch(epoch)
                 self.writer.begin_epoch(self.subtask, epoch)
                 if self.log.version > self.latest_completed:
-                    # Spark starts an epoch only after it has committed the previous one.
+                    # Spark has committed the previous epoch.
                     self.notify_checkpoint_complete_async(self.log.version)
                 if self._replayed is not None:
                     buffers = self._replayed.feed(buffers)
@@ -203,7 +191,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
         self._keys = KeySample(self.subtask)
-        # Overdue timers fire with the next data even if the program is not known to use processing time.
+        # also if the program is not known to use processing time
         self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
     def _start_timers(self) -> None:
@@ -218,7 +206,7 @@ class MultipleInputStreamTask(StreamTask):
             self._process_buffers(item, self._batch)
 
     def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
-        """Process buffers. In batch mode, records may have to wait, and only the last watermark counts."""
+        """In batch mode, records may wait, and only the last watermark counts."""
         gate, inputs, keyings = self.gate, self.chain.head.inputs, self._keyings
         for buffer in item:
             self.metrics.buffers_in += 1
@@ -284,7 +272,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.mark_end()
 
     def _watch_memory(self) -> None:
-        """Warn if the worker's memory is nearly used up, and fail if too little is left to write the state."""
+        """Warn if the worker's memory is nearly used up. Fail if too little is left to write the state."""
         memory = self._memory()
         if memory is None:
             return
@@ -292,7 +280,7 @@ class MultipleInputStreamTask(StreamTask):
             raise self._out_of_memory(memory)
         if self._warned or not memory.is_scarce:
             return
-        self._warned = True  # once per task and worker
+        self._warned = True
         used, limit = readable(memory.used), readable(memory.limit)
         if memory.share is None:
             use = f"the worker uses {used} of the {limit} of memory that it may use"
@@ -346,7 +334,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """The input of a chain at the end of an epoch's records. Overdue timers fire after watermarks, before idleness."""
+    """At the end of an epoch's records, overdue timers fire after watermarks, before idleness."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain

@@ -40,11 +40,10 @@ from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 class OperatorChain:
     """A tree of operators: node 0 is the head. Only the mailbox thread may use it.
 
-    Operators are created and opened from the tail to the head, and finished from the head to the tail. Each has its own
-    mailbox executor, with its index in the chain as priority.
+    Operators are opened from the tail to the head, and finished from the head to the tail. Each has its own mailbox
+    executor, with its index in the chain as priority.
 
     Args:
-        backend: keyed state of the operator at the head, or None.
         own_state: storage for state of the operators themselves, or None.
     """
 
@@ -120,7 +119,7 @@ class OperatorChain:
         return () if self._keyed is None else self._keyed.timers.services()
 
     def take_counts(self, records_in: int) -> list[list[int]]:
-        """Return (records in, records out) of each operator since the last call. ``records_in`` is the head's count."""
+        """Return (records in, records out) of each operator since the last call."""
         counts = records_by_operator(self._nodes, self._outputs, records_in)
         for outputs in self._outputs:
             for output in outputs.values():
@@ -146,23 +145,23 @@ class OperatorChain:
             operator.context.micro_batch = micro_batch
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source: event time starts over."""
+        """Start event time over, for a source."""
         for merge in self._merges.values():
             merge.restore(None)
         for operator in self.operators:
             operator.begin_epoch()
 
     def open(self) -> None:
-        """Open all operators, the tail first, so that their successors are ready."""
+        """Open all operators, the tail first."""
         self._opened = True
         for operator in reversed(self.operators):
             operator.open()
 
-    # Event time, from the valve of the input.
+    # from the valve of the input
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_WATERMARK:
-            # Records that timers emit later would be late downstream.
+            # Later results of timers would be late downstream.
             self.fire_overdue_timers()
             quiesce(self.operators[0], self._clocks[0])
         self.head.process_watermark(timestamp)
@@ -175,16 +174,15 @@ class OperatorChain:
             service.fire_overdue_processing_time_timers()
 
     def resume_timers(self) -> None:
-        """Fire timers again that the end of a previous epoch's data has quiesced."""
+        """Resume timers that an earlier end of data has quiesced."""
         for clock in self._clocks:
             clock.resume()
 
     def finish(self) -> None:
-        """End the data, operator by operator, the head first: a finished operator emits nothing.
+        """End the data, the head first: a finished operator emits nothing.
 
-        Each operator ends its input while its timers still fire. Then its timers are quiesced, its waiting mails run,
-        above all of fired timers, and it is finished. The maximum watermark leaves the head after all results of the
-        head's timers. In Flink it leaves before, so these results are late.
+        Each operator ends its input, its timers are quiesced, its waiting mails run, and it is finished. The maximum
+        watermark leaves the head after all results of its timers. In Flink it leaves before, so these results are late.
         """
         for merge in self._merges.values():
             merge.end_epoch()
@@ -197,7 +195,7 @@ class OperatorChain:
 
     def close(self) -> list[Exception]:
         for clock in self._clocks:
-            # The task's clock may outlive the task: no timer of a dead task may reach its closed mailbox.
+            # The clock may outlive the task, whose mailbox is closed.
             clock.quiesce()
         if not self._opened:
             return []
@@ -211,12 +209,12 @@ class OperatorChain:
         return failures
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit results that belong before the barrier, the head first. Applies pending watermarks of merges."""
+        """Emit results that belong before the barrier, the head first."""
         for operator in self._in_order():
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, the head first, after applying the pending watermarks of a merge before each."""
+        """Yield the operators, the head first, with the pending watermarks of their merges applied."""
         for number, operator in enumerate(self.operators):
             if number in self._merges:
                 self._merges[number].end_epoch()
@@ -242,7 +240,7 @@ class OperatorChain:
         """Return the state of event time after the input's valve, as plain data.
 
         ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``. If something is idle,
-        ``"heard"`` has the names of all receivers that know it.
+        ``"heard"`` has all receivers that know it.
         """
         states = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
         operators = {uid: state for uid, state in states.items() if state is not None}
@@ -255,14 +253,13 @@ class OperatorChain:
         }
 
     def has_receivers_of(self, state: Mapping[str, Any]) -> bool:
-        """Return whether a snapshot was taken by a chain with the same receivers of statuses."""
+        """Return whether a snapshot's chain had the same receivers."""
         return state.get("heard") == self._receivers
 
     def restore_event_time(self, snapshot: Mapping[str, Any], *, say_anew: bool = False) -> None:
-        """Restore the result of ``snapshot_event_time`` for the operators that still exist, or nothing.
+        """Restore the result of ``snapshot_event_time`` for the operators that still exist.
 
-        Args:
-            say_anew: emit idle statuses once more, since operators here or in later tasks may not know them.
+        ``say_anew`` emits idle statuses once more, for operators that may not know them.
         """
         merges, operators = snapshot.get("meetings", {}), snapshot.get("operators", {})
         for merge in self._merges.values():
@@ -284,18 +281,14 @@ class OperatorChain:
             operator.initialize_function(is_restored=is_restored)
 
 
-#: A stream of a chain: the uid of its operator, and the tag of a side output or None.
+#: A stream: the uid of its operator, and the tag of a side output or None.
 _Stream = tuple[str, str | None]
 
 
 class _Wiring:
     """Connects the operators of a chain while they are created, each after its consumers.
 
-    A *target* is an operator or an edge; operators and then edges are numbered together.
-
-    Attributes:
-        operators: the operators created so far, by target number.
-        merges: merges of streams, by target number.
+    Targets are numbered: operators, then edges.
     """
 
     def __init__(self, vertex: Vertex, writer: RecordWriter) -> None:
@@ -322,15 +315,15 @@ class _Wiring:
             self.merges[number] = _Merge(self._names[number], target, self._arriving[number])
 
     def receivers(self) -> list[tuple[Any, ...]]:
-        """Return the names of all receivers of statuses: edges, and streams that merge."""
+        """Return the names of all receivers of statuses."""
         met = ((*merge.name, *branch) for merge in self.merges.values() for branch in merge.branches)
         return [*_names_of_edges(self._vertex), *met]
 
     def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
         """Return one input for all consumers of a stream.
 
-        Edges are last and change no records, so they share the stream's records. Without edges, the last operator gets
-        them.
+        Edges are last and change no records, so they share them. Without edges, the last operator gets the stream's own
+        records.
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
         if not inputs:
@@ -355,7 +348,7 @@ class _Wiring:
 
 
 def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
-    """Return names of edges that do not depend on vertex numbers: (receiver's uid, its input, ordinal)."""
+    """Names do not depend on vertex numbers: (receiver's uid, its input, ordinal)."""
     uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
     seen: Counter[Any] = Counter()
     for edge in vertex.edges:
@@ -368,11 +361,7 @@ class _Merge:
     """A merge of several streams of one chain: a union, or the inputs of one operator.
 
     Its event time is the minimum of the streams' event times. In Flink the streams would be channels of the input's
-    valve.
-
-    Args:
-        name: identifies it in a checkpoint.
-        streams: the merged streams. A stream that merges with itself occurs twice.
+    valve. A stream that merges with itself occurs twice.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
@@ -383,7 +372,7 @@ class _Merge:
         self.restore(None)
 
     def restore(self, snapshot: dict[str, Any] | None, *, say_anew: bool = False) -> None:
-        """Restore the streams' watermarks and statuses, or start over if None, as in each epoch of a source."""
+        """Restore the streams' watermarks and statuses, or start over without a snapshot."""
         self.valve = EpochValve(self.branches)
         if snapshot is not None:
             self.valve.restore(snapshot, say_anew=say_anew)
@@ -398,7 +387,7 @@ class _Merge:
 
 
 class _Branch:
-    """A stream before a merge. Its records go to the target directly."""
+    """A stream before a merge."""
 
     def __init__(self, merge: _Merge, name: tuple[Any, ...], records: RecordInput) -> None:
         self._merge = merge
@@ -416,14 +405,14 @@ def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
     """Quiesce an operator's timers, and run its waiting mails."""
     executor = operator.context.mailbox_executor
     finished = Event()
-    # After the mails of all fired timers, and then after all of its waiting mails.
+    # after the mails of fired timers, and then all waiting mails
     clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
     while not finished.is_set():
         executor.yield_ignoring_deferrable()
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
-    """Return a function that posts a timer's callback as a mail with the operator's priority."""
+    """Return a function that posts a timer's callback as an operator's mail."""
 
     def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:
         executor.execute(lambda: callback(timestamp), "timer callback at %d", timestamp)

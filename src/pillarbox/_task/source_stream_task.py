@@ -11,7 +11,7 @@ from pillarbox._task.stream_task import EpochPhase, StreamTask
 
 
 class SourceStreamTask(StreamTask):
-    """A source and the operators chained to it. It has no state, so it may process any partition in each epoch."""
+    """A source and its chained operators, without state."""
 
     _bounded = False
 
@@ -25,7 +25,6 @@ class SourceStreamTask(StreamTask):
         """Process one partition of one micro-batch and yield its output in parts.
 
         Args:
-            subtask: the partition.
             checkpoint_id: number of the epoch: Spark's batch id if known.
             bounded: whether this is all data of the source.
         """

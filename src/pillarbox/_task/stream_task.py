@@ -1,8 +1,8 @@
 """One subtask of a vertex: mailbox, chain, writer and state, driven epoch by epoch.
 
 A task is *resident*: it lives in its process between epochs. An epoch runs its mailbox loop up to the barrier and
-suspends it; the next epoch resumes it, with state, connections and open functions. Only the mailbox thread touches
-operators and state; other threads post mails. Source of the behaviour: Flink's ``StreamTask``.
+suspends it. Only the mailbox thread touches operators and state; other threads post mails. Source of the behaviour:
+Flink's ``StreamTask``.
 """
 
 from __future__ import annotations
@@ -54,29 +54,16 @@ _log = logging.getLogger("pillarbox")
 class EpochPhase(Enum):
     """Progress of an epoch."""
 
-    #: More input may arrive.
+    #: more input may arrive
     READING = auto()
-    #: The data has ended and the operators are finished; the barrier is yet to be sent.
+    #: operators are finished; the barrier is yet to be sent
     DATA_ENDED = auto()
-    #: All input was processed, and the checkpoint was taken.
+    #: the checkpoint was taken
     DONE = auto()
 
 
 class StreamTask(ABC):
-    """Base of source tasks and tasks after a shuffle.
-
-    Args:
-        clock: processing time, or None for the system clock.
-        backend: keyed state of the operator at the head of the chain.
-        own_state: storage for state of the operators themselves.
-
-    Attributes:
-        latest_completed: the last checkpoint whose completion operators know.
-        attempt: attempt number of Spark's task, from 0, or None outside of Spark.
-        versions: versions of packages, in the task's first epoch in this process.
-        executor: pid of the executor, or None.
-        fallback: why the task runs in a worker instead of a home, or None.
-    """
+    """Base of source tasks and tasks after a shuffle."""
 
     def __init__(
         self,
@@ -91,7 +78,7 @@ class StreamTask(ABC):
         self.subtask = subtask
         self.metrics: TaskMetrics = TaskMetrics()
         self.life: TaskLife = TaskLife(vertex.name)
-        # Whether another thread reads the input (P4).
+        # whether another thread reads the input (P4)
         self._threaded_input = any(node.factory.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox(resting=vertex.shared.resting) if vertex.shared else TaskMailbox()
         self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
@@ -117,7 +104,7 @@ class StreamTask(ABC):
         self.fallback: str | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
-        """Return the mailbox's metrics, with latency probes by the task's clock if the program enables them."""
+        """Latency probes use the task's clock, if the program enables them."""
         interval = self.vertex.latency_interval
         if interval is None:
             return MailboxMetrics()
@@ -130,7 +117,7 @@ class StreamTask(ABC):
         seconds = interval / 1000
         return MailboxMetrics(probe_later, interval=seconds, clock=lambda: self.clock.relative_time_millis() / 1000)
 
-    # Life: see the table in lifecycle.py.
+    # life: see the table in lifecycle.py
 
     @property
     def state(self) -> TaskState:
@@ -144,7 +131,7 @@ class StreamTask(ABC):
     def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
         """Work in the operators, in the calling thread.
 
-        The first error that the block raises, or that another thread reports, ends the task and is raised.
+        The first error, also of another thread, ends the task and is raised.
         """
         self.life.begin(begin)
         cause: BaseException | None = None
@@ -156,7 +143,7 @@ class StreamTask(ABC):
             self.life.enter(end)
         except BaseException as error:
             cause = self._die(error)
-            # Errors other than Exception (Ctrl-C, the end of a generator) must reach the thread.
+            # errors other than Exception (Ctrl-C) must reach the thread
             if cause is error or not isinstance(error, Exception):
                 raise
         if cause is not None:
@@ -165,12 +152,12 @@ class StreamTask(ABC):
 
     def _stop_working(self) -> None:
         self.life.give_back()
-        # Another thread has just cancelled the task, and left the rest to this one.
+        # another thread has cancelled the task, and left the rest to this one
         if isinstance(self.life.cause, TaskCanceledError) and self.life.try_begin():
             raise self._end_for_its_cause()
 
     def _die(self, error: BaseException) -> BaseException:
-        """End the task because of an error in its work. Returns the first reported error, which is the cause."""
+        """End the task because of an error in its work. Returns the first reported error."""
         at_work = self.state.is_at_work
         if isinstance(error, PillarboxError):
             self._locate(error)
@@ -186,7 +173,7 @@ class StreamTask(ABC):
         if failed is not None:
             error.at(uid=failed.uid)
         if failed is self.chain.head and "position" in where and not self.vertex.batch:
-            # The record's position in the run is known, and the run was the latest.
+            # The record's position is known only in the latest run.
             error.at(number=self.metrics.records_in - self.metrics.run + int(where["position"]) + 1)
 
     @property
@@ -199,7 +186,7 @@ class StreamTask(ABC):
         assert cause is not None
         failures = self._end(TaskEvent.CANCEL if isinstance(cause, TaskCanceledError) else TaskEvent.FAIL)
         for failure in failures:
-            if isinstance(cause, TaskCanceledError):  # a warning: the program has not failed
+            if isinstance(cause, TaskCanceledError):  # the program has not failed
                 _log.warning("the task was cancelled %s, and closing it failed: %s", self.place, failure)
             else:
                 suppress(cause, failure, "closing the operators failed as well")
@@ -207,12 +194,12 @@ class StreamTask(ABC):
         return cause
 
     def _end(self, event: TaskEvent) -> list[Exception]:
-        """End the task, for any reason. Returns errors raised by closing.
+        """End the task. Returns errors raised by closing.
 
-        The caller has the right to work in it, and never returns it.
+        The caller has the right to work in it, and keeps it.
         """
         self.life.enter(event)
-        # The operators and the mailbox now belong to this thread.
+        # the operators and the mailbox now belong to this thread
         self.processor.rebind_to_current_thread()
         failures: list[Exception] = []
         try:
@@ -234,8 +221,7 @@ class StreamTask(ABC):
     def cancel(self) -> None:
         """Cancel the task. Any thread.
 
-        Between epochs, and while an epoch waits for its output to be taken, this call closes the operators. Otherwise
-        the working thread closes them after leaving the loop.
+        A working thread closes the operators after leaving the loop. If none works, this call closes them.
         """
         if self.state.is_terminal:
             return
@@ -249,7 +235,7 @@ class StreamTask(ABC):
     def handle_async_exception(self, error: BaseException) -> None:
         """Fail the task because of an error in another thread. Any thread.
 
-        The working thread closes the operators. Between epochs, the next epoch fails at its beginning.
+        The working thread closes the operators, at the latest in the next epoch.
         """
         self.life.report(error)
         self._leave_loop(error)
@@ -263,8 +249,7 @@ class StreamTask(ABC):
     def close(self) -> None:
         """Close the task between epochs. An epoch whose output has not been taken is cancelled.
 
-        Raises:
-            Exception: the first error raised by closing the operators, or reported since the last epoch.
+        Raises the first error of closing, or reported since the last epoch.
         """
         if not self.life.try_begin():
             if self.state.is_terminal:
@@ -285,14 +270,11 @@ class StreamTask(ABC):
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether no more output is needed. Between parts of the output, the task may be ended."""
+        """Whether no more output is needed."""
         return any(operator.is_satisfied for operator in self.chain.operators)
 
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
-        """Run the loop to the end of the epoch. Yields the output whenever the writer is full, and at the end.
-
-        Called within ``_working``.
-        """
+        """Run the loop to the end of the epoch. Yields the output whenever the writer is full, and at the end."""
         self._checkpoint_id = checkpoint_id
         self._phase = EpochPhase.READING
         self._mails_before = self.mailbox_metrics.mails_processed
@@ -311,7 +293,7 @@ class StreamTask(ABC):
                     self._resume()
                     self.processor.run_mailbox_loop()
                 yield from self._hand_over()
-                # The report is last, to include the waiting time of all other output.
+                # last, to include the waits for other output
                 channel = channel_code(self.vertex.number, self.subtask)
                 self.writer.send(REPORT_TARGET, channel, 0, self._report())
                 yield from self._hand_over()
@@ -324,7 +306,7 @@ class StreamTask(ABC):
         return IteratorReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
-        """Yield the output. Until the caller resumes, no thread works in the operators."""
+        """Until the caller resumes, no thread works in the operators."""
         buffers = self.writer.take()
         if not buffers:
             return
@@ -344,7 +326,7 @@ class StreamTask(ABC):
     # The default action.
 
     def process_input(self, controller: MailboxController) -> None:
-        """Process a bounded slice of input. Suspends without input, or without room for output (P2, P3)."""
+        """Process a bounded slice of input. Suspends without input, or room for output (P2, P3)."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()
@@ -355,13 +337,13 @@ class StreamTask(ABC):
         if status is DataInputStatus.NOTHING_AVAILABLE:
             suspension = controller.suspend_default_action(self.metrics.idle)
             self._suspension = suspension
-            # Calls back at once if availability has changed in between.
+            # calls back at once if it has become available
             self._reader.when_available(suspension.resume)
             return
         if status is DataInputStatus.END_OF_DATA:
             self._end_data()
             return
-        # The input has ended, and only the checkpoint is left, which ends the loop.
+        # only the checkpoint is left
         self._suspension = controller.suspend_default_action()
 
     def _emit_next(self) -> DataInputStatus:
@@ -393,12 +375,12 @@ class StreamTask(ABC):
         return DataInputStatus.END_OF_INPUT
 
     def _take_checkpoint(self) -> None:
-        """Emit pending results, send the barrier downstream, and write the state (C4)."""
+        """Emit pending results, send the barrier, and write the state (C4)."""
         for service in self.chain.timer_services():
             service.unschedule()
         checkpoint_id = self._checkpoint_id
         self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
-        # Without a time, unlike Flink's, so a retried task sends the same bytes.
+        # Without a time, so a retried task sends the same bytes.
         self.writer.broadcast(Barrier(checkpoint_id))
         self._write_state(self.chain.snapshot_state(checkpoint_id))
         self.chain.resume_after_snapshot()
@@ -408,7 +390,7 @@ class StreamTask(ABC):
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
         """Notify the operators of each committed checkpoint once, in order (C2).
 
-        A failed checkpoint needs no notification: its task is closed and created again.
+        After a failed checkpoint, the task is closed and created again.
         """
 
         def notify() -> None:
@@ -420,7 +402,7 @@ class StreamTask(ABC):
         self.processor.get_mailbox_executor(MAX_PRIORITY).execute(notify, "checkpoint %s complete", checkpoint_id)
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
-        """Write the state of the epoch; tasks without state do nothing."""
+        """Tasks without state do nothing."""
 
     def _report(self) -> TaskReport:
         counters: dict[str, int] = {}

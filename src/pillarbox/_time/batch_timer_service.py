@@ -1,4 +1,4 @@
-"""Timers in batch mode: keys are processed one after another, and a key's timers fire when its records end.
+"""Timers in batch mode: a key's timers fire when its records end.
 
 Source of the behaviour: Flink's ``BatchExecutionInternalTimeService``.
 """
@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class DroppedTimers:
-    """Logs the first timer of an operator that is set at the end of its key, and therefore dropped."""
+    """Logs an operator's first timer that is set at the end of its key, and dropped."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -41,10 +41,7 @@ class DroppedTimers:
 
 
 class _UserTimers:
-    """Timers set by user code. While an ended key's timers fire, new timers are dropped.
-
-    So a timer that registers itself again and again ends.
-    """
+    """While an ended key's timers fire, users' new timers are dropped."""
 
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
         self._timers = timers
@@ -82,7 +79,7 @@ class BatchTimerService(InternalTimerService):
         self.processing_timers: Any = processing
 
     def end_key(self) -> None:
-        """Fire all timers of the current key in order, event time first."""
+        """Fire all timers of the current key, event time first."""
         if not len(self._timers[0]) and not len(self._timers[1]):
             return
         self.current_watermark: int = MAX_WATERMARK
@@ -95,7 +92,7 @@ class BatchTimerService(InternalTimerService):
         self.current_watermark = MIN_TIMESTAMP
 
     def schedule(self) -> None:
-        """Do nothing: the clock fires no timers in batch mode."""
+        """In batch mode, the clock fires no timers."""
 
     def begin_epoch(self, now: int) -> None: ...
 

@@ -2,7 +2,7 @@
 
 All times are epoch milliseconds. A service is ALIVE, QUIESCED (waiting timers never fire, new timers never complete,
 running callbacks finish) or SHUTDOWN (in addition, registering raises). Source of the behaviour: Flink's
-``ProcessingTimeService`` and ``TimerService``.
+``ProcessingTimeService``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 ProcessingTimeCallback = Callable[[int], object]
-"""Called with the timestamp (epoch milliseconds) of the timer; its result is ignored."""
+"""Called with the timer's timestamp (epoch milliseconds)."""
 
 
 class ServiceState(Enum):
@@ -36,13 +36,13 @@ class TimerState(Enum):
 
 
 class ScheduledTimer(ABC):
-    """Handle of a registered timer, for any thread."""
+    """A registered timer, for any thread."""
 
     __slots__ = ()
 
     @abstractmethod
     def cancel(self) -> bool:
-        """Cancel the timer. Returns False if it has fired, is firing, or was cancelled before."""
+        """Cancel the timer. Returns False if it has fired or was cancelled before."""
 
     @abstractmethod
     def cancelled(self) -> bool: ...
@@ -52,7 +52,7 @@ class ScheduledTimer(ABC):
 
 
 class NeverTimer(ScheduledTimer):
-    """A timer of a quiesced service: it never fires, and only cancelling completes it."""
+    """A timer of a quiesced service: it never fires."""
 
     __slots__ = ("_cancelled",)
 
@@ -125,9 +125,9 @@ class ClosableService(ProcessingTimeService):
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
         self._state = ServiceState.ALIVE
-        # Callbacks that have begun and not finished.
+        # begun and unfinished callbacks
         self._running = 0
-        # Done when the service is closed and no callback runs.
+        # done when the service is closed and no callback runs
         self._quiesced: Future[None] = _future_of_all()
         self._settled = False
 
@@ -157,7 +157,7 @@ class ClosableService(ProcessingTimeService):
         self._settle()
 
     def _settle(self) -> None:
-        """Complete the future if it is due. Without the lock, since the future's callbacks run in this call."""
+        """Complete the future if it is due. Without the lock: its callbacks run here."""
         with self._lock:
             if self._running or self._state is ServiceState.ALIVE or self._settled:
                 return
@@ -174,7 +174,7 @@ class ClosableService(ProcessingTimeService):
 
 
 def _future_of_all() -> Future[None]:
-    """Return a future that cannot be cancelled, since several callers share it."""
+    """Several callers share the future, so none can cancel it."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

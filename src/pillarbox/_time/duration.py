@@ -1,7 +1,7 @@
 """Durations: their notations, and their length in whole milliseconds.
 
-``Duration`` and ``Time`` are PyFlink's. Strings have the units of Spark (``"1 hour 30 minutes"``) and of
-``TimeUtils.parseDuration`` in Flink (``"200ms"``, ``"10 min"``). Everything is immutable.
+Strings have the units of Spark (``"1 hour 30 minutes"``) and Flink (``"200ms"``, ``"10 min"``). Everything is
+immutable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNITS: dict[str, Fraction] = {
     for name in names.split()
 }
 
-# ASCII digits only: \d would also match other scripts' digits.
+# \d would also match other scripts' digits
 _PART = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)(?![a-z])", re.IGNORECASE)
 
 
@@ -63,7 +63,7 @@ class _Millis:
 
 
 def _times(count: int, unit: int) -> int:
-    # Types other than integers raise, since their product would be nonsense.
+    # other types raise: their product would be nonsense
     return _Millis(count)._millis * unit
 
 
@@ -170,12 +170,8 @@ DurationLike = datetime.timedelta | int | str | Duration | Time
 def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = False) -> int:
     """Convert a duration to whole milliseconds, rounded down as in Java's ``Duration.toMillis``.
 
-    Args:
-        value: a ``timedelta``; an int (milliseconds); a :class:`Duration` or :class:`Time` (or PyFlink's); or a string
-            of numbers with units from weeks to microseconds: "5 seconds", "1 hour 30 minutes", "200ms". Months and
-            years have no fixed length.
-        what: the name of the option, for errors.
-        allow_negative: accept negative durations, as offsets do.
+    Accepts a ``timedelta``, an int (milliseconds), a :class:`Duration` or :class:`Time` (also PyFlink's), or a string
+    with units from weeks to microseconds. ``what`` is its name, for errors.
     """
     millis = _millis_of(value)
     where = f"{what}: " if what else ""
@@ -189,7 +185,7 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
 
 
 def positive_millis(value: DurationLike, what: str) -> int:
-    """Convert a duration of at least one millisecond to milliseconds. ``what`` is its name, for errors."""
+    """Convert a duration of at least one millisecond to milliseconds."""
     millis = to_millis(value, what)
     if millis <= 0:
         raise ProgramError(f"{what} must be at least one millisecond, not {shorten(value)}")

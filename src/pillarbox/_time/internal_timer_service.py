@@ -1,7 +1,7 @@
 """Timers of keyed operators: per key and namespace, without duplicates, checkpointed, deletable (T1-T5, T9).
 
-The state backend stores the timers as keyed state; this module decides when they fire. Source of the behaviour: Flink's
-``InternalTimerServiceImpl`` and ``InternalTimeServiceManagerImpl``.
+The state backend stores them; this module decides when they fire. Source of the behaviour: Flink's
+``InternalTimerServiceImpl``.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 VOID_NAMESPACE = None
 
-# Limit of timers that user timers may set after the end of the data: this many, and more for each existing timer.
+# Timers that user timers may set after the end of the data: this many, and more for each existing timer.
 _LAST = 1_000_000
 _LAST_EACH = 100
 
 
 class KeyedTimers(Protocol):
-    """The timers of one time domain of a service, for all keys, without duplicates. ``len()`` is their number."""
+    """The timers of one time domain of a service, for all keys, without duplicates."""
 
     def __len__(self) -> int: ...
 
     def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Add a timer of the current key; no effect if it exists."""
+        """Add a timer of the current key, unless it exists."""
 
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Remove a timer of the current key; no effect if it is missing."""
+        """Remove a timer of the current key, if it exists."""
 
     def next_timestamp(self) -> int | None: ...
 
@@ -37,26 +37,25 @@ class KeyedTimers(Protocol):
         """Return the current key's earliest timer without a namespace."""
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire all timers up to and including ``limit`` in timestamp order, also timers registered by fired timers."""
+        """Fire all timers up to and including ``limit`` in timestamp order, also those that fired timers register."""
 
 
 class KeyedProcessingTimers(KeyedTimers, Protocol):
-    """Processing-time timers. If overdue at the begin of an epoch, they wait for its records."""
+    """Processing-time timers. If overdue at an epoch's begin, they wait for its records."""
 
     def begin_epoch(self, now: int) -> None:
-        """Defer the timers up to and including ``now`` to :meth:`fire_overdue`."""
+        """Defer the timers up to ``now`` to :meth:`fire_overdue`."""
 
-    def next_for_clock(self) -> int | None:
-        """Return the earliest timestamp among the timers that the clock fires."""
+    def next_for_clock(self) -> int | None: ...
 
     def has_overdue(self) -> bool: ...
 
     def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None:
-        """Fire overdue timers in timestamp order, also timers registered by fired timers."""
+        """Fire overdue timers in timestamp order."""
 
 
 class KeyContext(Protocol):
-    """The keyed state as a timer service sees it: the current key, and storage for timers.
+    """The keyed state as a timer service sees it.
 
     As in Flink, the keyed backend creates the timer queues.
     """
@@ -65,7 +64,7 @@ class KeyContext(Protocol):
     key: Any
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> Any:
-        """Create the timers of one time domain: :class:`KeyedTimers`, or :class:`KeyedProcessingTimers`.
+        """Create the timers of one time domain.
 
         Args:
             name: the service's name with ``/event`` or ``/processing``.
@@ -81,18 +80,15 @@ class Triggerable(Protocol):
     def on_processing_time(self, timestamp: int, namespace: Any) -> None: ...
 
     def flush(self) -> None:
-        """Emit the results of processing-time timers that were due together."""
+        """Emit results of processing-time timers that were due together."""
 
 
 class InternalTimerService:
-    """The timers of one operator under one name. Only the mailbox thread may use it.
+    """The timers of one operator under one name. Mailbox thread only.
 
     Args:
         fires: whether processing-time timers can fire. If not, registering one is an error.
         may_run_on: whether timers may set timers without end, as user timers may.
-
-    Attributes:
-        triggerable: its methods are called for each timer that fires.
     """
 
     def __init__(
@@ -124,14 +120,14 @@ class InternalTimerService:
         return self._clock.current_processing_time()
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Register a timer of the current key that fires when the watermark reaches ``timestamp`` (epoch ms)."""
+        """Register a timer of the current key for the watermark ``timestamp`` (epoch ms)."""
         self.event_timers.register(timestamp, namespace)
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
         self.event_timers.delete(timestamp, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Register a timer of the current key that fires when the clock has passed ``timestamp`` (epoch ms)."""
+        """Register a timer of the current key that fires after ``timestamp`` (epoch ms)."""
         if not self._fires:
             raise ProgramError(
                 f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: a processing-time timer was set,"
@@ -139,7 +135,7 @@ class InternalTimerService:
                 " processing_time=True), or set uses_processing_time = True in the function's class"
             )
         self.processing_timers.register(timestamp, namespace)
-        # Only the earliest timer is scheduled (T4).
+        # only the earliest timer is scheduled (T4)
         if self._scheduled_at is None or timestamp < self._scheduled_at:
             self.schedule()
 
@@ -154,10 +150,7 @@ class InternalTimerService:
         self.event_timers.fire(watermark, self._counted(trigger) if at_the_end else trigger)
 
     def _counted(self, trigger: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
-        """Wrap ``trigger`` with a limit for timers that set timers, since no watermark follows the last one.
-
-        Chains of timers that end fire in full, as in Flink.
-        """
+        """Limit timers that set timers: no watermark follows the last one."""
         timers = self.event_timers
         left = limit = _LAST + _LAST_EACH * len(timers)
 
@@ -177,17 +170,17 @@ class InternalTimerService:
         return call
 
     def begin_epoch(self, now: int) -> None:
-        """Defer processing-time timers up to and including ``now`` to :meth:`fire_overdue`, and schedule the next."""
+        """Defer processing-time timers up to ``now`` to :meth:`fire_overdue`."""
         self.processing_timers.begin_epoch(now)
         self.schedule()
 
     def fire_due_processing_time_timers(self, now: int) -> None:
-        """Fire the processing-time timers up to ``now`` in order, except overdue timers, and schedule the next."""
+        """Fire the processing-time timers up to ``now`` in order, except overdue ones."""
         self._scheduled_at = None
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:
             self.processing_timers.fire(now, self.triggerable.on_processing_time)
-            # Once for all timers, perhaps of many keys.
+            # once for all timers
             self.triggerable.flush()
         self.schedule()
 
@@ -210,7 +203,7 @@ class InternalTimerService:
             self._scheduled = self._clock.register_timer(timestamp, self.fire_due_processing_time_timers)
 
     def unschedule(self) -> None:
-        """Cancel the scheduled timer: nothing fires until :meth:`schedule`."""
+        """Fire nothing until :meth:`schedule`."""
         if self._scheduled is not None:
             self._scheduled.cancel()
         self._scheduled = None
@@ -245,9 +238,7 @@ class InternalTimeServiceManager:
     ) -> InternalTimerService:
         """Return the service of this name, created at the first call.
 
-        Args:
-            by_user: whether user code sets timers, not only the operator.
-            may_run_on: whether only user code ends a chain of timers that set timers.
+        ``by_user``: user code sets timers. ``may_run_on``: only user code ends a chain of timers that set timers.
         """
         service = self._services.get(name)
         if service is None:

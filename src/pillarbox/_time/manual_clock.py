@@ -35,7 +35,7 @@ class ManualProcessingTimeService(HeapTimerService):
         self._now = timestamp
         while True:
             with self._lock:
-                # Read again each time: a callback may set the clock.
+                # a callback may set the clock
                 timer = self._take_due(self._now)
             if timer is None:
                 return

@@ -1,7 +1,6 @@
 """``WatermarkStrategy``: the source of a stream's timestamps and watermarks.
 
-PyFlink's class, with durations as ``timedelta`` or ``"5 seconds"``, functions and column names as timestamp assigners,
-and user-defined generators. A strategy is immutable, and pickled with the program.
+PyFlink's class, with more notations and user-defined generators. A strategy is immutable, and pickled with the program.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class WatermarkStrategy:
         Raises:
             ProgramError: it is a generator, which all subtasks would share, or cannot be called without arguments.
         """
-        generator: object = factory  # not all users have their program type-checked
+        generator: object = factory  # not all users type-check
         if isinstance(generator, WatermarkGenerator):
             name = type(generator).__name__
             raise ProgramError(

@@ -36,7 +36,7 @@ class Suspension:
     def __init__(self, processor: MailboxProcessor, timer: PeriodTimer | None) -> None:
         self._processor = processor
         self._timer = timer
-        # Mailbox thread only, like all calls of the timer.
+        # mailbox thread only
         self._timer_runs = False
         self._start_timer()
 
@@ -46,12 +46,12 @@ class Suspension:
         No effect if the pause is over, or if the mailbox takes no more mails.
         """
         processor = self._processor
-        # Needs no lock: a suspension is current before any caller has it, and never becomes current again.
+        # No lock: a suspension never becomes current again.
         if processor._suspended_default_action is not self:
             return
         if processor.is_mailbox_thread():
             self._resume()
-            if processor._mailbox._waiting:  # a signal handler, called while the loop waits for mail
+            if processor._mailbox._waiting:  # a signal handler, while the loop waits
                 processor._mailbox._wake()
             return
         try:
@@ -103,6 +103,6 @@ class MailboxController:
         self._processor.all_actions_completed()
 
 
-#: The action that the loop calls over and over. It should do a bounded piece of work and return, since mails wait for
-#: it. Flink: ``MailboxDefaultAction``.
+#: The action that the loop calls over and over. It should do a bounded piece of work, since mails wait. Flink:
+#: ``MailboxDefaultAction``.
 MailboxDefaultAction = Callable[[MailboxController], object]

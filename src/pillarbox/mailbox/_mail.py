@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Protocol, final
 
-#: The lowest priority, and the default of ``take``: any mail matches.
+#: The lowest priority: ``take`` matches any mail.
 MIN_PRIORITY = -1
 
-#: The highest priority (Java's ``Integer.MAX_VALUE``): every operator of a chain may run such a mail while it waits.
+#: The highest priority: every operator of a chain may run such a mail while it waits.
 MAX_PRIORITY = 2**31 - 1
 
 
@@ -57,7 +57,7 @@ MailOptions.DEFAULT = MailOptions(is_urgent=False, is_deferrable=False)
 _URGENT = MailOptions(is_urgent=True, is_deferrable=False)
 _DEFERRABLE = MailOptions(is_urgent=False, is_deferrable=True)
 
-# A module constant is cheaper to read, once per mail, than a class attribute.
+# cheaper to read than a class attribute
 _DEFAULT = MailOptions.DEFAULT
 
 
@@ -79,10 +79,10 @@ class Mail:
 
     options: MailOptions
 
-    #: The effective priority: ``MIN_PRIORITY`` for a deferrable mail.
+    #: ``MIN_PRIORITY`` for a deferrable mail
     priority: int
 
-    #: The priority of the mail's operator, also for a deferrable mail.
+    #: also for a deferrable mail
     operator_priority: int
 
     def __init__(
@@ -118,7 +118,7 @@ class Mail:
         try:
             return self._description % self._args
         except (TypeError, ValueError, KeyError):
-            # A wrong description must not hide the error that it belongs to.
+            # a wrong description must not hide its error
             return f"{self._description} {self._args!r}"
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class Mail:
 
 
 class Waiter(Protocol):
-    """Lets the mailbox thread do other work, such as run an event loop, while it waits for mail."""
+    """Lets the mailbox thread do other work while it waits for mail."""
 
     def wait(self) -> None:
         """Return after :meth:`wake`, or spuriously. Mailbox thread."""

@@ -33,13 +33,13 @@ class _FutureCommand(Future[T]):
         if not self.set_running_or_notify_cancel():
             return  # cancelled while it waited
         command = self._command
-        del self._command  # the future may outlive the objects that the command refers to
+        del self._command  # the future may outlive the command's objects
         try:
             result = command()
         except Exception as error:
             self.set_exception(error)
         except BaseException as error:
-            # Ctrl-C and sys.exit() concern the thread, not only the future's owner.
+            # Ctrl-C and sys.exit() concern the thread, too
             self.set_exception(error)
             raise
         else:

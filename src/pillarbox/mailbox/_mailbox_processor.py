@@ -71,13 +71,13 @@ class MailboxProcessor:
         self._default_action = default_action
         self._mailbox = TaskMailbox() if mailbox is None else mailbox
         self._controller = MailboxController(self)
-        # Whether the loop may be run again; permanently False after all_actions_completed.
+        # permanently False after all_actions_completed
         self._mailbox_loop_running = True
-        # Whether the loop must be left, or is not running. False only if the flag above is True.
+        # Whether the loop must be left, or is not running.
         self._suspended = False
-        # The current pause of the default action, or None. Other threads may compare it (see Suspension.resume).
+        # The current pause of the default action. Other threads may compare it.
         self._suspended_default_action: Suspension | None = None
-        # Both flags in one, so that the loop checks one attribute per round.
+        # both flags in one, for one check per round
         self._needs_attention = False
         self._metrics = MailboxMetrics() if metrics is None else metrics
         self._metrics._bind(self._mailbox, self.get_main_mailbox_executor())
@@ -167,12 +167,12 @@ class MailboxProcessor:
         batch = mailbox._batch
         default_action = self._default_action
         controller = self._controller
-        # Pauses and latencies are measured only while the loop runs.
+        # only while the loop runs
         self._metrics._loop_entered()
         self._start_timer()
         try:
             while True:
-                # The hot path: two attributes and one local, then the default action.
+                # the hot path
                 if mailbox._may_have_new_mail or batch or self._needs_attention:
                     self._process_mails()
                     if self._suspended:
@@ -303,7 +303,7 @@ class MailboxProcessor:
             metrics._idle_ended()
 
     def _run_mails(self, limit: int = -1) -> None:
-        """Run the mails of the batch, at most ``limit``, until the loop must be left."""
+        """Run at most ``limit`` mails of the batch, until the loop must be left."""
         poll = self._mailbox._poll_batch
         metrics = self._metrics
         while limit != 0 and not self._suspended:
@@ -312,7 +312,7 @@ class MailboxProcessor:
                 return
             metrics.mails_processed += 1
             mail.run()
-            # Do not start measuring for a mail that ends the loop.
+            # not for a mail that ends the loop
             if metrics.start_pending and not self._suspended:
                 metrics._start()
             limit -= 1
@@ -351,15 +351,14 @@ class MailboxProcessor:
 
     def _send_poison_mail(self, command: Callable[[], None]) -> None:
         def put_if_open() -> None:
-            # One step under the lock, so that no close() happens between the check and the put.
+            # no close() between the check and the put
             if self._mailbox.state is MailboxState.OPEN:
                 self._send_control_mail(command, "poison mail")
 
         self._mailbox.run_exclusively(put_if_open)
 
     def _send_control_mail(self, command: Callable[[], None], description: str, *args: object) -> None:
-        # Urgent mails overtake all mails of operators, and keep their order: an error reported before a suspension is
-        # also raised before it.
+        # Urgent mails keep their order: an error reported before a suspension is also raised before it.
         mail = Mail(command, MAX_PRIORITY, description, *args, options=MailOptions.urgent())
         self._mailbox.put(mail)
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pillarbox.mailbox._mailbox_executor import MailboxExecutor
     from pillarbox.mailbox._task_mailbox import TaskMailbox
 
-#: ``schedule(delay, callback)``: call ``callback`` once, after ``delay`` seconds, in any thread.
+#: ``schedule(delay, callback)``: call ``callback`` after ``delay`` seconds, in any thread.
 ProbeScheduler = Callable[[float, Callable[[], None]], object]
 
-# Flink keeps the last ten measurements, one a second (DescriptiveStatisticsHistogram(10)).
+# as in Flink (DescriptiveStatisticsHistogram(10))
 _KEPT_LATENCIES = 10
 
 
@@ -26,11 +26,11 @@ _KEPT_LATENCIES = 10
 class LatencyStatistics:
     """Waiting times of the latest probe mails, in seconds."""
 
-    #: Number of probes so far.
+    #: so far
     count: int
     #: The latest one.
     last: float
-    #: Over the latest ten.
+    #: of the latest ten
     minimum: float
     mean: float
     maximum: float
@@ -45,7 +45,7 @@ class MailboxStatistics:
     mails_waiting: int
     #: Seconds.
     idle_time: float
-    #: ``None`` before the first measurement.
+    #: ``None`` before the first measurement
     latency: LatencyStatistics | None
 
 
@@ -82,10 +82,10 @@ class MailboxMetrics:
         "start_pending",
     )
 
-    #: Number of mails that the loop has run, including probes and control mails.
+    #: including probes and control mails
     mails_processed: int
 
-    #: Whether probes wait for the first real mail.
+    #: whether probes wait for the first real mail
     start_pending: bool
 
     def __init__(
@@ -108,7 +108,7 @@ class MailboxMetrics:
         self._latency_count = 0
         self._idle_time = 0.0
         self._idle_since: float | None = None
-        # Counts the runs of the loop, so that a probe detects a suspension.
+        # runs of the loop, so that a probe detects a suspension
         self._run = 0
 
     # Reading: any thread.
@@ -152,8 +152,6 @@ class MailboxMetrics:
             latency=self.latency,
         )
 
-    # Writing: the processor, in the mailbox thread.
-
     def _bind(self, mailbox: TaskMailbox, executor: MailboxExecutor) -> None:
         if self._mailbox is not None:
             raise RuntimeError("these metrics belong to another mailbox processor")
@@ -181,7 +179,6 @@ class MailboxMetrics:
         self._schedule(self._interval, self._send_probe)
 
     def _send_probe(self) -> None:
-        # In the scheduler's thread.
         assert self._executor is not None
         run, sent = self._run, self._clock()
 

@@ -14,17 +14,16 @@ from pillarbox.mailbox._mail import MIN_PRIORITY, Mail, Waiter
 
 T = TypeVar("T")
 
-# Longest wait in seconds, since Python does not handle a signal that arrived just before a thread blocked (and on
-# Windows no signal while it is blocked).
+# Longest wait in seconds: Python does not handle a signal that arrived just before a thread blocked.
 _LONGEST_WAIT = 1.0
 
 
 class MailboxState(enum.Enum):
     """State of a mailbox: OPEN, QUIESCED, CLOSED, in this order. Flink: ``TaskMailbox.State``."""
 
-    #: Mails may be put and taken.
+    #: mails may be put and taken
     OPEN = "OPEN"
-    #: No new mails; the waiting mails may be taken.
+    #: no new mails
     QUIESCED = "QUIESCED"
     #: Neither.
     CLOSED = "CLOSED"
@@ -105,32 +104,32 @@ class TaskMailbox:
     ) -> None:
         self._resting = resting
         self._thread = threading.current_thread() if thread is None else thread
-        # Held to put, and to change _state, _thread and _in_use. Taking needs no lock: only the mailbox thread takes,
-        # and each step of a deque is atomic. Reentrant, because run_exclusively runs functions that put.
+        # Held to put, and to change _state, _thread and _in_use. Taking needs no lock: steps of a deque are atomic.
+        # Reentrant, because run_exclusively runs functions that put.
         self._lock = threading.RLock()
         self._queue: deque[Mail] = deque()
         self._urgent: deque[Mail] = deque()
-        # False only if both are empty: one attribute for the loop to read every round, without the lock. Set before a
-        # mail is added, cleared before mails are moved, both under the lock.
+        # False only if both are empty. The loop reads it without the lock. Set before a mail is added, cleared before
+        # mails are moved, under the lock.
         self._may_have_new_mail = False
-        # Mailbox thread only. (size() reads its length from outside: one atomic read.)
+        # Mailbox thread only. (size() reads its length.)
         self._batch: deque[Mail] = deque()
         self._state = _OPEN
-        # The blocked take. An always held lock serves as a binary semaphore: half the cost of a threading.Condition
-        # (0.2 against 0.4 microseconds for a put without a waiter), and interruptible by signals.
+        # The blocked take. A held lock as a binary semaphore costs half of a threading.Condition, and is interruptible
+        # by signals.
         self._waiting = False
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
-        # Whether a processor drives this mailbox, which forbids a change of thread.
+        # whether a processor drives this mailbox, which forbids a change of thread
         self._in_use = False
-        # Waits instead of the semaphore.
+        # instead of the semaphore
         self._waiter: Waiter | None = None
 
     # Any thread.
 
     def is_mailbox_thread(self) -> bool:
         """Return whether the caller runs in the mailbox thread."""
-        # The thread object, since idents are reused after a thread has died.
+        # idents are reused after a thread has died
         return threading.current_thread() is self._thread
 
     @property
@@ -166,8 +165,8 @@ class TaskMailbox:
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            # Before the mail is added: an interrupted put may wake the waiter without need, but never leaves a mail
-            # without a wake-up.
+            # Before the mail is added: an interrupted put may wake without need, but never leaves a mail without a
+            # wake-up.
             if self._waiting:
                 self._wake()
             self._may_have_new_mail = True
@@ -185,7 +184,7 @@ class TaskMailbox:
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            if self._waiting:  # also in the mailbox thread: a signal handler that interrupts a take
+            if self._waiting:  # a signal handler that interrupts a take
                 self._wake()
             if self.is_mailbox_thread():
                 self._batch.appendleft(mail)
@@ -281,9 +280,9 @@ class TaskMailbox:
         """
         self._check_is_mailbox_thread()
         with self._lock:
-            # First, so that nothing is added after the drain.
+            # nothing is added after the drain
             self._state = _CLOSED
-            # A take can only wait here if a signal handler, which interrupts it, closes the mailbox.
+            # if a signal handler closes the mailbox
             if self._waiting:
                 self._wake()
             return self.drain()
@@ -314,7 +313,7 @@ class TaskMailbox:
 
     def _enter(self) -> bool:
         with self._lock:
-            # Under the lock, so that a concurrent bind_to_current_thread happens before or after.
+            # so that a concurrent bind_to_current_thread happens before or after
             self._check_is_mailbox_thread()
             if self._in_use:
                 return False
@@ -340,7 +339,7 @@ class TaskMailbox:
     def _poll_batch(self) -> Mail | None:
         """Take from the batch without checks, which the loop has made.
 
-        Does not touch the queue, so mails put during a round wait for the next.
+        Mails put during a round wait for the next.
         """
         try:
             if self._urgent:
@@ -369,7 +368,7 @@ class TaskMailbox:
                 return mail
             try:
                 self._announce_wait()
-                # Mails put before the announcement woke no thread.
+                # earlier puts woke no thread
                 mail = self._try_take(fits)
                 if mail is not None:
                     return mail
@@ -394,7 +393,7 @@ class TaskMailbox:
             self._wakeup.acquire(True, _LONGEST_WAIT)
 
     def _announce_wait(self) -> None:
-        """Make every put from now on wake this thread."""
+        """From now on, every put wakes this thread."""
         with self._lock:
             if self._state is not _OPEN:
                 raise MailboxClosedError(
@@ -404,13 +403,13 @@ class TaskMailbox:
             self._waiting = True
 
     def _wake(self) -> None:
-        """Wake the waiting take: under the lock, or in the mailbox thread (its signal handlers)."""
+        """Wake the waiting take: under the lock, or in a signal handler."""
         if self._waiter is not None:
             self._waiter.wake()
         try:
             self._wakeup.release()
         except RuntimeError:
-            pass  # it is being woken already
+            pass  # it is being woken
         self._waiting = False
 
     def _check_is_mailbox_thread(self) -> None:
@@ -433,8 +432,7 @@ class TaskMailbox:
 def _move(source: deque[Mail], target: list[Mail] | deque[Mail]) -> None:
     """Move all mails to the end of ``target``, in one step.
 
-    Python runs no handler within ``extend``, and no mail is ever in both deques or in neither. (A mail put by a
-    finalizer at this moment stays in ``source``.)
+    So a signal handler finds no mail in both deques or in neither.
     """
     target.extend(starmap(source.popleft, repeat((), len(source))))
 
@@ -444,7 +442,7 @@ def _remove_first(mails: deque[Mail], fits: Callable[[Mail], bool]) -> Mail | No
         for index in range(len(mails)):
             mail = mails[index]
             if fits(mail):
-                # By identity (mails do not compare), in one step, wherever it is by now. Nearly always the first.
+                # by identity, in one step
                 mails.remove(mail)
                 return mail
     except (IndexError, ValueError):

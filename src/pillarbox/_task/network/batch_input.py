@@ -1,4 +1,4 @@
-"""The input of a task in batch mode: broadcast records, then other records without keys, then keyed records by key.
+"""The input of a task in batch mode: broadcast records, other records without keys, keyed records by key.
 
 Source of the behaviour: Flink's batch execution mode.
 """
@@ -16,14 +16,7 @@ from pillarbox._task.vertex import InputEdge
 
 
 class BatchInput:
-    """Holds records back until earlier inputs are complete. Only the mailbox thread may use it.
-
-    Args:
-        by_key: whether the operator gets one key at a time.
-
-    Attributes:
-        complete: whether all records have arrived.
-    """
+    """Holds records back until earlier inputs are complete. Mailbox thread only."""
 
     def __init__(self, operator: str, edges: Sequence[InputEdge], *, by_key: bool) -> None:
         self._by_key = by_key
@@ -33,7 +26,7 @@ class BatchInput:
         self.complete: bool = False
 
     def takes(self, edge: InputEdge, records: Records, size: int) -> bool:
-        """Store records of ``size`` bytes that have to wait. Returns False for records to process at once."""
+        """Store records that have to wait. Returns False for others."""
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
             self._sorter.add(edge.index, records, edge.partitioner.keying, size)
         elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):

@@ -2,15 +2,12 @@
 
 A channel numbers its buffers of an epoch from 0 and ends with its barrier. The gate
 
-- restores the order of a channel's buffers: early buffers wait, in memory up to a bound, beyond it in a temporary file;
+- restores the order of a channel's buffers;
 - blocks a channel after its barrier until all barriers have arrived (C3);
-- feeds watermarks to the valve, in which each subtask of a vertex is a channel. All partitions of a source, which
-  differ in every epoch, are one channel, which gets their minimum watermark when the epoch's input is complete.
+- feeds watermarks to the valve, in which each subtask of a vertex is a channel. All partitions of a source are one
+  channel, which gets their minimum watermark when the epoch's input is complete.
 
-Event time does not depend on the channels' order of arrival (``EpochValve``). A channel belongs to one edge: a vertex
-with two edges to a task has two channels for each of its subtasks.
-
-A missing or duplicate buffer is an error, never silent loss. Only the mailbox thread may use a gate.
+A channel belongs to one edge. A missing or duplicate buffer is an error, never silent loss. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ from pillarbox._time.watermark_generators import WatermarkSink
 
 @dataclass
 class _Channel:
-    """State of a channel in the running epoch."""
+    """A channel in the running epoch."""
 
     expected: int = 0
     early: dict[int, Extent] = field(default_factory=dict)
@@ -56,11 +53,7 @@ class _Channel:
 
 
 class InputGate:
-    """The input of one task.
-
-    Attributes:
-        any_barrier: whether a channel waits for the others.
-    """
+    """The input of one task."""
 
     def __init__(self, name: str, inputs: list[InputEdge]) -> None:
         self._name = name
@@ -68,7 +61,7 @@ class InputGate:
         self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism)}
         sources = [("source", edge.id) for edge in inputs if edge.is_source]
         self._valve = EpochValve([*sorted(self._known), *sources])
-        # For each source, the time of its last records; for each silent one, its watermark at that time.
+        # For each source, the time of its last records; for each silent one, its watermark then.
         self._last_active: dict[int, int] = {}
         self._last_watermark: dict[int, int] = {}
         self._epoch = 0
@@ -83,7 +76,7 @@ class InputGate:
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
-        """Take a buffer. Yields (channel, element) for the elements that are next in their channel."""
+        """Take a buffer, and yield its channel's next elements."""
         channel = self._channels.get(buffer.channel)
         if channel is None:
             if edge_of_channel(buffer.channel) not in self._edges:
@@ -124,11 +117,7 @@ class InputGate:
         return f"task {self._name!r}, epoch {self._epoch}"
 
     def aligned(self) -> bool:
-        """Check at the end of the epoch's input that every buffer has arrived.
-
-        Returns:
-            Whether there are channels, and the data of all of them has ended.
-        """
+        """Check that every buffer has arrived. Returns whether the data of all channels has ended."""
         for number, channel in self._channels.items():
             if channel.early:
                 raise ExchangeError(
@@ -141,7 +130,7 @@ class InputGate:
         return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
     def watermark(self, number: int, timestamp: int, output: WatermarkSink) -> None:
-        """Take a channel's watermark. If it takes effect before the end of the epoch, ``output`` gets it now."""
+        """Take a channel's watermark, and emit it unless it waits for the end of the epoch."""
         if number in self._known:
             self._valve.watermark_came(number, timestamp, output)
         else:
@@ -156,9 +145,8 @@ class InputGate:
     def advance(self, now: int, output: WatermarkSink) -> None:
         """Apply the watermarks and statuses that wait for the end of the epoch's input.
 
-        Partitions of a source without records do not count. A source without any is silent: see :meth:`_in_silence`.
-        Idle partitions do not hold the others back. If all are idle, so is the source, at the maximum of their
-        watermarks (as in Flink's valve).
+        Idle partitions of a source do not hold the others back. If all are idle, so is the source, at the maximum of
+        their watermarks (as in Flink's valve). A source without records is silent: see :meth:`_in_silence`.
 
         Args:
             now: the epoch's time (epoch ms), the same when the epoch is repeated.
@@ -194,8 +182,8 @@ class InputGate:
     def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
         """Advance the watermarks of sources without records.
 
-        Each keeps its watermark until its ``progress_timeout``, after which the watermark advances with the clock.
-        After its ``idle_timeout`` a source stays idle, and its watermark counts only while all are idle.
+        After its ``progress_timeout``, a watermark advances with the clock. After its ``idle_timeout``, it counts only
+        while all sources are idle.
         """
         for edge in edges:
             silent_for = now - self._last_active.setdefault(edge.id, now)
@@ -219,10 +207,7 @@ class InputGate:
         self._valve.input_watermark(("source", number), watermark, output)
 
     def next_wake_up(self, now: int) -> int | None:
-        """Return when a source becomes idle, or its watermark advances, without records (epoch ms).
-
-        A watermark advances in every epoch.
-        """
+        """Return when a source becomes idle, or its watermark advances, without records (epoch ms)."""
         times = []
         for number, edge in self._edges.items():
             if not edge.reacts_to_silence:
@@ -235,10 +220,7 @@ class InputGate:
         return min((time for time in times if time > now), default=None)
 
     def held_by(self) -> list[int] | None:
-        """Return [vertex, subtask] of the sender that holds the watermark back, after the epoch's input is complete.
-
-        The subtask is -1 for a source without records in the epoch. None if no channel counts, or all have ended.
-        """
+        """Return [vertex, subtask] of the sender that holds the watermark back, or None. Subtask -1: a silent source."""
         valve = self._valve
         counted = [channel for channel in valve.channels if not valve.is_idle_channel(channel)]
         lowest = min(counted, key=valve.watermark_of, default=None)
@@ -271,7 +253,7 @@ class InputGate:
         }
 
     def restore(self, state: Any, *, say_anew: bool = False) -> None:
-        """Restore a snapshot. ``say_anew`` emits the idle status once more, since downstream may not know it."""
+        """Restore a snapshot. ``say_anew`` emits the idle status once more."""
         self._valve.restore(state["valve"], say_anew=say_anew)
         self._last_active = dict(state["last_active"])
         self._last_watermark = dict(state["last_said"])

@@ -1,7 +1,7 @@
 """The output of a task: distributes records over subtasks and packs them into buffers.
 
-The queue of packed buffers is bounded. When it is full, the task stops its input and leaves its loop, and its caller
-takes the buffers. Only the mailbox thread may use a writer.
+When the bounded queue of buffers is full, the task leaves its loop, and its caller takes the buffers. Mailbox thread
+only.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pillarbox._task.network.unpicklable import refuse_unpicklable
 from pillarbox._task.vertex import Edge
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-# Size of a buffer. Smaller buffers cost more per record, larger buffers more memory.
+# Smaller buffers cost more per record, larger buffers more memory.
 _BUFFER_BYTES = 512 * 1024
 _BUFFER_RECORDS = 2048
-# One of this many records is measured (a prime, since kinds of records may alternate), the first after `_FIRST_LOOK`.
+# One of this many records is measured (a prime, since kinds of records may alternate).
 _LOOK_EACH = 61
 _FIRST_LOOK = 16
-# Assumed size of a record before the first measurement.
+# assumed before the first measurement
 _USUAL_BYTES = 512.0
-# Bound of the queue in bytes, exceeded by at most one run of records.
+# Bound in bytes, exceeded by at most one run of records.
 _QUEUE_BYTES = 4 * 1024 * 1024
 
 
@@ -43,8 +43,6 @@ class RecordWriter:
 
     Attributes:
         is_awaited: whether a caller waits for the queued buffers.
-        records_out: records sent in this epoch.
-        bytes_out: payload bytes sent in this epoch.
     """
 
     def __init__(self, edges: list[Edge]) -> None:
@@ -60,7 +58,7 @@ class RecordWriter:
         return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Reset the counts. A source task may process another partition in each epoch."""
+        """Reset the counts. A source task's partition may change in each epoch."""
         self.records_out = 0
         self.bytes_out = 0
         for edge in self.edges:
@@ -74,7 +72,7 @@ class RecordWriter:
         return len(payload)
 
     def broadcast(self, element: Element) -> None:
-        """Pack pending records, then one element for every subtask downstream. Outputs get only the records."""
+        """Pack one element for every subtask, after pending records. Outputs get only the records."""
         for edge in self.edges:
             edge.broadcast(element)
 
@@ -109,7 +107,7 @@ class _EdgeWriter:
         self._watermark: int | None = None
         self._sent_watermark = False
         self._sent_records = False
-        # No state of earlier epochs remains, not even measured sizes, so a retried task sends the same buffers.
+        # A retried task sends the same buffers, so no measured size remains.
         self._pending = [_Pending() for _ in self._targets]
 
     def process_records(self, records: Records) -> None:
@@ -137,7 +135,7 @@ class _EdgeWriter:
         pending.add(records, row_bytes)
         if pending.is_full:
             self._pack(subtask)
-            # Records may overtake a watermark, but not vice versa, so it can wait until a buffer is full.
+            # Records may overtake a watermark, so it can wait for a full buffer.
             if self._watermark is not None:
                 self._send_watermark()
 
@@ -175,7 +173,7 @@ class _EdgeWriter:
         if self._to_output:
             return
         if self._sent_records and not self._sent_watermark:
-            # Records without any watermark hold back event time, also at subtasks that got none of them.
+            # Records without a watermark hold back event time at all subtasks.
             self._watermark = MIN_TIMESTAMP
             self._send_watermark()
         for subtask in range(len(self._targets)):
@@ -183,7 +181,7 @@ class _EdgeWriter:
 
 
 def _row_bytes(records: Records) -> float | None:
-    """Return the size of a row if all rows of the run have the same, or None.
+    """Return the size of equal rows, or None.
 
     Measuring costs as much as dividing a run among many targets.
     """
@@ -193,11 +191,7 @@ def _row_bytes(records: Records) -> float | None:
 
 
 class _Pending:
-    """Records of one target that are not packed yet: runs of one kind, columnar or not.
-
-    Attributes:
-        size: their estimated bytes.
-    """
+    """Unpacked records of one target: runs of one kind, columnar or not."""
 
     __slots__ = ("_columnar", "_count", "_looked_at", "_record_bytes", "_runs", "_share", "_unseen", "size")
 
@@ -206,11 +200,11 @@ class _Pending:
         self._columnar = False
         self._count = 0
         self.size: float = 0.0
-        # Bytes of a pickled record in the last sample, and the number of records since that sample.
+        # A pickled record's bytes in the last sample, and records since.
         self._record_bytes = _USUAL_BYTES
         self._unseen = 0
         self._looked_at = False
-        # Compression by values and classes that records of a buffer share.
+        # compression by values and classes that records share
         self._share = 1.0
 
     def takes(self, records: Records) -> bool:
@@ -245,7 +239,7 @@ class _Pending:
         try:
             self._record_bytes = len(dumps(sample)) / len(sample) * self._share
         except Exception:
-            return  # packing raises the error again, with the record
+            return  # packing raises it again, with the record
         if not self._looked_at:
             self._looked_at = True
             self.size = self._record_bytes * (self._count - len(values))
@@ -262,7 +256,7 @@ class _Pending:
             self._share = share
 
     def drain(self) -> list[Records]:
-        """Remove all records: as one run, or as several if they are large."""
+        """Remove all records, as one or more runs."""
         whole, count, size = self._whole(), self._count, self.size
         self._runs = []
         self._count = 0

@@ -1,4 +1,4 @@
-"""Bytes and runs of records in a temporary file. Only the mailbox thread may use them."""
+"""Bytes and runs of records in a temporary file. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Extent = tuple[int, int]
 
 
 class Spool:
-    """Stores bytes: in memory up to a bound, beyond it in a temporary file, which is opened on demand."""
+    """Stores bytes: in memory up to a bound, beyond it in a temporary file."""
 
     def __init__(self, memory: int | None = None) -> None:
         self._memory = memory
@@ -47,7 +47,7 @@ class Spool:
 
 
 class RecordSpool:
-    """Stores runs in order, each with the number of its input."""
+    """Stores runs in order, with the number of their input."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
