@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pillarbox._api import *  # noqa: F403
     from pillarbox._api import __all__ as __all__
 else:
-    # so a program with only the mailbox does not load Arrow or Spark
+    # So a program with only the mailbox does not load Arrow or Spark.
     def __getattr__(name: str) -> Any:
         if name.startswith("_") and name != "__all__":  # such as a module before its import
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

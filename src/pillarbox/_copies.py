@@ -41,7 +41,7 @@ FIXED = frozenset(
 )
 # Immutable with their subclasses. (The copy of an exception has no traceback.)
 _FIXED_BASES = (enum.Enum, pathlib.PurePath, datetime.tzinfo, type, BaseException)
-# by module, if it is imported
+# By module, if it is imported.
 _FIXED_OF_LIBRARIES = {
     "numpy": ("number", "bool_", "str_", "bytes_", "datetime64"),
     "pandas": ("Timestamp", "Timedelta", "Period", "Interval"),
@@ -56,7 +56,7 @@ COPY_MS = "copy_ms_"
 # Tuple classes without other attributes, whose fields loops check in line.
 TUPLES: set[type] = {tuple}
 
-# methods that customize copies
+# Methods that customize copies.
 _PROTOCOL = (
     *("__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__"),
     *("__reduce__", "__reduce_ex__"),
@@ -288,7 +288,7 @@ def _attributes_of(kind: type) -> tuple[str, ...] | None:
         return None
     for name in _PROTOCOL:
         own = getattr(kind, name, None)
-        # generated methods of frozen dataclasses equal the defaults
+        # Generated methods of frozen dataclasses equal the defaults.
         if own is not getattr(object, name, None) and getattr(own, "__module__", None) != "dataclasses":
             return None
     slots: list[str] = []
@@ -304,7 +304,7 @@ def _attributes_of(kind: type) -> tuple[str, ...] | None:
 def _object_copy(kind: type, slots: tuple[str, ...]) -> _CopyFunction:
     """Return the copy function of such a class."""
     new, fixed = object.__new__, FIXED
-    # frozen, so immutable if its fields are
+    # Frozen, so immutable if its fields are.
     params = getattr(kind, "__dataclass_params__", None)
     frozen = dataclasses.is_dataclass(kind) and params is not None and bool(params.frozen)
     set_attribute: Any = kind.__setattr__
@@ -404,7 +404,7 @@ def _copy_tuple(value: tuple[Any, ...], memo: dict[int, Any] | None = None, unsh
     items = [item if type(item) in FIXED else _functions[type(item)](item, memo) for item in value]
     if all(copied_item is other for copied_item, other in zip(items, value)):
         return value
-    # it may contain itself
+    # It may contain itself.
     other = memo.get(id(value))
     if other is None:
         other = memo[id(value)] = tuple.__new__(type(value), items)

@@ -25,7 +25,7 @@ from pillarbox._rows import Row, row_class, rows_from_arrow
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
 
-# the sending subtask; the edge is above
+# The sending subtask; the edge is above.
 _SUBTASK_BITS = 20
 
 
@@ -194,12 +194,12 @@ class TaskReport:
         busy_ms: time outside of the next three states.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
-        state_ms: time for bringing the state to the store's version, and for writing it.
+        state_ms: time for syncing and writing the state.
         alignment_ms: time from the first barrier to the last.
         counters: counters of the operators and of the user's functions, by ``uid.name``.
         buffers_in: buffers received. This and the following fields are None for a source.
         watermark: the task's event time.
-        keys: keys with state or timers; if windows fold more than 100,000 accumulators, the keys of the largest window.
+        keys: keys with state or timers; of many columnar windows, the keys of the largest window.
         event_time_timers: event-time timers of all keys.
         processing_time_timers: processing-time timers of all keys.
         next_wake_up: time of the next work that needs no input, or None.
@@ -231,13 +231,11 @@ class TaskReport:
         key_sample: the number of records sampled in the epoch, and the most frequent keys (as text) with their numbers
             of records in the sample. None without keys, or with few records.
         versions: versions of Python and of packages in its process, in the task's first epoch there.
-        private_bytes: memory of its process (Linux) without pages shared with other processes, such as other homes. A
-            sum over processes counts no page twice.
+        private_bytes: memory of its process (Linux) without pages shared with other processes.
         executor: pid of its executor, a JVM, or None if unknown.
         memory_limit: memory limit (bytes) of its container, in the task's first epoch there, or None without a limit.
         home_restarts: homes started for this epoch because the previous home ended, hung or was lost.
-        home_cold_starts: homes without state of the run: the task's first epoch in the executor, or the first after its
-            partition has moved there.
+        home_cold_starts: homes without state of the run, such as in the task's first epoch.
         home_adoptions: homes that a new starter took over from an ended starter.
         fallback: why the task ran in a Python worker of Spark instead of its home, or None.
         program: the name that its program's metrics are observed under; set by the reader of the progress.
@@ -314,7 +312,7 @@ class TaskReport:
         return metrics_repr(self, vars(self))
 
 
-# a field without a default never equals it
+# A field without a default never equals it.
 _DEFAULTS = [
     default_field.default if default_field.default_factory is MISSING else default_field.default_factory()
     for default_field in fields(TaskReport)
@@ -363,7 +361,7 @@ class Buffer(NamedTuple):
 _ARROW, _PICKLED, _ROWS = b"A", b"P", b"R"
 _WATERMARK, _STATUS, _BARRIER, _END, _REPORT = b"W", b"S", b"B", b"E", b"M"
 _INT64 = struct.Struct("<q")
-# aligned for Arrow's kernels
+# Aligned for Arrow's kernels.
 _ALIGNED = 8
 
 

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from pillarbox._unpickle import make_error
 
-# characters of an exception's message
+# Characters of an exception's message.
 _MESSAGE_LIMIT = 1000
 _FIELDS_LIMIT = 300
-# characters in a text column
+# Characters in a text column.
 SHOWN = 10_000
 
 
@@ -123,7 +123,7 @@ class TaskStateError(PillarboxError):
     """A task was asked for something that its state forbids."""
 
 
-# the brackets in their repr
+# The brackets in their repr.
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"),
     tuple: ("(", ")"),

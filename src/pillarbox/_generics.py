@@ -1,7 +1,7 @@
 """Type parameters of the public classes, only for type checkers and readers.
 
-Type checkers see ``Generic`` and ``TypeVar`` with defaults (PEP 696). Python has none before 3.13, so at run time
-``Generic`` forgets its parameters.
+Type checkers see ``TypeVar`` with defaults (PEP 696). Python before 3.13 has no defaults, so at run time ``Generic``
+forgets its parameters.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ U = TypeVar("U", default=Any)
 V = TypeVar("V", default=Any)
 K = TypeVar("K", default=Any)
 Acc = TypeVar("Acc", default=Any)
-# of functions: taken keys and records, emitted records
+# Of functions: taken keys and records, emitted records.
 Key = TypeVar("Key", contravariant=True, default=Any)
 In = TypeVar("In", contravariant=True, default=Any)
 In1 = TypeVar("In1", contravariant=True, default=Any)
 In2 = TypeVar("In2", contravariant=True, default=Any)
 Out = TypeVar("Out", covariant=True, default=Any)
-# windows that functions take; a context's current window
+# Windows that functions take; a context's current window.
 WindowT = TypeVar("WindowT", contravariant=True, default=Any)
 WindowOut = TypeVar("WindowOut", covariant=True, default=Any)
-# of streams: records and keys; of contexts: the current key
+# Of streams: records and keys; of contexts: the current key.
 KeyOut = TypeVar("KeyOut", covariant=True, default=Any)
 T1 = TypeVar("T1", covariant=True, default=Any)
 T2 = TypeVar("T2", covariant=True, default=Any)

@@ -199,7 +199,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# bounded, since data may determine column names
+# Bounded, since data may determine column names.
 _classes: dict[tuple[str, ...], type[Row]] = {}
 _MOST_CLASSES = 10_000
 
@@ -219,7 +219,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
         raise ValueError(f"column names must be unique, and {', '.join(twice)} occurs twice")
     # A named tuple's accessors run in C. Generated for positions, since namedtuple refuses names such as "class".
     named = namedtuple("named", [f"f{i}" for i in range(len(fields))])  # type: ignore[misc]
-    # its attributes vanish with the class
+    # Its attributes vanish with the class.
     accessors = vars(named)
     namespace: dict[str, Any] = {
         name: accessors[f"f{position}"]
@@ -231,7 +231,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     if len(_classes) >= _MOST_CLASSES:
         for old in [*_classes][: _MOST_CLASSES // 2]:
             _classes.pop(old, None)
-    # atomic: racing threads get the first class
+    # Atomic: racing threads get the first class.
     return _classes.setdefault(fields, _NamedRowType("Row", (Row,), namespace))  # type: ignore[arg-type]
 
 
@@ -322,7 +322,7 @@ def batch_from_bytes(payload: Any) -> pa.RecordBatch:
 
 
 def batch_of(schema: pa.Schema, rows: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """Return a batch with all columns of a schema, missing ones null."""
+    """Return a batch with all columns of a schema. Missing columns are null."""
     arrays = [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -425,7 +425,7 @@ def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
         return np.empty(0, dtype)
     start = column.offset * np.dtype(dtype).itemsize
     numbers: npt.NDArray[Any] = np.frombuffer(column.buffers()[1], dtype, len(column), start)
-    # a null slot's content is undefined
+    # A null slot's content is undefined.
     return np.where(_nulls(column), np.zeros(1, dtype), numbers) if column.null_count else numbers
 
 
@@ -452,7 +452,7 @@ def _days(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDArray[np.int64]:
-    # numpy returns integers for years outside of datetime's
+    # numpy returns integers for years outside of datetime's.
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         row = int(np.flatnonzero((numbers < least) | (numbers > most))[0])
         raise ValueError(f"the date or time at row {row} is outside of Python's range")

@@ -14,7 +14,7 @@ from pillarbox._errors import causes_of
 
 
 def _plumbing() -> tuple[str, ...]:
-    # without importing it
+    # Without importing it.
     specs = [find_spec(name) for name in ("pillarbox", "pillarbox_tools", "pyspark")]
     origins = [str(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
     origins += [str(base_events.__file__), str(concurrent.futures.__file__)]

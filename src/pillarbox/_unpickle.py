@@ -106,7 +106,7 @@ def loads(payload: bytes | memoryview) -> Any:
     try:
         return pickle.loads(payload)
     except (ImportError, AttributeError):
-        # slower, but its error has the missing name
+        # Slower, but its error has the missing name.
         return _Unpickler(io.BytesIO(payload)).load()
 
 

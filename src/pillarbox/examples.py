@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# beside this module in a wheel, in `examples/shipped` in a checkout
+# Beside this module in a wheel, in `examples/shipped` in a checkout.
 _FOLDERS = (Path(__file__).parent / "_examples", Path(__file__).parents[2] / "examples" / "shipped")
 
 

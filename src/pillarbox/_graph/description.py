@@ -26,8 +26,7 @@ def describe_programs(
 ) -> dict[str, Any]:
     """Return the JSON description of a query's programs.
 
-    When stored, it gets a running ``number``, and the first ``batch`` that it applies to. Without ``layouts``, it has
-    the compiled ones.
+    When stored, it gets a running ``number``, and the first ``batch`` that it applies to.
     """
     every = [
         program if isinstance(program, ProgramDescription) else ProgramDescription.of(program) for program in programs
@@ -168,7 +167,7 @@ class Comparison:
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
-    """Compare a checkpoint's programs with those that resume from it."""
+    """Compare a checkpoint's programs with the programs that resume from it."""
     comparison = Comparison()
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):
@@ -183,7 +182,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
 def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison) -> None:
     refused = comparison.refused
     was, now_is = then["parallelism"], now["parallelism"]
-    # otherwise the checkpoint's value is used
+    # Otherwise the checkpoint's value is used.
     if was != now_is and now["max_parallelism_is_set"]:
         refused.append(
             f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"

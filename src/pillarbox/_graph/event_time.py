@@ -20,7 +20,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 _log = logging.getLogger("pillarbox")
 
-# a program may be compiled several times: warn once
+# A program may be compiled several times: warn once.
 _warned: WeakSet[Transformation] = WeakSet()
 
 
@@ -41,7 +41,7 @@ class _TimeState:
 def check_event_time(steps: Iterable[Transformation], *, batch: bool) -> None:
     """Refuse operators whose records lack timestamps, and warn about stalled event time."""
     states: dict[Transformation, _TimeState] = {}
-    # inputs first
+    # Inputs first.
     for step in sorted(steps, key=lambda step: step.number):
         before = [states[upstream] for upstream in step.inputs]
         if isinstance(step, OperatorTransformation):

@@ -51,7 +51,6 @@ class Program:
 
     Attributes:
         vertices: by number. A checkpoint refers to these numbers; a vertex added last leaves the others unchanged.
-        sources: the sources, by their vertices' numbers.
         outputs: names of the outputs. Output *i* has the code ``output_target(i)``.
         parallelism: subtasks that run at a time: Spark's partitions after a shuffle.
         max_parallelism: number of key groups. In a streaming query, each is a subtask, so that the parallelism can
@@ -60,11 +59,7 @@ class Program:
         parallelisms: the numbers of subtasks of its vertices.
         id: unique; increases within a process.
         sets_parallelism: whether the user set the parallelism.
-        sets_max_parallelism: whether the user set the max parallelism.
-        batch: whether it runs in batch mode.
         auto_rescale: whether a checkpoint's partitions may be changed to this parallelism.
-        savepoint: the savepoint that a new checkpoint starts from, or None.
-        dashboard: the address of the dashboard in the driver, or None.
     """
 
     name: str
@@ -114,7 +109,7 @@ class Program:
                 yield vertex, edge, receiver if isinstance(receiver, str) else self.vertices[receiver]
 
     def to_text(self) -> str:
-        """Return the plan as text: one line per vertex, followed by its outgoing edges."""
+        """Return the plan as text: each vertex, with its outgoing edges."""
         return as_text(self)
 
     def to_mermaid(self) -> str:
@@ -148,11 +143,11 @@ class _Compiler:
         self._chaining = chaining
         # By vertex: 0 for a source, None if it depends on the layout.
         self._parallelisms: list[int | None] = []
-        # consumers of each step, with the index of the input
+        # Consumers of each step, with the index of the input.
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
         self._heads: dict[OperatorTransformation, Vertex] = {}
         self._sources: list[SourceTransformation] = []
-        # by (vertex number, edge id)
+        # By (vertex number, edge id).
         self._strategies: defaultdict[tuple[int, int], set[WatermarkStrategy]] = defaultdict(set)
         for sink in sinks:
             self._reach(sink)
@@ -215,7 +210,7 @@ class _Compiler:
                 )
 
     def compile(self) -> Program:
-        # sources first
+        # Sources first.
         for source in sorted(self._sources, key=lambda step: step.number):
             vertex = self._new_vertex(source.name, "", 0)
             self._program.sources[vertex.number] = source
@@ -297,7 +292,7 @@ class _Compiler:
         """Return the parallelism of an operator without partitioned input, or None for the program's."""
         if consumer.parallelism is not None:
             return consumer.parallelism
-        # a sink runs in its input's subtasks
+        # A sink runs in its input's subtasks.
         stays = vertex.is_source or isinstance(consumer, SinkTransformation)
         return self._parallelisms[vertex.number] if stays else None
 
@@ -386,7 +381,7 @@ class _Compiler:
         between = [position for position, edge in enumerate(vertex.edges) if edge.receiver == head.number]
         for position in between:
             edge = vertex.edges[position]
-            # streams of a union before the shuffle share one edge
+            # Streams of a union before the shuffle share one edge.
             if edge.partitioner is partitioner and edge.index == link.index:
                 if sender not in edge.sender.split(", "):
                     edge.sender += f", {sender}"
@@ -452,7 +447,7 @@ class _Compiler:
 
 
 def _longest(timeouts: Iterable[int | None]) -> int | None:
-    """Return the longest timeout, or None if any is None or there is none."""
+    """Return the longest timeout, or None if any is None or the iterable is empty."""
     every = list(timeouts)
     return None if None in every else max((timeout for timeout in every if timeout is not None), default=None)
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pillarbox._state.savepoint.own_state import OwnState
     from pillarbox._task.vertex import Vertex
 
-#: at the savepoint's positions
+#: At the savepoint's positions.
 SAVEPOINT = "savepoint"
-#: as in a new query
+#: As in a new query.
 NONE = "none"
 
 Positions = str | tuple[Any, ...] | Mapping[str, Any]
@@ -167,7 +167,7 @@ class SavepointStart:
             }
             for name, valve in event_time.get("meetings", {}).items()
         }
-        # operators may be new, so idle streams are announced again
+        # Operators may be new, so idle streams are announced again.
         operators = {
             self.uid_of(uid): _without_batch(status_said_anew(state), manifest)
             for uid, state in event_time.get("operators", {}).items()

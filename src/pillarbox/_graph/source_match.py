@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-# the default name, which matches nothing if other sources have names
+# The default name, which matches nothing if other sources have names.
 _NAMELESS = "dataframe"
 
 

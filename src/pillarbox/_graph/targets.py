@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pillarbox._task.vertex import REPORT_TARGET
 
-# stored in checkpoints
+# Stored in checkpoints.
 CODES = 2
 
 _M32 = 0xFFFFFFFF
@@ -69,5 +69,5 @@ def subtask_codes(vertex: int, parallelism: int) -> list[int]:
     first = spark_hash(vertex)
     # Downwards if they would overflow 32 bits.
     step = 1 if first + parallelism <= 1 << 31 else -1
-    # upper bits are not 0, unlike a vertex number's
+    # Upper bits are not 0, unlike a vertex number's.
     return [vertex, *(value_of_hash(first + step * subtask, vertex + 1) for subtask in range(1, parallelism))]

@@ -18,9 +18,9 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 class ChainingStrategy(Enum):
     """Whether an operator may be chained, as in Flink."""
 
-    #: to operators before and after it
+    #: To operators before and after it.
     ALWAYS = auto()
-    #: only to operators after it
+    #: Only to operators after it.
     HEAD = auto()
     NEVER = auto()
 
@@ -29,9 +29,9 @@ class EventTimeUse(Enum):
     """How an operator uses event time."""
 
     NONE = auto()
-    #: its timers need watermarks
+    #: Its timers need watermarks.
     TIMERS = auto()
-    #: its records need timestamps, too
+    #: Its records need timestamps, too.
     TIMESTAMPS = auto()
 
 

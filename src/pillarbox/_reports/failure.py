@@ -86,7 +86,7 @@ class Failure:
         return replace(read(Failure, facts), message=message_of(text[: match.start()]))
 
 
-# a pillarbox error in texts of Spark and Python
+# A pillarbox error in texts of Spark and Python.
 _BEGINNING = re.compile(r"\bpillarbox(?:\.\w+)*\.\w+: ")
 _MESSAGE_LIMIT = 4000
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox._elements import TaskReport, metrics_repr
 
-# aggregated by maximum instead of by sum
+# Aggregated by maximum instead of by sum.
 LARGEST_COUNTERS = (
     "in_flight_max",
     "longest_key",
@@ -43,7 +43,7 @@ class OperatorReport:
         busy_ms: time outside of the next three states, of all tasks together.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
-        state_ms: time for bringing the state to the store's version, and for writing it.
+        state_ms: time for syncing and writing the state.
         busiest: the first subtask with the largest ``busy_ms``; for a source, the partition.
         counters: counters of the operators and of the user's functions, by ``uid.name``; for latencies,
             ``in_flight_max`` and ``rate_limited_ms`` the maximum.

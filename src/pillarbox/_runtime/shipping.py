@@ -84,7 +84,7 @@ def _whose(vertex: Vertex) -> str:
 
 
 def main_classes() -> Pickled:
-    """Pickle the classes of the driver's ``__main__``, except unpicklable ones."""
+    """Pickle the classes of the driver's ``__main__``. Skips unpicklable classes."""
     main = sys.modules.get("__main__")
     classes: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():

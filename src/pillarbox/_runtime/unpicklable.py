@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pillarbox._operators.frame.captured import Pickled
 
 _DEPTH = 24
-# checked elements of a container
+# Checked elements of a container.
 _ELEMENTS = 1000
 
 

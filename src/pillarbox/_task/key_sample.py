@@ -12,7 +12,7 @@ from pillarbox._elements import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.keying import Keying
 
-# then every other key is dropped
+# Then every other key is dropped.
 _MOST = 1024
 # With fewer keys, shares would be too inexact.
 _FEWEST = 100
@@ -32,13 +32,13 @@ class KeySample:
         self._random = Random(seed)
         self._keys: list[Any] = []
         self._stride = 1
-        # records before the next draw, and the rest of its stretch
+        # Records before the next draw, and the rest of its stretch.
         self._until = self._left = 0
 
     def draw(self, records: Records, keying: Keying) -> None:
         size = len(records)
         while len(self._keys) + size // self._stride > _MOST:
-            # past and future records keep the same chance
+            # Past and future records keep the same chance.
             del self._keys[::2]
             self._stride *= 2
         drawn: list[int] = []

@@ -31,13 +31,13 @@ class TaskState(Enum):
     """State of a task (P1)."""
 
     CREATED = "created"
-    #: operators are opened, or state is read
+    #: Operators are opened, or state is read.
     RESTORING = "restoring"
     #: Between two epochs.
     RESTORED = "restored"
     #: An epoch runs.
     RUNNING = "running"
-    #: the caller takes an epoch's output
+    #: The caller takes an epoch's output.
     PAUSED = "paused"
     FAILED = "failed"
     CANCELED = "canceled"

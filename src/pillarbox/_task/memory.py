@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-# version 1's "no limit"
+# Version 1's "no limit".
 _NO_LIMIT = 1 << 50
 # Shares of a limit that make memory scarce. A JVM in time uses all of its heap, so a container's share is larger.
 _SCARCE = 0.7
@@ -93,7 +93,7 @@ class PrivateMemory:
     def __init__(self, process: str = "/proc/self", clock: Callable[[], float] = time.perf_counter) -> None:
         self._process = process
         self._clock = clock
-        # pid, its shared bytes, time of the next measurement
+        # Pid, its shared bytes, time of the next measurement.
         self._measured = (0, 0, 0.0)
 
     def bytes(self) -> int | None:
@@ -137,13 +137,13 @@ def _container_memory(root: str, process: str, share: int) -> Memory | None:
 def _group_memory(group: _Group, share: int) -> Memory | None:
     try:
         used, limit = int(_read(group.used)), int(_read(group.limit))
-        # only near the limit: the kernel adds up all processors
+        # Only near the limit: the kernel adds up all processors.
         if Memory(used, limit, share).is_scarce:
             named = (line.split() for line in _read(group.statistics).splitlines())
             used -= sum(int(amount) for name, amount in named if name in group.reclaimable)
     except (OSError, ValueError):
         return None
-    # counted at different times
+    # Counted at different times.
     return Memory(max(used, share), limit, share)
 
 

@@ -119,12 +119,12 @@ class MultipleInputStreamTask(StreamTask):
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
-        # only earlier completions are skipped
+        # Only earlier completions are skipped.
         self.latest_completed = max(0, self.log.version - 1)
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
         say_anew = not self.chain.has_receivers_of(event_time)
-        gate = task_state.get("gate")  # ``adopt`` writes none
+        gate = task_state.get("gate")  # ``adopt`` writes no gate
         if gate is not None:
             if former is not None:
                 gate = gate_with_edges(gate, lambda edge: edge_in(self.vertex.program, edge, former))
@@ -161,7 +161,7 @@ class MultipleInputStreamTask(StreamTask):
     ) -> Iterator[list[Buffer]]:
         """Process one epoch's buffers and yield the output in parts.
 
-        State is written to ``store``. A batch has none, and runs one epoch.
+        State is written to ``store``. A batch has no store, and runs one epoch.
 
         Args:
             epoch_time: epoch ms for the silence of sources and the time-to-live of state: the same for all tasks, and
@@ -191,7 +191,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
         self._keys = KeySample(self.subtask)
-        # also if the program is not known to use processing time
+        # Also if the program is not known to use processing time.
         self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
     def _start_timers(self) -> None:

@@ -157,7 +157,7 @@ class OperatorChain:
         for operator in reversed(self.operators):
             operator.open()
 
-    # from the valve of the input
+    # From the valve of the input.
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_WATERMARK:
@@ -405,7 +405,7 @@ def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
     """Quiesce an operator's timers, and run its waiting mails."""
     executor = operator.context.mailbox_executor
     finished = Event()
-    # after the mails of fired timers, and then all waiting mails
+    # After the mails of fired timers, and then all waiting mails.
     clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
     while not finished.is_set():
         executor.yield_ignoring_deferrable()

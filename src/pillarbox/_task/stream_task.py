@@ -54,11 +54,11 @@ _log = logging.getLogger("pillarbox")
 class EpochPhase(Enum):
     """Progress of an epoch."""
 
-    #: more input may arrive
+    #: More input may arrive.
     READING = auto()
-    #: operators are finished; the barrier is yet to be sent
+    #: Operators are finished; the barrier is yet to be sent.
     DATA_ENDED = auto()
-    #: the checkpoint was taken
+    #: The checkpoint was taken.
     DONE = auto()
 
 
@@ -78,7 +78,7 @@ class StreamTask(ABC):
         self.subtask = subtask
         self.metrics: TaskMetrics = TaskMetrics()
         self.life: TaskLife = TaskLife(vertex.name)
-        # whether another thread reads the input (P4)
+        # Whether another thread reads the input (P4).
         self._threaded_input = any(node.factory.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox(resting=vertex.shared.resting) if vertex.shared else TaskMailbox()
         self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
@@ -117,7 +117,7 @@ class StreamTask(ABC):
         seconds = interval / 1000
         return MailboxMetrics(probe_later, interval=seconds, clock=lambda: self.clock.relative_time_millis() / 1000)
 
-    # life: see the table in lifecycle.py
+    # Life: see the table in lifecycle.py.
 
     @property
     def state(self) -> TaskState:
@@ -143,7 +143,7 @@ class StreamTask(ABC):
             self.life.enter(end)
         except BaseException as error:
             cause = self._die(error)
-            # errors other than Exception (Ctrl-C) must reach the thread
+            # Errors other than Exception (Ctrl-C) must reach the thread.
             if cause is error or not isinstance(error, Exception):
                 raise
         if cause is not None:
@@ -152,7 +152,7 @@ class StreamTask(ABC):
 
     def _stop_working(self) -> None:
         self.life.give_back()
-        # another thread has cancelled the task, and left the rest to this one
+        # Another thread has cancelled the task, and left the rest to this one.
         if isinstance(self.life.cause, TaskCanceledError) and self.life.try_begin():
             raise self._end_for_its_cause()
 
@@ -199,7 +199,7 @@ class StreamTask(ABC):
         The caller has the right to work in it, and keeps it.
         """
         self.life.enter(event)
-        # the operators and the mailbox now belong to this thread
+        # The operators and the mailbox now belong to this thread.
         self.processor.rebind_to_current_thread()
         failures: list[Exception] = []
         try:
@@ -221,7 +221,7 @@ class StreamTask(ABC):
     def cancel(self) -> None:
         """Cancel the task. Any thread.
 
-        A working thread closes the operators after leaving the loop. If none works, this call closes them.
+        A working thread closes the operators after leaving the loop. Without a working thread, this call closes them.
         """
         if self.state.is_terminal:
             return
@@ -293,7 +293,7 @@ class StreamTask(ABC):
                     self._resume()
                     self.processor.run_mailbox_loop()
                 yield from self._hand_over()
-                # last, to include the waits for other output
+                # Last, to include the waits for other output.
                 channel = channel_code(self.vertex.number, self.subtask)
                 self.writer.send(REPORT_TARGET, channel, 0, self._report())
                 yield from self._hand_over()
@@ -337,13 +337,13 @@ class StreamTask(ABC):
         if status is DataInputStatus.NOTHING_AVAILABLE:
             suspension = controller.suspend_default_action(self.metrics.idle)
             self._suspension = suspension
-            # calls back at once if it has become available
+            # Calls back at once if it has become available.
             self._reader.when_available(suspension.resume)
             return
         if status is DataInputStatus.END_OF_DATA:
             self._end_data()
             return
-        # only the checkpoint is left
+        # Only the checkpoint is left.
         self._suspension = controller.suspend_default_action()
 
     def _emit_next(self) -> DataInputStatus:

@@ -125,9 +125,9 @@ class ClosableService(ProcessingTimeService):
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
         self._state = ServiceState.ALIVE
-        # begun and unfinished callbacks
+        # Begun and unfinished callbacks.
         self._running = 0
-        # done when the service is closed and no callback runs
+        # Done when the service is closed and no callback runs.
         self._quiesced: Future[None] = _future_of_all()
         self._settled = False
 
@@ -174,7 +174,7 @@ class ClosableService(ProcessingTimeService):
 
 
 def _future_of_all() -> Future[None]:
-    """Several callers share the future, so none can cancel it."""
+    """Return a future that cannot be cancelled: several callers share it."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

@@ -21,7 +21,7 @@ from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 # An epoch of a second has at most a thousand different readings.
 _ENTRIES = 4_096
 
-# a firing instead of a reading
+# A firing instead of a reading.
 _FIRED = -1
 
 
@@ -29,7 +29,7 @@ class ClockLog:
     """The readings and firings of one epoch, in order. Mailbox thread only."""
 
     def __init__(self) -> None:
-        # (buffers received, readings made or `_FIRED`, epoch ms)
+        # (buffers received, readings made or `_FIRED`, epoch ms).
         self._entries: list[tuple[int, int, int]] = []
         self.is_whole: bool = True
 
@@ -90,7 +90,7 @@ class LoggedClock(ProcessingTimeService):
         self._buffers = buffers
         self.log: ClockLog = ClockLog()
         self._began: int | None = None
-        # whose readings are logged
+        # Whose readings are logged.
         self._thread: int | None = None
         self._readings = 0
         self._shown: int | None = None

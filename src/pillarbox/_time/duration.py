@@ -63,7 +63,7 @@ class _Millis:
 
 
 def _times(count: int, unit: int) -> int:
-    # other types raise: their product would be nonsense
+    # Other types raise: their product would be nonsense.
     return _Millis(count)._millis * unit
 
 

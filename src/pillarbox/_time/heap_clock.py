@@ -52,7 +52,7 @@ class HeapTimerService(ClosableService):
     def __init__(self) -> None:
         self._lock: threading.Condition = threading.Condition()
         super().__init__(self._lock)
-        # (due time in the subclass's unit, order of registration, timer)
+        # (due time in the subclass's unit, order of registration, timer).
         self._heap: list[tuple[int, int, HeapTimer]] = []
         self._sequence = 0
         # Cancelled timers in the heap. Operators cancel most timeouts early.

@@ -37,7 +37,7 @@ class KeyedTimers(Protocol):
         """Return the current key's earliest timer without a namespace."""
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire all timers up to and including ``limit`` in timestamp order, also those that fired timers register."""
+        """Fire all timers up to and including ``limit`` in timestamp order, also timers that fired timers register."""
 
 
 class KeyedProcessingTimers(KeyedTimers, Protocol):
@@ -135,7 +135,7 @@ class InternalTimerService:
                 " processing_time=True), or set uses_processing_time = True in the function's class"
             )
         self.processing_timers.register(timestamp, namespace)
-        # only the earliest timer is scheduled (T4)
+        # Only the earliest timer is scheduled (T4).
         if self._scheduled_at is None or timestamp < self._scheduled_at:
             self.schedule()
 
@@ -175,12 +175,12 @@ class InternalTimerService:
         self.schedule()
 
     def fire_due_processing_time_timers(self, now: int) -> None:
-        """Fire the processing-time timers up to ``now`` in order, except overdue ones."""
+        """Fire the processing-time timers up to ``now`` in order, except overdue timers."""
         self._scheduled_at = None
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:
             self.processing_timers.fire(now, self.triggerable.on_processing_time)
-            # once for all timers
+            # Once for all timers.
             self.triggerable.flush()
         self.schedule()
 

@@ -10,9 +10,8 @@ class ManualProcessingTimeService(HeapTimerService):
     """A clock that stands still until it is set, which fires due timers. As Flink's ``TestProcessingTimeService``.
 
     Callbacks run in the thread that sets the clock, ordered by timestamp and then by registration. Due timers that
-    callbacks register fire in the same call. A timer for *t* fires at *t*, without the millisecond that the system
-    clock adds, and callbacks see the new time. An error of a callback propagates from the call that set the clock; the
-    next call fires the remaining timers.
+    callbacks register fire in the same call. A timer for *t* fires at *t*. A callback's error propagates; the next call
+    fires the remaining timers.
     """
 
     def __init__(self, current_time: int = 0) -> None:
@@ -35,7 +34,7 @@ class ManualProcessingTimeService(HeapTimerService):
         self._now = timestamp
         while True:
             with self._lock:
-                # a callback may set the clock
+                # A callback may set the clock.
                 timer = self._take_due(self._now)
             if timer is None:
                 return

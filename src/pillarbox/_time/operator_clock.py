@@ -37,7 +37,7 @@ class _DeferredTimer(ScheduledTimer):
         self._inner: ScheduledTimer | None = None
 
     def attach(self, inner: ScheduledTimer) -> None:
-        # no caller has a handle yet
+        # No caller has a handle yet.
         self._inner = inner
 
     def fire(self, timestamp: int) -> None:
@@ -48,7 +48,7 @@ class _DeferredTimer(ScheduledTimer):
         try:
             service._defer(self, timestamp)
         except RejectedExecutionError:
-            # the task has ended
+            # The task has ended.
             self._drop()
             service._end()
         except BaseException:
@@ -94,7 +94,7 @@ class _DeferredTimer(ScheduledTimer):
     def done(self) -> bool:
         if self._state is TimerState.DONE or self._state is TimerState.CANCELLED:
             return True
-        # the clock may have been closed before
+        # The clock may have been closed before.
         return self._inner is not None and self._inner.cancelled()
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class ProcessingTimeServiceImpl(ClosableService):
         the error, except for :class:`RejectedExecutionError`: the task has ended. ``firing`` is called with a timer's
         timestamp, before the callback.
         """
-        # until its mail has run, a timer counts as running
+        # Until its mail has run, a timer counts as running.
         super().__init__(threading.Lock())
         self._inner = inner
         self._defer = defer

@@ -15,7 +15,7 @@ from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
 _log = logging.getLogger(__name__)
 
-# locks have a limit for waiting
+# Locks have a limit for waiting.
 _LONGEST_WAIT_S = 3600.0
 
 
@@ -87,10 +87,10 @@ class SystemProcessingTimeService(HeapTimerService):
                         self._lock.wait()
             try:
                 self._run(timer)
-            # without its thread, the service would stop silently
+            # Without its thread, the service would stop silently.
             except BaseException as error:
                 self._report(error)
-            # release the last timer
+            # Release the last timer.
             del timer
 
     def _report(self, error: BaseException) -> None:

@@ -60,11 +60,11 @@ def to_timestamp(
         TypeError: another type, such as None, a bool, a float, a string or NaT.
         ValueError: it exceeds 64 bits, or has no time zone while ``zone`` is None.
     """
-    # ordered by frequency: this runs for each record
+    # Ordered by frequency: this runs for each record.
     if type(value) is int:
         number = value
     elif isinstance(value, datetime.date):
-        # pandas' NaT is an instance of datetime, but not equal to itself
+        # pandas' NaT is an instance of datetime, but not equal to itself.
         if value != value:
             raise _not_a_timestamp(value, source, record)
         if not isinstance(value, datetime.datetime):
@@ -74,7 +74,7 @@ def to_timestamp(
                 raise ValueError(no_time_zone(f"{shorten(value)}{_origin(source, record)}"))
             value = value.replace(tzinfo=zone)
         since = value - _EPOCH
-        # exact, and rounds down
+        # Exact, and rounds down.
         number = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     elif isinstance(value, (bool, np.bool_)):
         raise _not_a_timestamp(value, source, record)
@@ -157,7 +157,7 @@ class ColumnTimestampAssigner(TimestampAssigner):
 
 
 def _fields_of(row: Any) -> Any:
-    # names of Spark's Row, or of named tuples
+    # Fields of a Spark Row, or of a named tuple.
     return getattr(row, "__fields__", None) or row._fields
 
 

@@ -120,7 +120,7 @@ class StatusWatermarkValve:
             self._on_active(sink)
             return
         if self._idle and max(state.watermark for state in self._channels.values()) > self._output:
-            # a channel ahead of all others was active in between
+            # A channel ahead of all others was active in between.
             self._idle = False
             sink.process_status(False)
         self._on_idle(sink)
@@ -190,6 +190,6 @@ class StatusWatermarkValve:
 
     def _emit(self, watermark: int, sink: WatermarkSink) -> None:
         if watermark > self._output:
-            # the sink may read `current_watermark`
+            # The sink may read `current_watermark`.
             self._output = watermark
             sink.process_watermark(watermark)

@@ -97,7 +97,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         watermark = self._max_timestamp - self._distance
-        # below the smallest timestamp: also "no record yet"
+        # Below the smallest timestamp: also "no record yet".
         if watermark > MIN_TIMESTAMP:
             output.emit_watermark(watermark)
 

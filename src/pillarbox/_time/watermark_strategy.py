@@ -138,13 +138,13 @@ class WatermarkStrategy:
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
         """Return this strategy with idleness: downstream does not wait for a partition without records.
 
-        Before the first shuffle, a source is idle as a whole. After a shuffle, each subtask is idle by itself, from its
-        first epoch on, even if it never gets a record. The clock is the epoch's time (Spark's batch timestamp), and the
-        start of the silence is state: a repeated epoch does the same, and the time of a stopped query counts. In Flink
-        the countdown starts over.
+        Before the first shuffle, a source is idle as a whole. After a shuffle, each subtask is idle by itself, even if
+        it never gets a record. The clock is the epoch's time (Spark's batch timestamp), and the start of the silence is
+        state: a repeated epoch does the same, and the time of a stopped query counts. In Flink the countdown starts
+        over.
 
-        A streaming query then runs an epoch at each trigger, also without data, to detect idleness. So give the query a
-        trigger, such as ``trigger(processingTime="5 seconds")``; without one, epochs follow each other at once.
+        A streaming query then runs an epoch at each trigger, also without data. So give the query a trigger, such as
+        ``trigger(processingTime="5 seconds")``.
 
         Args:
             idle_timeout: the time without a record; as an int, milliseconds.
@@ -158,14 +158,13 @@ class WatermarkStrategy:
     def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
         """Return this strategy with a watermark that advances with the clock while the source is silent.
 
-        So the last windows fire without further data. After ``timeout`` without a record, counted from the last epoch
-        with records, the watermark is that epoch's plus the time since the timeout ended. Later records with older
-        timestamps are late. The clock is the epoch's time (Spark's batch timestamp), so a repeated epoch does the same.
-        The time of a stopped query counts, unless its first epoch has records. A source without a watermark does not
-        get one.
+        So the last windows fire without further data. After ``timeout`` without a record, the watermark is that of the
+        last epoch with records plus the time since the timeout ended. Later records with older timestamps are late. The
+        clock is the epoch's time (Spark's batch timestamp), so a repeated epoch does the same. The time of a stopped
+        query counts, unless its first epoch has records. A source without a watermark does not get one.
 
-        Each source counts by itself. With :meth:`with_idleness` as well, an idle source does not hold the others back,
-        and its watermark counts only while all sources are idle. At the end of bounded input, event time ends.
+        Each source counts by itself. With :meth:`with_idleness` as well, an idle source's watermark counts only while
+        all sources are idle.
 
         Only for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
 

@@ -27,8 +27,7 @@ class PeriodTimer(Protocol):
 class Suspension:
     """A pause of the default action, which ends with :meth:`resume`. Flink: ``MailboxDefaultAction.Suspension``.
 
-    The timer runs while the pause leaves the loop without work, not while mails run or the loop itself is suspended.
-    (In Flink the caller starts and ends it, see ``ResumeWrapper``.)
+    Its timer runs while the pause leaves the loop without work. (In Flink the caller starts and ends the timer.)
     """
 
     __slots__ = ("_processor", "_timer", "_timer_runs")
@@ -36,7 +35,7 @@ class Suspension:
     def __init__(self, processor: MailboxProcessor, timer: PeriodTimer | None) -> None:
         self._processor = processor
         self._timer = timer
-        # mailbox thread only
+        # Mailbox thread only.
         self._timer_runs = False
         self._start_timer()
 

@@ -57,7 +57,7 @@ MailOptions.DEFAULT = MailOptions(is_urgent=False, is_deferrable=False)
 _URGENT = MailOptions(is_urgent=True, is_deferrable=False)
 _DEFERRABLE = MailOptions(is_urgent=False, is_deferrable=True)
 
-# cheaper to read than a class attribute
+# Cheaper to read than a class attribute.
 _DEFAULT = MailOptions.DEFAULT
 
 
@@ -79,10 +79,10 @@ class Mail:
 
     options: MailOptions
 
-    #: ``MIN_PRIORITY`` for a deferrable mail
+    #: ``MIN_PRIORITY`` for a deferrable mail.
     priority: int
 
-    #: also for a deferrable mail
+    #: Also for a deferrable mail.
     operator_priority: int
 
     def __init__(
@@ -118,7 +118,7 @@ class Mail:
         try:
             return self._description % self._args
         except (TypeError, ValueError, KeyError):
-            # a wrong description must not hide its error
+            # A wrong description must not hide its error.
             return f"{self._description} {self._args!r}"
 
     def __repr__(self) -> str:

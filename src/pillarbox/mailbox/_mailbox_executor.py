@@ -50,15 +50,13 @@ class _FutureCommand(Future[T]):
 class MailboxExecutor:
     """Puts commands into a mailbox with one operator's priority, and yields to its mails.
 
-    Any thread may call ``execute`` and ``submit``. The other methods belong to the mailbox thread, and raise
-    :class:`WrongThreadError` elsewhere.
+    Any thread may call ``execute`` and ``submit``. The other methods raise :class:`WrongThreadError` outside of the
+    mailbox thread.
 
-    An operator that must wait in the middle of a record, for example for capacity, yields: it runs its own mails and
-    mails of downstream operators until the event happens. Mails of upstream operators stay hidden, since they could
-    emit the next record into the unfinished one.
+    An operator that must wait in the middle of a record yields: it runs its own mails and mails of downstream
+    operators. Mails of upstream operators could emit the next record into the unfinished one, so they stay hidden.
 
-    Flink: ``MailboxExecutorImpl``. One difference: no executor's yield runs deferrable mails, as Flink documents it; in
-    Flink's code, the executor of the lowest priority does.
+    Flink: ``MailboxExecutorImpl``. Here, no executor's yield runs deferrable mails, as Flink documents it.
 
     Args:
         mailbox: receives the mails.
@@ -114,9 +112,8 @@ class MailboxExecutor:
     ) -> Future[T]:
         """Run ``command`` in the mailbox thread, and return a future of its result or error.
 
-        An error does *not* fail the task: use :meth:`execute` unless the future is examined. The future is cancelled if
-        the mailbox is closed before its turn. Do not wait for it in the mailbox thread, which would have to complete
-        it.
+        An error does *not* fail the task. The future is cancelled if the mailbox is closed before its turn. Do not wait
+        for it in the mailbox thread.
 
         Raises:
             RejectedExecutionError: the mailbox is quiesced or closed.

@@ -32,15 +32,14 @@ class MailboxProcessor:
     """Runs the mails of a mailbox and a default action by turns, in one thread.
 
     Since nothing else runs operators, they need no locks: timers, checkpoints and asynchronous results arrive as mails,
-    and never in the middle of a record.
+    never in the middle of a record.
 
     Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`. As a context manager it closes itself.
 
     Any thread may call ``suspend``, ``all_actions_completed``, ``report_throwable``, ``get_..._executor`` and
     ``is_...``. The other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
-    A round of the loop without mail takes no lock, and calls only the default action. So other threads change the
-    loop's course by mails, and only the mailbox thread writes the flags below.
+    Without mail, a round of the loop takes no lock. So only the mailbox thread writes the flags below.
 
     Flink: ``MailboxProcessor``.
 
@@ -71,13 +70,13 @@ class MailboxProcessor:
         self._default_action = default_action
         self._mailbox = TaskMailbox() if mailbox is None else mailbox
         self._controller = MailboxController(self)
-        # permanently False after all_actions_completed
+        # Permanently False after all_actions_completed.
         self._mailbox_loop_running = True
         # Whether the loop must be left, or is not running.
         self._suspended = False
         # The current pause of the default action. Other threads may compare it.
         self._suspended_default_action: Suspension | None = None
-        # both flags in one, for one check per round
+        # Both flags in one, for one check per round.
         self._needs_attention = False
         self._metrics = MailboxMetrics() if metrics is None else metrics
         self._metrics._bind(self._mailbox, self.get_main_mailbox_executor())
@@ -107,7 +106,7 @@ class MailboxProcessor:
         return self._mailbox.is_mailbox_thread()
 
     def is_mailbox_loop_running(self) -> bool:
-        """Return whether the loop runs or can be run again, that is, all_actions_completed has not ended it."""
+        """Return whether the loop runs or can be run again."""
         return self._mailbox_loop_running
 
     def is_default_action_available(self) -> bool:
@@ -117,8 +116,7 @@ class MailboxProcessor:
     def suspend(self) -> None:
         """Leave the loop before its next step. It can be run again later.
 
-        Waiting mails stay in the mailbox. If the loop is not running, its next run returns at once. No effect once the
-        mailbox is quiesced or closed.
+        If the loop is not running, its next run returns at once. No effect once the mailbox is quiesced or closed.
         """
         self._send_poison_mail(self._suspend_loop)
 
@@ -149,13 +147,11 @@ class MailboxProcessor:
     def run_mailbox_loop(self) -> None:
         """Process mails and call the default action by turns, until the loop ends.
 
-        A round runs the mails that were waiting when it began, and urgent mails that arrive later, then the default
-        action once. So mails that put mails do not starve the default action. While the default action is suspended,
-        the loop waits for mail.
+        A round runs the mails that were waiting when it began, and urgent mails, then the default action once. While
+        the default action is suspended, the loop waits for mail.
 
         Returns after :meth:`suspend`, and can then be run again, or after :meth:`all_actions_completed`. An error of a
-        mail or of the default action leaves the loop. Later mails stay in the mailbox, and the caller runs the loop
-        again or closes.
+        mail or of the default action leaves the loop, with the later mails in the mailbox.
 
         Raises:
             MailboxClosedError: the mailbox is not open.
@@ -167,12 +163,12 @@ class MailboxProcessor:
         batch = mailbox._batch
         default_action = self._default_action
         controller = self._controller
-        # only while the loop runs
+        # Only while the loop runs.
         self._metrics._loop_entered()
         self._start_timer()
         try:
             while True:
-                # the hot path
+                # The hot path.
                 if mailbox._may_have_new_mail or batch or self._needs_attention:
                     self._process_mails()
                     if self._suspended:
@@ -257,7 +253,7 @@ class MailboxProcessor:
     def rebind_to_current_thread(self) -> None:
         """Make the calling thread the mailbox thread, while the loop is not running.
 
-        Spark may drive a resident task from another thread in the next epoch. In Flink, a task lives in one thread.
+        Spark may drive a resident task from another thread in the next epoch.
 
         Raises:
             RuntimeError: the loop is running.
@@ -312,7 +308,7 @@ class MailboxProcessor:
                 return
             metrics.mails_processed += 1
             mail.run()
-            # not for a mail that ends the loop
+            # Not for a mail that ends the loop.
             if metrics.start_pending and not self._suspended:
                 metrics._start()
             limit -= 1
@@ -351,7 +347,7 @@ class MailboxProcessor:
 
     def _send_poison_mail(self, command: Callable[[], None]) -> None:
         def put_if_open() -> None:
-            # no close() between the check and the put
+            # No close() between the check and the put.
             if self._mailbox.state is MailboxState.OPEN:
                 self._send_control_mail(command, "poison mail")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: ``schedule(delay, callback)``: call ``callback`` after ``delay`` seconds, in any thread.
 ProbeScheduler = Callable[[float, Callable[[], None]], object]
 
-# as in Flink (DescriptiveStatisticsHistogram(10))
+# As in Flink (DescriptiveStatisticsHistogram(10)).
 _KEPT_LATENCIES = 10
 
 
@@ -26,11 +26,11 @@ _KEPT_LATENCIES = 10
 class LatencyStatistics:
     """Waiting times of the latest probe mails, in seconds."""
 
-    #: so far
+    #: So far.
     count: int
     #: The latest one.
     last: float
-    #: of the latest ten
+    #: Of the latest ten.
     minimum: float
     mean: float
     maximum: float
@@ -45,7 +45,7 @@ class MailboxStatistics:
     mails_waiting: int
     #: Seconds.
     idle_time: float
-    #: ``None`` before the first measurement
+    #: ``None`` before the first measurement.
     latency: LatencyStatistics | None
 
 
@@ -53,13 +53,12 @@ class MailboxStatistics:
 class MailboxMetrics:
     """Measures one mailbox and its loop. Flink: ``MailboxMetricsController``.
 
-    A probe mail measures latency: it only reads the clock, is put at an interval, and waits like any other mail. Probes
-    start with the first real mail, and need a scheduler. A probe that waited while the loop was suspended does not
-    count.
+    A probe mail measures latency: it is put at an interval, and waits like any other mail. Probes need a scheduler, and
+    start with the first real mail.
 
     Idle time is the time that the loop waited for mail because its default action was suspended.
 
-    The loop writes in the mailbox thread, without a lock, and only in rounds with mail. Any thread may read.
+    The loop writes in the mailbox thread, without a lock. Any thread may read.
 
     Args:
         schedule: calls a function after a delay; without it, latency is not measured.
@@ -82,10 +81,10 @@ class MailboxMetrics:
         "start_pending",
     )
 
-    #: including probes and control mails
+    #: Including probes and control mails.
     mails_processed: int
 
-    #: whether probes wait for the first real mail
+    #: Whether probes wait for the first real mail.
     start_pending: bool
 
     def __init__(
@@ -108,7 +107,7 @@ class MailboxMetrics:
         self._latency_count = 0
         self._idle_time = 0.0
         self._idle_since: float | None = None
-        # runs of the loop, so that a probe detects a suspension
+        # Runs of the loop, so that a probe detects a suspension.
         self._run = 0
 
     # Reading: any thread.

@@ -21,9 +21,9 @@ _LONGEST_WAIT = 1.0
 class MailboxState(enum.Enum):
     """State of a mailbox: OPEN, QUIESCED, CLOSED, in this order. Flink: ``TaskMailbox.State``."""
 
-    #: mails may be put and taken
+    #: Mails may be put and taken.
     OPEN = "OPEN"
-    #: no new mails
+    #: No new mails.
     QUIESCED = "QUIESCED"
     #: Neither.
     CLOSED = "CLOSED"
@@ -66,15 +66,13 @@ class TaskMailbox:
     Any thread may call ``put``, ``put_first``, ``size``, ``run_exclusively``, ``state`` and ``is_mailbox_thread``. The
     other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
-    Signal handlers and finalizers may put mails, even if they interrupt the mailbox itself, since the lock is
-    reentrant. So each change is one call of a deque's method, and the flags about the deques may only err on the safe
-    side (``_may_have_new_mail``). An error of a handler (Ctrl-C) leaves the mailbox as it was before or after that
-    step; only a mail that is just being taken may be lost.
+    Signal handlers and finalizers may put mails, even if they interrupt the mailbox itself. So the lock is reentrant,
+    each change is one call of a deque's method, and the flags may only err on the safe side (``_may_have_new_mail``).
 
     The processor reads the deques, and calls methods that omit checks.
 
-    Flink: ``TaskMailboxImpl``. Two differences: urgent mails have a deque of their own, and are taken in Flink's order.
-    A blocking :meth:`take` on a quiesced mailbox without a matching mail raises, where Flink would wait forever.
+    Flink: ``TaskMailboxImpl``. A blocking :meth:`take` on a quiesced mailbox without a matching mail raises, and would
+    wait forever in Flink.
 
     Args:
         thread: the mailbox thread; by default the thread that creates the mailbox.
@@ -120,16 +118,16 @@ class TaskMailbox:
         self._waiting = False
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
-        # whether a processor drives this mailbox, which forbids a change of thread
+        # Whether a processor drives this mailbox, which forbids a change of thread.
         self._in_use = False
-        # instead of the semaphore
+        # Instead of the semaphore.
         self._waiter: Waiter | None = None
 
     # Any thread.
 
     def is_mailbox_thread(self) -> bool:
         """Return whether the caller runs in the mailbox thread."""
-        # idents are reused after a thread has died
+        # Idents are reused after a thread has died.
         return threading.current_thread() is self._thread
 
     @property
@@ -141,8 +139,7 @@ class TaskMailbox:
     def has_new_mail(self) -> bool:
         """Whether a mail is not in the batch yet. Takes no lock.
 
-        Outside of the mailbox thread, and on a free-threaded build, it may be outdated. That only delays a mail: the
-        loop checks every round, and a take that would block checks once more after every put wakes it.
+        Outside of the mailbox thread, it may be outdated.
         """
         return bool(self._queue or self._urgent)
 
@@ -195,8 +192,7 @@ class TaskMailbox:
     def run_exclusively(self, function: Callable[[], T]) -> T:
         """Run ``function`` under the mailbox lock and return its result. Flink: ``TaskMailboxImpl.runExclusively``.
 
-        No other thread puts, quiesces or closes in that time: "check the state, then put" is one step. Keep it short,
-        since all writers wait.
+        No other thread puts, quiesces or closes in that time. Keep it short.
         """
         with self._lock:
             return function()
@@ -226,8 +222,8 @@ class TaskMailbox:
     def try_take_from_batch(self) -> Mail | None:
         """Return the next mail of the batch, or ``None`` if it is empty.
 
-        Urgent mails are first, whenever they were put. An urgent mail with an empty batch moves the rest of the queue
-        into the batch, as in Flink (FLINK-39898): otherwise a steady flow of urgent mails would starve the others.
+        Urgent mails are first. An urgent mail with an empty batch moves the rest of the queue into the batch, as in
+        Flink (FLINK-39898), so that urgent mails do not starve the others.
 
         Raises:
             MailboxClosedError: the mailbox is closed.
@@ -280,9 +276,9 @@ class TaskMailbox:
         """
         self._check_is_mailbox_thread()
         with self._lock:
-            # nothing is added after the drain
+            # Nothing is added after the drain.
             self._state = _CLOSED
-            # if a signal handler closes the mailbox
+            # If a signal handler closes the mailbox.
             if self._waiting:
                 self._wake()
             return self.drain()
@@ -313,7 +309,7 @@ class TaskMailbox:
 
     def _enter(self) -> bool:
         with self._lock:
-            # so that a concurrent bind_to_current_thread happens before or after
+            # So that a concurrent bind_to_current_thread happens before or after.
             self._check_is_mailbox_thread()
             if self._in_use:
                 return False
@@ -368,7 +364,7 @@ class TaskMailbox:
                 return mail
             try:
                 self._announce_wait()
-                # earlier puts woke no thread
+                # Earlier puts woke no thread.
                 mail = self._try_take(fits)
                 if mail is not None:
                     return mail
@@ -442,7 +438,7 @@ def _remove_first(mails: deque[Mail], fits: Callable[[Mail], bool]) -> Mail | No
         for index in range(len(mails)):
             mail = mails[index]
             if fits(mail):
-                # by identity, in one step
+                # By identity, in one step.
                 mails.remove(mail)
                 return mail
     except (IndexError, ValueError):

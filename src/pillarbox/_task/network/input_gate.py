@@ -4,7 +4,7 @@ A channel numbers its buffers of an epoch from 0 and ends with its barrier. The 
 
 - restores the order of a channel's buffers;
 - blocks a channel after its barrier until all barriers have arrived (C3);
-- feeds watermarks to the valve, in which each subtask of a vertex is a channel. All partitions of a source are one
+- feeds watermarks to the valve, whose channels are the subtasks of vertices. All partitions of a source are one
   channel, which gets their minimum watermark when the epoch's input is complete.
 
 A channel belongs to one edge. A missing or duplicate buffer is an error, never silent loss. Mailbox thread only.
@@ -220,7 +220,7 @@ class InputGate:
         return min((time for time in times if time > now), default=None)
 
     def held_by(self) -> list[int] | None:
-        """Return [vertex, subtask] of the sender that holds the watermark back, or None. Subtask -1: a silent source."""
+        """Return the [vertex, subtask] that holds the watermark back, or None. A silent source is subtask -1."""
         valve = self._valve
         counted = [channel for channel in valve.channels if not valve.is_idle_channel(channel)]
         lowest = min(counted, key=valve.watermark_of, default=None)

@@ -86,7 +86,7 @@ class _KeyGroupSelector(ChannelSelector):
         self._router = router
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        # even a single target refuses keys that cannot be routed
+        # Even a single target refuses keys that cannot be routed.
         subtasks = self._router.subtasks_of(records)
         if self._targets == 1:
             yield 0, records

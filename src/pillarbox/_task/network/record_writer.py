@@ -32,7 +32,7 @@ _BUFFER_RECORDS = 2048
 # One of this many records is measured (a prime, since kinds of records may alternate).
 _LOOK_EACH = 61
 _FIRST_LOOK = 16
-# assumed before the first measurement
+# Assumed before the first measurement.
 _USUAL_BYTES = 512.0
 # Bound in bytes, exceeded by at most one run of records.
 _QUEUE_BYTES = 4 * 1024 * 1024
@@ -204,7 +204,7 @@ class _Pending:
         self._record_bytes = _USUAL_BYTES
         self._unseen = 0
         self._looked_at = False
-        # compression by values and classes that records share
+        # Compression by values and classes that records share.
         self._share = 1.0
 
     def takes(self, records: Records) -> bool:

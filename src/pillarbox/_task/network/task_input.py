@@ -31,7 +31,7 @@ class _Exhausted(Enum):
     EXHAUSTED = auto()
 
 
-# the epoch has no more items
+# The epoch has no more items.
 EXHAUSTED = _Exhausted.EXHAUSTED
 
 
@@ -79,7 +79,7 @@ class ThreadedReader(Reader[T]):
         self._executor = executor
         self._fail = fail
         self._bound = bound
-        # guards everything below
+        # Guards everything below.
         self._changed = threading.Condition()
         self._queue: deque[T] = deque()
         self._ended = False

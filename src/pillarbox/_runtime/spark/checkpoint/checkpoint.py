@@ -338,7 +338,7 @@ class Checkpoint:
         if self.last_committed >= 0:
             lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(self.last_committed)])
             return "2" if any(line == "v2" for _, line in lines[:1]) else "1"
-        # only format 2 has names with attempt ids
+        # Only format 2 has names with attempt ids.
         names = session_of(self._spark).folder(f"{self._checkpoint}/state/0/0").names()
         return "2" if any("_" in name for name in names) else "1"
 

@@ -1,6 +1,6 @@
 """A quick copy of one epoch's part of a checkpoint, for slow readers of a running query's checkpoint.
 
-The copy has what Spark's state reader and a repetition of the epoch need, and its own query id.
+The copy suffices for Spark's state reader and for a repetition of the epoch. It has its own query id.
 """
 
 from __future__ import annotations

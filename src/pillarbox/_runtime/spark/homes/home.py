@@ -28,7 +28,7 @@ _LEAVE_SECONDS = 5.0
 _CUT_OFF_SECONDS = 5.0
 _HELLO_SECONDS = 2.0
 _HELLO_BYTES = 4096
-# milliseconds
+# Milliseconds.
 _TICK_MS = 500
 
 _log = logging.getLogger("pillarbox")
@@ -48,7 +48,7 @@ class _Home:
         close_in_forks(listening)
         self._watched = [Process(*process) for process in facts.watched]
         self._polled: list[Process] = []
-        # by descriptor
+        # By descriptor.
         self._starters: dict[int, Channel] = {}
         self._guests: dict[str, PartitionTasks] = {}
         self._turn = FunctionLock()
@@ -190,7 +190,7 @@ class _Home:
                 raise LostError
             self._send_facts(channel)
         except LostError:
-            # the next starter adopts this home
+            # The next starter adopts this home.
             poll.unregister(number)
             del self._starters[number]
             channel.close()

@@ -89,7 +89,7 @@ class HomeChannel:
         connected = sockets.connect(name, _TALK_SECONDS)
         self.pid = sockets.peer_pid(connected)
         self._channel = Channel(connected)
-        # a home answers the hello, too
+        # A home answers the hello, too.
         self._is_asked = True
         self._channel.send_bytes(json.dumps(Hello("", "")._asdict()).encode())
 

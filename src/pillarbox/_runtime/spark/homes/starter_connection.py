@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.processes import Process
 
-#: Tells a worker that a run whose tasks it holds has ended.
+#: Signals the end of a run to a worker that holds its tasks.
 SIGNAL = signal.SIGURG
 
 # Seconds until a silent starter is killed and replaced.

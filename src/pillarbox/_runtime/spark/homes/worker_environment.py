@@ -56,7 +56,7 @@ class _ProcessState(NamedTuple):
         """Return this process's state, the same object until it changes."""
         from pyspark import SparkFiles
 
-        # faster than decoding
+        # Faster than decoding.
         environment = dict(getattr(os.environ, "_data", os.environ))
         seen = environment, list(sys.path), _directory(), SparkFiles._root_directory
         if not _seen or _seen[0][0] != seen:
@@ -89,7 +89,7 @@ def here(sent: bytes | None) -> WorkerEnvironment:
     fields = {} if context is None else vars(context)
     process = _ProcessState.bytes_here()
     return WorkerEnvironment(
-        # without attributes of user functions
+        # Without attributes of user functions.
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
         None if process == sent else process,
         broadcasts.files(),

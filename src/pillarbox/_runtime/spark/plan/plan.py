@@ -100,7 +100,7 @@ class _Plan:
         ledger = ledger_for(spark, program)
         self.shipped: list[ShippedVertex] = [replace(ship(vertex), ledger=ledger) for vertex in program.vertices]
         self._layout = ProgramLayout.of(program)
-        # homes admit only callers with this secret
+        # Homes admit only callers with this secret.
         self.secret = secrets.token_hex(16)
         factories = (node.factory for vertex in program.vertices for node in vertex.nodes)
         self._time: SparkTime | None = next((factory.spark_time for factory in factories if factory.spark_time), None)
@@ -277,7 +277,7 @@ def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, Struc
     names = {field.name.lower() for field in fields}
     report = next(name for name in _report_names() if name not in names)
     schema = StructType([*fields, StructField(report, StringType(), True)])
-    # for recordings, without the budgets' token
+    # For recordings, without the budgets' token.
     vertices = [replace(vertex, ledger=None) for vertex in plan.shipped]
     alias = register(spark, program, plan.secret, vertices)
     return plan.rows(ColumnOutput(outputs, report), schema, _Metrics(report, alias))

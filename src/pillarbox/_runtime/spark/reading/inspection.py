@@ -79,12 +79,12 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
         sizes[folder] = sizes.get(folder, 0) + digest.length
     operators = []
     for operator in manifest.operators:
-        # rows of operators by columns have their keys there
+        # Rows of operators by columns have their keys there.
         of_key = "key_group IS NOT NULL AND " + ("stream IS NULL" if operator.parts else "true")
         counted = opened.frame(operator.uid).selectExpr(
             f"count(DISTINCT CASE WHEN {of_key} THEN xxhash64(key, CASE WHEN key IS NULL THEN exact END) END) AS keys",
             f"count({'stream' if operator.parts else 'NULL'}) AS arrow_rows",
-            # the operator's own rows have no key
+            # The operator's own rows have no key.
             f"count({'namespace' if operator.parts else 'CASE WHEN key_group IS NOT NULL THEN namespace END'})"
             " AS namespaces",
             "coalesce(sum(size(timers)), 0) AS timers",
@@ -192,7 +192,7 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
     changes_by_kind = {"refused": changes.refused, "doubtful": changes.doubtful, "carried_out": list[str]()}
     logs, others = (_logs(CheckpointState(spark, where)) for where in (checkpoint, other))
     for uid in sorted(logs.keys() & others.keys()):
-        # all subtasks declare the same states
+        # All subtasks declare the same states.
         of_states = compare_states(logs[uid][0].head, others[uid][0].head)
         for kind, sentences in changes_by_kind.items():
             sentences.extend(getattr(of_states, kind))

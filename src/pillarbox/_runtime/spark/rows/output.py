@@ -15,7 +15,7 @@ from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
 from pillarbox._task.vertex import REPORT_TARGET
 
-# Column of buffers before a level without timers, to which Spark passes no time.
+# Column of buffers for levels without timers, since Spark passes the time only to levels with timers.
 BATCH_TIMESTAMP = "batch_timestamp"
 
 
@@ -23,7 +23,7 @@ class Output(ABC):
     """Converts task output to Arrow batches in workers."""
 
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
-        # an Arrow batch has a cost
+        # An Arrow batch has a cost.
         for portion in in_portions(buffers):
             yield from self._batches(portion)
 

@@ -75,7 +75,7 @@ def request_savepoint(
     lines = command.lines("the query to stop")
     request = Request("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
-    # also if the driver died before its answer
+    # Also if the driver died before its answer.
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
         notify("an earlier command has requested it, and it is done")
         return
@@ -90,7 +90,7 @@ def request_savepoint(
     try:
         command.ask(request)
     except SavepointError:
-        # perhaps written for an earlier call
+        # Perhaps written for an earlier call.
         if not outcomes & {OPEN, TAKEN} or not _is_written(spark, request.directory):
             raise
 
@@ -211,7 +211,7 @@ class Command:
                 f" differ{self._hint}"
             )
         else:
-            # the query was started since, or the earlier call ended first
+            # The query was started since, or the earlier call ended first.
             self._notify("the query's driver is asked once more")
             wish = self._write(wish)
         return wish

@@ -62,7 +62,7 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
             # Behind a closed gate, a query ends by itself, unless it sleeps until its next trigger.
             is_time = gate.close() and gate.is_asleep
         else:
-            # right after an epoch, there is the least to repeat
+            # Right after an epoch, there is the least to repeat.
             is_time = not query.status["isTriggerActive"] or _batch(query) != seen
         if is_time:
             query.stop()
@@ -179,7 +179,7 @@ class Gate:
         return begun != committed
 
     def stack(self) -> str:
-        # a whole stack in one call to Java
+        # A whole stack in one call to Java.
         trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())
         text = self._java.java.io.StringWriter()

@@ -169,7 +169,7 @@ def _path(checkpoint: str) -> str:
 
 
 def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
-    """Under Spark Connect, writing takes a job, so there are none."""
+    """Return the heartbeat files, or None under Spark Connect, since writing them takes a job."""
     folder = session_of(spark).hadoop_folder(_path(checkpoint))
     return None if folder is None else _Files(folder)
 

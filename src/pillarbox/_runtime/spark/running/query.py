@@ -57,14 +57,13 @@ def start(
     """Start a streaming query with a program of pillarbox, like ``writer.start()``, and manage it.
 
     - Refuses a program that cannot resume from the checkpoint: shuffles or sources were added or removed, or a key, the
-      max parallelism or a uid has changed. Logs doubtful changes. Compares with the description in ``pillarbox/`` of
-      the checkpoint location.
+      max parallelism or a uid has changed. Logs doubtful changes.
     - Refuses a checkpoint whose query another driver runs, and one whose rescaling was interrupted.
     - Rescales a checkpoint to the program's parallelism after ``env.set_auto_rescale(True)``. Otherwise it runs the
       query with the checkpoint's parallelism, and logs a warning.
-    - With ``trigger(availableNow=True)``, ends also a query with processing time: between two epochs, when all input is
-      read, the processing-time timers that were due by then have fired, and requests carried between epochs are
-      answered. Later timers stay in the checkpoint.
+    - With ``trigger(availableNow=True)``, ends also a query with processing time: when all input is read, the
+      processing-time timers that were due by then have fired, and requests carried between epochs are answered. Later
+      timers stay in the checkpoint.
     - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` find the query on any machine.
       :func:`pillarbox.run` waits for its end, and for signals.
     - After the query's end, its functions' ``close()`` is called, with a limit of five seconds. Then
@@ -145,7 +144,7 @@ class EndOfWork:
     """Detects the last micro-batch with work of an ``availableNow`` query."""
 
     def __init__(self) -> None:
-        # epoch milliseconds
+        # Epoch milliseconds.
         self._input_ended: int | None = None
         self._is_first = True
         # Last reports of tasks that may have work left without input.

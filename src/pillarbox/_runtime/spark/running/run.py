@@ -35,12 +35,11 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
 
     It is the last line of a program that runs as a service: Kubernetes, systemd and Ctrl-C end a process by these
     signals. After the first signal no epoch begins, and the query ends when the running epoch is committed. The next
-    start repeats nothing, and :func:`pillarbox.rescale` accepts the checkpoint. If the epoch takes longer than
-    ``grace``, or at another signal, the query stops at once, and its next start repeats that epoch, with correct
-    results. In either case, the functions' ``close()`` is called.
+    start repeats nothing. If the epoch takes longer than ``grace``, or at another signal, the query stops at once, and
+    its next start repeats that epoch, with correct results. In either case, the functions' ``close()`` is called.
 
     In a terminal, a line on standard error shows the progress with ``trigger(availableNow=True)``, or while the query
-    lags its input: epochs, rows, rows per second, and the completed share if the source reports the total.
+    lags its input.
 
     Only the main thread receives signals. In another thread, this just waits for the end. On return, and at a second
     signal, the previous signal handlers are restored.

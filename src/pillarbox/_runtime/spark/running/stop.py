@@ -35,9 +35,8 @@ def stop_with_savepoint(
 ) -> None:
     """Stop a query between two epochs, and write a savepoint of its last one.
 
-    A running epoch completes first. If Spark is stopped in the middle of it, a separate query completes it. So a query
-    that starts from the savepoint resumes right after the last output of this one. Then the query's
-    ``awaitTermination()`` returns, if :func:`pillarbox.start` started it.
+    A running epoch completes first. A query that starts from the savepoint resumes right after the last output of this
+    one. Then the query's ``awaitTermination()`` returns, if :func:`pillarbox.start` started it.
 
     With ``drain``, the query completes all pending work, permanently (Flink's ``--drain``). One more epoch reads the
     available input, then event time ends: all windows and event-time timers fire, requests carried between epochs are
@@ -151,7 +150,7 @@ class _Stop:
                 return
             just_now = {report.uid for report in metrics(progress) if report.watermark == MAX_WATERMARK}
             if not just_now:
-                # a source's new part had no rows
+                # A source's new part had no rows.
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch(number)
             ended |= just_now
             if every <= ended:

@@ -41,7 +41,7 @@ COMMON = 1
 LAST = 2
 _FIELDS = pa.schema([("target", pa.int64()), ("number", pa.int64()), ("payload", pa.binary())])
 
-# rows that are routed together
+# Rows that are routed together.
 _ROUTED_ROWS = 1 << 14
 # A share is sent at the first size, all shares when they reach the second.
 _SHARE_BYTES = 2 * 1024 * 1024
@@ -132,7 +132,7 @@ class RestoringHost(TaskHost):
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
         super().open(handle, chunks)
         self._arrived: defaultdict[int, list[bytes]] = defaultdict(list)
-        # state shared by several subtasks
+        # State shared by several subtasks.
         self._common: dict[int, bytes] = {}
 
     def take_state(self, code: int, rows: pd.DataFrame, now: int, watermark: int) -> None:

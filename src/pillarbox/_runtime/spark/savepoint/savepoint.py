@@ -91,7 +91,7 @@ def _write(directory: str, files: CheckpointState) -> None:
             f"checkpoint {files} contains no pillarbox state: does it belong to a query without pillarbox?"
         )
     check_new(spark, directory)
-    # before the tables: Spark removes old offsets, too
+    # Before the tables: Spark removes old offsets, too.
     programs, sources = files.checkpoint.programs_at(files.epoch), sources_at(spark, files.checkpoint, files.epoch)
     with unwrapped_failures():
         begin(spark, directory)

@@ -14,7 +14,7 @@ from pillarbox._errors import CheckpointMismatchError
 
 # Special characters in Hadoop's globs.
 _SPECIAL = re.compile(r"([{}\[\]*?,\\])")
-# scheme and authority, and path
+# Scheme and authority, and path.
 _PLACE = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?)(/.*)", re.DOTALL)
 # Maximum files per alternative: Hadoop's automaton grows with the names.
 _TOGETHER = 10_000

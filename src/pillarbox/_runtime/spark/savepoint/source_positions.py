@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 _HINT = 'say where they begin: positions="none", or a position for each'
 
-# a file source that has read nothing
+# A file source that has read nothing.
 BEGINNING = {"logOffset": -1}
 
 # With a wildcard, Spark accepts a source without files.
 _NO_FILES = "file:///pillarbox/_none/*"
 
-# since then, Spark has source names
+# Since then, Spark has source names.
 _TITLES_SINCE = (4, 2)
 _TITLE = re.compile(r'name="(\w+)"')
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
-# steps that keep state for streaming input
+# Steps that keep state for streaming input.
 _STATEFUL = frozenset(
     {
         "Aggregate",
@@ -306,13 +306,13 @@ def placeholder_sources(
             frames[source.number] = reader.format("pillarbox_position").option("position", json.dumps(position)).load()
         else:
             frames[source.number] = _files(reader, there or _NO_FILES)
-    # in the offset log's order
+    # In the offset log's order.
     return reduce(lambda left, other: left.unionAll(other), [frames[source.number] for source in planned])
 
 
 def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str) -> Any:
     """Return a source's initial offset by its options."""
-    # where Kafka's source reads its initial offset
+    # Where Kafka's source reads its initial offset.
     folder = f"{checkpoint}/sources/{source.number if source.title is None else source.title}"
     jvm(spark).SparkSession.setActiveSession(java_session(spark))
     stream = source.step.table().newScanBuilder(source.step.extraOptions()).build().toMicroBatchStream(folder)

@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.session.spark_names import JOB_GROUP
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# settings that may differ between a session and its application
+# Settings that may differ between a session and its application.
 _SESSION_SETTINGS = (
     "spark.pillarbox.homes",
     "spark.sql.shuffle.partitions",
@@ -36,7 +36,7 @@ class ClassicSession(Session):
     has_jvm = True
 
     def settings(self) -> dict[str, str]:
-        # one string: a call to Java for each setting would take too long
+        # One string: a call to Java for each setting would take too long.
         lines = self.spark.sparkContext.getConf().toDebugString().splitlines()
         settings = {name: value for name, _, value in (line.partition("=") for line in lines)}
         own = {name: self.spark.conf.get(name, None) for name in _SESSION_SETTINGS}
@@ -92,7 +92,7 @@ class ClassicSession(Session):
         return plan_steps(df)
 
     def aliases(self, df: DataFrame) -> str:
-        # the plan's own string is truncated
+        # The plan's own string is truncated.
         return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")
 
     def analyzed_now(self, df: DataFrame) -> DataFrame:

@@ -13,7 +13,7 @@ from pillarbox._runtime.spark.session.session import session_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# settings that reports contain
+# Settings that reports contain.
 _SHOWN = re.compile(
     r"cores$|spark\.(master$|app\.|driver\.(cores|memory)|executor\.(cores|instances|memory|pyspark)|cores\.max|task\.cpus"
     r"|default\.parallelism|dynamicAllocation\.enabled|speculation|shuffle\.push\.enabled|python\.|pyspark\.|submit\.deployMode|pillarbox\."

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PLAN_LENGTH = "spark.sql.maxPlanStringLength"
-# the longest Java array
+# The longest Java array.
 _WHOLE = str(2**31 - 1 - 15)
 
 
@@ -60,7 +60,7 @@ class ConnectSession(Session):
         return None
 
     def aliases(self, df: DataFrame) -> str:
-        # the full text: only the server resolves views
+        # The full text: only the server resolves views.
         is_whole = self.spark.conf.get(_PLAN_LENGTH, _WHOLE) == _WHOLE
         with session_settings(self.spark, {} if is_whole else {_PLAN_LENGTH: _WHOLE}):
             plans = str(df._explain_string(mode="extended"))  # type: ignore[operator]

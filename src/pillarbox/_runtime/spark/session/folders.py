@@ -65,7 +65,7 @@ class Folder(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the files' names, none for a missing folder."""
+        """Return the files' names. A missing folder is empty."""
 
     @abstractmethod
     def lines(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
@@ -100,7 +100,7 @@ class DataFrameFolder(Folder):
         line.coalesce(1).write.mode("append").option("compression", "none").text(self.path)
 
     def _texts(self, **options: str) -> Any:
-        # a running query removes old files
+        # A running query removes old files.
         read = reader(self._spark).options(ignoreMissingFiles="true", **options)
         return read.schema("value STRING").text(self.path)
 

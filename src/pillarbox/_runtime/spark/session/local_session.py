@@ -27,12 +27,12 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     """
     check_count(cores, "local_session(): cores")
     check_text(app_name, "local_session(): app_name")
-    # as the driver finds the program's modules
+    # As the driver finds the program's modules.
     script_folders = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*script_folders, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     merged = {
-        # modules that the daemon has imported are shared by workers
+        # Modules that the daemon has imported are shared by workers.
         **({"spark.python.daemon.module": "pillarbox.daemon"} if _daemon_finds_pillarbox() else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -41,7 +41,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         SHUFFLE_PARTITIONS: str(cores),
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
-    # plain local[n] never retries a task
+    # Plain local[n] never retries a task.
     return new_session(app_name, {"spark.master": f"local[{cores}, 4]", **merged})
 
 

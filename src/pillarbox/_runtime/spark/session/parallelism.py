@@ -28,9 +28,9 @@ def cores_of(spark: SparkSession, get: Get | None = None) -> int | None:
     get = get or (lambda name: spark.conf.get(name, None))
     executors = get("spark.executor.instances")
     if (get("spark.dynamicAllocation.enabled") or "").lower() == "true":
-        # executors are added with work
+        # Executors are added with work.
         return _in_executors(get("spark.dynamicAllocation.maxExecutors"), get)
-    # executors may still be starting
+    # Executors may still be starting.
     counts = [session_of(spark).default_parallelism(), _in_executors(executors, get)]
     return max((count for count in counts if count is not None), default=None) or local_cores(get)
 

@@ -128,7 +128,7 @@ def check_requirements(spark: SparkSession, *, streaming: bool) -> None:
     check_packages()
     if streaming:
         check_settings({name: str(spark.conf.get(name, default)) for name, default in NEEDED.items()})
-    # elsewhere the path may differ
+    # Elsewhere the path may differ.
     worker = session_of(spark).worker_python()
     if worker is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
         check_python(worker)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
-# the writer's attribute with that function
+# The writer's attribute with that function.
 _FUNCTION = "_pillarbox_batch_function"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _lock = threading.Lock()  # guards the writers' methods and `_checked`
 
 _PATCHED = "_pillarbox_patched"
-# classes whose Spark has passed the check
+# Classes whose Spark has passed the check.
 _checked: set[type[Any]] = set()
 
 

@@ -44,14 +44,14 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         **dict(layout_setting(program.id, layout) for program, layout in zip(programs, layouts)),
         STATE_PARTITIONS: str(parallelism),
         PROVIDER_KEY: PROVIDER,
-        # changes of the state store, not files
+        # Changes of the state store, not files.
         CHANGELOG: "true",
         # If a level runs again, the next level reads the last attempt's output. Format 1 commits that attempt's state.
         STATE_FORMAT: "1",
         # Spark 4.1 compares a repeated task's output only with this setting.
         SHUFFLE_CHECKSUMS: "true",
         SHUFFLE_RETRY: "true",
-        # whether a foreachBatch function has read its batch
+        # Whether a foreachBatch function has read its batch.
         COMMITS_CHECKED: "true",
     }
 

@@ -75,7 +75,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
             " new checkpoint, with env.from_savepoint(...) and a new set_max_parallelism(...)"
         )
     stopped.renew_description()
-    # other queries can start meanwhile
+    # Other queries can start meanwhile.
     own = session_with(spark, settings_of_state(stopped.state_format))
     repartition(own, location, parallelism)
     return True

@@ -102,16 +102,16 @@ class _Starter:
         self._programs = programs
         self._run_id = uuid.uuid4().hex
         self._layouts: list[Layout] = []
-        # settings for the last epoch's tasks
+        # Settings for the last epoch's tasks.
         self._drain: dict[str, str] = {}
         self._other_python = True
 
     def run(self, method: Callable[[], StreamingQuery]) -> StreamingQuery:
         start, spark, programs = self._start, self._spark, self._programs
         settings_of(lambda name: spark.conf.get(name, None))  # raises before anything runs
-        # even for a refused query
+        # Even for a refused query.
         note_start(spark)
-        # before a function of ``foreachBatch`` is wrapped
+        # Before a function of ``foreachBatch`` is wrapped.
         self._other_python = runs_other_python(start)
         checkpoint = None if start.checkpoint is None else Checkpoint(spark, start.checkpoint)
         if begin_from_savepoint(start, programs, checkpoint):
@@ -126,12 +126,12 @@ class _Starter:
             set_query(query)
         if spent is not None:
             spent.belongs_to(query)
-        # while Spark prepares the first epoch
+        # While Spark prepares the first epoch.
         configuration = self._configuration(checkpoint)
         started = StartedQuery(
             *(query, start, programs, self._run_id, configuration, self._layouts), is_watched=_watched.get()
         )
-        # unwatched queries end unnoticed
+        # Unwatched queries end unnoticed.
         close_ended_queries(remember(started))
         tools = installed_tools()
         if tools is not None:
@@ -182,7 +182,7 @@ class _Starter:
                 raise
             _log.warning("checkpoint %s: its subtasks cannot be determined: %s", checkpoint, describe(error))
             return [layout._replace(codes=CODES) for layout in compiled]
-        # the user's max parallelism applies
+        # The user's max parallelism applies.
         return [
             layout
             if layout.subtasks == program.layout.subtasks or not program.sets_max_parallelism

@@ -163,7 +163,7 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Register a started query. Drop and return ended ones."""
+    """Register a started query. Drop and return ended queries."""
     query: Any = started.query
     query._pillarbox_started = started
     started.hold_end()

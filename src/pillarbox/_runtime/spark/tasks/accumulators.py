@@ -32,10 +32,10 @@ class _Collector:
     def __init__(self) -> None:
         self.is_on = False
         self._is_installed = False
-        # each state partition of a shared home has its own
+        # Each state partition of a shared home has its own.
         self._thread = threading.local()
         self._user_thread_sums: _Sums = {}
-        # an unpickled accumulator's value is its zero
+        # An unpickled accumulator's value is its zero.
         self._zeros: WeakKeyDictionary[Accumulator[Any], bytes] = WeakKeyDictionary()
         self._lock = threading.RLock()
 

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 _LENGTH = struct.Struct("!Q")
 
-# smaller messages share a packet
+# Smaller messages share a packet.
 _SMALL = 1 << 14
 
 
@@ -54,7 +54,7 @@ class Channel:
         self._socket = connected
         close_in_forks(connected)
         self._writing = threading.Lock()
-        # sent with the next message
+        # Sent with the next message.
         self._posted: list[bytes] = []
         self._asking = threading.Lock()
 

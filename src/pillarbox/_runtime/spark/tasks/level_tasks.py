@@ -18,7 +18,7 @@ from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import Vertex
 
-# characters of a clock log in errors
+# Characters of a clock log in errors.
 _LOGGED_CLOCK = 2_000
 
 

@@ -77,18 +77,18 @@ class Residency:
         self._resting = resting
         self._worked = worked
         self._residents: dict[_Key, StreamTask] = {}
-        # shared by a vertex's tasks in one partition
+        # Shared by a vertex's tasks in one partition.
         self._shared: WeakValueDictionary[_Key, SharedResources] = WeakValueDictionary()
-        # ordered by time
+        # Ordered by time.
         self._last_used: dict[_Key, float] = {}
         # End and duration of the last full collection (processor time). A cold start creates no cycles.
         self._collected_at = worked()
         self._collecting_seconds = 1.0
-        # since the last collection
+        # Since the last collection.
         self._has_ended = False
-        # after this process's fork
+        # After this process's fork.
         self._has_frozen = False
-        # ``{run: query}``
+        # ``{run: query}``.
         self._queries: dict[str, str] = {}
         self.is_busy = False
         self.closes_later = False
@@ -126,7 +126,7 @@ class Residency:
         try:
             if task.restore(store):
                 return task
-            # it ran an epoch that Spark did not commit
+            # It ran an epoch that Spark did not commit.
             self.discard(task)
             task = self._resident(key, facts.query, make)
             if not task.restore(store):
@@ -223,7 +223,7 @@ class Residency:
         if self._worked() - self._collected_at >= self._collecting_seconds / _COLLECTING_SHARE:
             self._collect()
         else:
-            # garbage is young, except of an ended task
+            # Garbage is young, except of an ended task.
             gc.collect(2 if self._has_ended else 1)
             self._has_ended = False
         if self._stay:
@@ -274,10 +274,10 @@ def _close_before_leaving() -> None:
     worker, leave = os.getpid(), os._exit
 
     def close_and_leave(status: int) -> NoReturn:
-        # not in a child forked by a function, nor in the middle of an epoch
+        # Not in a child forked by a function, nor in the middle of an epoch.
         leaves = os.getpid() == worker and threading.current_thread() is threading.main_thread()
         if leaves and not here.is_at_work:
-            # for a close() that never returns, and for other threads
+            # For a close() that never returns, and for other threads.
             last_moment = threading.Timer(_CLOSING_SECONDS, leave, (status,))
             last_moment.daemon = True
             last_moment.start()

@@ -1,6 +1,6 @@
 """A streaming source without rows, at a given position of another source.
 
-Spark writes the position into its offset log, from which the other source resumes. Spark's driver asks for positions in
+Spark writes the position into its offset log, and the other source resumes there. Spark's driver asks for positions in
 a Python process without the application's files. So these classes are pickled by value and do not refer to pillarbox.
 """
 

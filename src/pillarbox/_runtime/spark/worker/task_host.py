@@ -87,7 +87,7 @@ class TaskHost:
         self._facts = TaskInfo.here(self._program)._replace(executor=executor_here())
         self._replacement = replacement_here()
         self._tasks: LevelTasks | Relay | None = None
-        # why the tasks live in this worker
+        # Why the tasks live in this worker.
         self._fallback: str | None = None
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pyspark import cloudpickle
 
-# functions may hold thousands of connections
+# Functions may hold thousands of connections.
 _LOOKED_AT = 128
 
 
@@ -27,7 +27,7 @@ def acknowledge_at_once() -> None:
     except OSError:  # without /proc
         return
     if len(open_files) > 2 * _LOOKED_AT:
-        # the worker's sockets are first, the task's last
+        # The worker's sockets are first, the task's last.
         open_files = open_files[:_LOOKED_AT] + open_files[-_LOOKED_AT:]
     for number in open_files:
         set_option(number)
@@ -52,5 +52,5 @@ def _set_option() -> Callable[[int], object] | None:
     return lambda number: set_option(number, socket.IPPROTO_TCP, option, ctypes.byref(on), size)
 
 
-# a class that loads without pillarbox
+# A class that loads without pillarbox.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
