@@ -41,7 +41,7 @@ FIXED = frozenset(
 )
 # Immutable with their subclasses. (The copy of an exception has no traceback.)
 _FIXED_BASES = (enum.Enum, pathlib.PurePath, datetime.tzinfo, type, BaseException)
-# By module, if it is imported.
+# Immutable types of libraries, by module.
 _FIXED_OF_LIBRARIES = {
     "numpy": ("number", "bool_", "str_", "bytes_", "datetime64"),
     "pandas": ("Timestamp", "Timedelta", "Period", "Interval"),
@@ -234,7 +234,7 @@ class NoCopier(Copier):
 
 
 def _calibrated() -> int:
-    """Return the reference count of an object with one variable, in :meth:`Copier.emitted`."""
+    """Return the reference count that :meth:`Copier.emitted` sees for an object with one variable."""
     emitted = Copier("")._references
     result: Any = object()
     result = emitted(result)

@@ -25,7 +25,7 @@ from pillarbox._rows import Row, row_class, rows_from_arrow
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
 
-# The sending subtask; the edge is above.
+# Bits of the sending subtask in a channel's number. The edge is above.
 _SUBTASK_BITS = 20
 
 
@@ -197,21 +197,21 @@ class TaskReport:
         state_ms: time for syncing and writing the state.
         alignment_ms: time from the first barrier to the last.
         counters: counters of the operators and of the user's functions, by ``uid.name``.
-        buffers_in: buffers received. This and the following fields are None for a source.
+        buffers_in: buffers received. From here on, fields are None for a source.
         watermark: the task's event time.
         keys: keys with state or timers; of many columnar windows, the keys of the largest window.
         event_time_timers: event-time timers of all keys.
         processing_time_timers: processing-time timers of all keys.
         next_wake_up: time of the next work that needs no input, or None.
-        unfinished: whether requests are carried into the next epoch.
+        unfinished: whether the next epoch continues requests.
         state_bytes: the approximate size of the state when it is written.
         state_bytes_written: bytes of state that this epoch wrote.
         state_chunks: chunks of the state log.
-        mailbox_latency_ms: the longest wait of the latest ten probes for their turn in the mailbox; also for a source.
-            None if no probe has run, or the program does not measure it (``measure_mailbox_latency``).
+        mailbox_latency_ms: the longest wait of the latest ten probes in the mailbox, also for a source; or None (see
+            ``measure_mailbox_latency``).
         state_sync: ``"in step"`` if the task's state had the store's version, ``"loaded"`` if loaded from the store.
-        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None without
-            state, or if (in a batch) it is not written.
+        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None if no
+            state is written.
         gauges: the other metrics of the user's functions, by ``uid.name``.
         rate_limited_ms: wait of an async function's next request for a rate limit, or None without a rate limit.
         broadcast_in: broadcast records in ``records_in``: each subtask receives all of them.
@@ -223,13 +223,13 @@ class TaskReport:
         number: number of its vertex in the program, or -1 if unknown.
         started: when the task began the epoch (epoch ms).
         operators: records in and out of each operator of the chain, from the head.
-        held_by: the vertex and subtask with the lowest watermark, which holds the task's watermark back, or None. The
-            subtask is -1 for a source without records in the epoch.
+        held_by: the vertex and subtask that hold the task's watermark back, or None. The subtask is -1 for a source
+            without records in the epoch.
         event_times: the smallest and largest timestamp that the task assigned in the epoch, and the position of the
             record with the largest: ``{"topic", "partition", "offset"}`` for Kafka, ``{"file"}`` for files, otherwise
             ``{}``. None if it assigned no timestamps.
-        key_sample: the number of records sampled in the epoch, and the most frequent keys (as text) with their numbers
-            of records in the sample. None without keys, or with few records.
+        key_sample: the number of sampled records, and the most frequent keys (as text) with their counts there. None
+            without keys, or with few records.
         versions: versions of Python and of packages in its process, in the task's first epoch there.
         private_bytes: memory of its process (Linux) without pages shared with other processes.
         executor: pid of its executor, a JVM, or None if unknown.
@@ -312,7 +312,7 @@ class TaskReport:
         return metrics_repr(self, vars(self))
 
 
-# A field without a default never equals it.
+# Defaults of the fields. A field without a default has an object that equals no value.
 _DEFAULTS = [
     default_field.default if default_field.default_factory is MISSING else default_field.default_factory()
     for default_field in fields(TaskReport)

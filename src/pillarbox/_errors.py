@@ -123,7 +123,7 @@ class TaskStateError(PillarboxError):
     """A task was asked for something that its state forbids."""
 
 
-# The brackets in their repr.
+# Brackets of these types in a repr.
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"),
     tuple: ("(", ")"),
@@ -226,7 +226,7 @@ def describe(error: BaseException) -> str:
 
 
 def _fields_of(error: BaseException) -> str:
-    """Return the fields of a row whose missing attribute was read."""
+    """Return a hint with the fields of a row whose missing attribute was read."""
     if not isinstance(error, AttributeError) or not isinstance(error.obj, tuple):
         return ""
     fields: object = getattr(type(error.obj), "_fields", None)

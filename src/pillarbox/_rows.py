@@ -30,11 +30,11 @@ class UnknownColumnError(KeyError):
     """``row["name"]`` names a column that the row does not have."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError shows its repr
+        return str(self.args[0])  # KeyError shows the repr of its message
 
 
 class _Positions(dict[str, int]):
-    """Positions by column names."""
+    """Maps column names to positions."""
 
     def __missing__(self, name: str) -> int:
         raise UnknownColumnError(f"no column {name!r}; the columns are {', '.join(self)}")

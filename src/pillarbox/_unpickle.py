@@ -51,7 +51,7 @@ def _at(home: str) -> Any:
 
 
 class MissingGlobalError(Exception):
-    """A pickle names something missing: module, name, cause."""
+    """A pickle names something that does not exist. ``args``: module, name, cause."""
 
     @property
     def advice(self) -> str:
@@ -63,7 +63,7 @@ class MissingGlobalError(Exception):
 
 
 class RefusedGlobalError(Exception):
-    """A pickle names something forbidden: module, name."""
+    """A pickle names something that is not allowed. ``args``: module, name."""
 
 
 # Factories of allowed objects, by (module, name).
@@ -84,7 +84,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _AllowingUnpickler(pickle.Unpickler):
-    """Imports nothing and offers allowed objects only."""
+    """An unpickler that imports nothing and offers allowed objects only."""
 
     def __init__(self, payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> None:
         super().__init__(io.BytesIO(payload))

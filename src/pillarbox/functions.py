@@ -57,17 +57,16 @@ def async_map(
 
     Args:
         df: a streaming or batch DataFrame; its columns stay.
-        fn: ``async def f(row)``, a plain function (it runs in a thread pool), or an object with such a ``__call__``, as
-            in
-            :meth:`DataStream.map_async`. With ``batch_size`` it receives a list of rows, and returns a list of results.
+        fn: ``async def f(row)``, a plain function (it runs in a thread pool), or an object with such a ``__call__``.
+            With ``batch_size`` it receives a list of rows, and returns a list of results.
         output: the columns to add: a DDL string such as ``"score DOUBLE"``, or any other schema. For one column, ``fn``
             returns its value; for several a tuple, dict, dataclass or ``NamedTuple``, by the rules of
             ``to_dataframe()``.
         columns: the columns to pass to ``fn`` as arguments (of a batch: a list of tuples, or of values for a single
             column); by default the row.
-        failures: a column to add for rows whose last attempt failed, instead of failing the task: a struct of the
-            error's ``type``, its ``message`` and the number of ``attempts``; null for successful rows. The columns of
-            ``output`` are null in failed rows.
+        failures: a column to add for failed rows, instead of failing the task: a struct of the error's ``type``, its
+            ``message`` and the number of ``attempts``; null for successful rows. The columns of ``output`` are null in
+            failed rows.
         cache: by default its key is ``columns``.
         on_failure: ``"fail"`` or ``"drop"``: a DataFrame has no side output.
 
@@ -163,11 +162,9 @@ def window_aggregate(
             taken as UTC.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
         delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch is read to its end, in any order.
-        allowed_lateness: how long a window is kept after its end. Late rows of a micro-batch fire it again, for their
-            keys.
+        allowed_lateness: how long a window is kept after its end. Late rows fire it again, for their keys.
         uid: the uid that the state is stored under, by default derived from the position in the program.
-        aggregates: aggregates of columns, such as ``total=sum_("amount")``, by the names of the results, except names
-            of the other parameters.
+        aggregates: aggregates of columns by name, such as ``total=sum_("amount")``.
 
     Returns:
         the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates; streaming if ``df`` is. Late rows
@@ -233,14 +230,14 @@ def interval_join(
             time rules out a match.
         lower_bound_exclusive: exclude pairs exactly at the lower bound.
         upper_bound_exclusive: exclude pairs exactly at the upper bound.
-        delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch is read to its end, in any order.
+        delay: as in :func:`window_aggregate`.
         suffixes: suffixes for column names that both sides have, such as ``("", "_right")``. By default such columns
             are refused.
-        uid: the uid that the state is stored under, by default derived from the position in the program.
+        uid: as in :func:`window_aggregate`.
 
     Returns:
         the columns of ``left``, then the columns of ``right`` except ``on``; streaming if they are. Late rows are
-        dropped, and counted in the metric ``late_records_dropped``.
+        dropped.
 
     Raises:
         ProgramError: a column is missing, or has a wrong type; both sides have a column of the same name; no pair can
@@ -343,7 +340,7 @@ class _RowCall(CombiningFunction):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def open(self, runtime_context: RuntimeContext) -> Any:
-        """For an ``async def``, returns its coroutine."""
+        """Open the function. For an ``async def``, returns its coroutine."""
         return self._function.open(runtime_context) if isinstance(self._function, Function) else None
 
     def close(self) -> Any:
@@ -404,7 +401,7 @@ class _RowCall(CombiningFunction):
 
 
 def _has_fields(value: Any) -> bool:
-    """Whether its attributes can be columns, unlike the attributes of a ``str``."""
+    """Whether a value's attributes can be columns, unlike the attributes of a ``str``."""
     return dataclasses.is_dataclass(value) or (
         type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
     )

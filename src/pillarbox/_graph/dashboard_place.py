@@ -12,7 +12,7 @@ _MOST = 65535
 
 
 class DashboardAddress(NamedTuple):
-    """Without a token, other addresses than loopback get a random one."""
+    """Listen address and token. Without a token, other addresses than loopback get a random one."""
 
     host: str
     port: int

@@ -157,7 +157,6 @@ class Comparison:
     """The differences between two versions of a query's programs.
 
     Attributes:
-        refused: changes that rule out the checkpoint.
         survives_savepoint: whether a start from a savepoint allows all refused changes.
     """
 

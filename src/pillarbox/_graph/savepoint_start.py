@@ -1,6 +1,6 @@
 """Start from a savepoint: matches the savepoint's operators with the program's, and reports conflicts.
 
-Source of the behaviour: Flink's ``execution.savepoint.path``. Flink cannot rename operators.
+Follows Flink's ``execution.savepoint.path``. Flink cannot rename operators.
 """
 
 from __future__ import annotations

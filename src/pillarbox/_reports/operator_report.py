@@ -37,7 +37,7 @@ class OperatorReport:
         uid: the uid of its first operator; empty for a source.
         level: number of shuffles between the sources and the vertex.
         tasks: number of tasks that ran: without input, only tasks with work to do.
-        records_in: records received. A broadcast record counts once, although each task received it.
+        records_in: records received. A broadcast record counts once.
         records_out: records sent. A broadcast record counts once per receiving task.
         bytes_out: bytes of the buffers sent.
         busy_ms: time outside of the next three states, of all tasks together.
@@ -47,8 +47,7 @@ class OperatorReport:
         busiest: the first subtask with the largest ``busy_ms``; for a source, the partition.
         counters: counters of the operators and of the user's functions, by ``uid.name``; for latencies,
             ``in_flight_max`` and ``rate_limited_ms`` the maximum.
-        watermark: the lowest event time of a task, epoch milliseconds. This and the following fields are None for a
-            source.
+        watermark: the lowest event time of a task (epoch milliseconds). From here on, fields are None for a source.
         keys: keys with state or timers, in the tasks that ran.
         timers: timers of all keys, of both clocks.
         next_wake_up: time of the next work that needs no input (epoch milliseconds), or None.

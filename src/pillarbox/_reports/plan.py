@@ -20,9 +20,7 @@ class PlanVertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        level: 0 for sources; one above the highest level of its inputs.
         kind: the method that made its head operator; empty for a source.
-        parallelism: the number of its subtasks; 0 for a source, whose partitions are Spark's.
         calls: the uids of its operators that call services, as far as declared.
     """
 

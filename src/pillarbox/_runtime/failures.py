@@ -26,9 +26,6 @@ def located(error: BaseException, task: str, subtask: int) -> BaseException:
     """Return the error to raise from a task: a PillarboxError, or any other non-``Exception``.
 
     Its tracebacks keep only user frames. Without user frames, pillarbox made the mistake, and all frames stay.
-
-    Args:
-        task: the operators' names.
     """
     if isinstance(error, PillarboxError):
         error.at(subtask=subtask)

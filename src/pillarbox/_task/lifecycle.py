@@ -12,7 +12,7 @@ FAILED, CANCELED and FINISHED are terminal: cancelling or closing has no effect,
 
 In RESTORING and RUNNING, one thread works in the operators. An error or a cancellation from another thread is only
 recorded; the working thread acts on it, at the latest before the task is RESTORED. In all other states, the thread that
-ends the task does so at once. Source of the behaviour: Flink's ``ExecutionState`` and ``Task``.
+ends the task does so at once. Follows Flink's ``ExecutionState`` and ``Task``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TaskState(Enum):
 
 
 class TaskEvent(Enum):
-    """Their values complete "it cannot ..."."""
+    """Events in the life of a task. Their values complete "it cannot ..."."""
 
     RESTORE = "be restored"
     #: Before each epoch but the first, a task reads its store's version.

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-# Version 1's "no limit".
+# Control groups of version 1 show "no limit" as such a number.
 _NO_LIMIT = 1 << 50
 # Shares of a limit that make memory scarce. A JVM in time uses all of its heap, so a container's share is larger.
 _SCARCE = 0.7
-# As a multiple of a measurement's duration.
+# Pause between measurements, as a multiple of a measurement's duration.
 _PAUSE = 1000
 _SCARCE_IN_CONTAINER = 0.9
 
@@ -143,7 +143,7 @@ def _group_memory(group: _Group, share: int) -> Memory | None:
             used -= sum(int(amount) for name, amount in named if name in group.reclaimable)
     except (OSError, ValueError):
         return None
-    # Counted at different times.
+    # The kernel counts them at different times.
     return Memory(max(used, share), limit, share)
 
 
@@ -193,7 +193,7 @@ def _is_limited(group: _Group) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """In a fifth of the time of Python's text files."""
+    """Read a file, in a fifth of the time of Python's text files."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 1 << 14)

@@ -1,6 +1,6 @@
 """The task of a vertex after a shuffle: an input gate before the chain, and state in a log.
 
-Source of the behaviour: Flink's ``MultipleInputStreamTask`` and ``OneInputStreamTask``.
+Follows Flink's ``MultipleInputStreamTask`` and ``OneInputStreamTask``.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class MultipleInputStreamTask(StreamTask):
             self._process_buffers(item, self._batch)
 
     def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
-        """In batch mode, records may wait, and only the last watermark counts."""
+        """Process buffers. In batch mode, records may wait, and only the last watermark counts."""
         gate, inputs, keyings = self.gate, self.chain.head.inputs, self._keyings
         for buffer in item:
             self.metrics.buffers_in += 1
@@ -334,7 +334,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """At the end of an epoch's records, overdue timers fire after watermarks, before idleness."""
+    """The chain's input after an epoch's records: overdue timers fire after watermarks, before idleness."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain

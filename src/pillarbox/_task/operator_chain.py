@@ -152,12 +152,11 @@ class OperatorChain:
             operator.begin_epoch()
 
     def open(self) -> None:
-        """Open all operators, the tail first."""
         self._opened = True
         for operator in reversed(self.operators):
             operator.open()
 
-    # From the valve of the input.
+    # Event time, from the valve of the input.
 
     def process_watermark(self, timestamp: int) -> None:
         if timestamp == MAX_WATERMARK:
@@ -348,7 +347,7 @@ class _Wiring:
 
 
 def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
-    """Names do not depend on vertex numbers: (receiver's uid, its input, ordinal)."""
+    """Return names of edges without vertex numbers: (receiver's uid, its input, ordinal)."""
     uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
     seen: Counter[Any] = Counter()
     for edge in vertex.edges:

@@ -1,8 +1,8 @@
 """One subtask of a vertex: mailbox, chain, writer and state, driven epoch by epoch.
 
 A task is *resident*: it lives in its process between epochs. An epoch runs its mailbox loop up to the barrier and
-suspends it. Only the mailbox thread touches operators and state; other threads post mails. Source of the behaviour:
-Flink's ``StreamTask``.
+suspends it. Only the mailbox thread touches operators and state; other threads post mails. Follows Flink's
+``StreamTask``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class StreamTask(ABC):
         self.fallback: str | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
-        """Latency probes use the task's clock, if the program enables them."""
+        """Return the mailbox's metrics. Latency probes use the task's clock."""
         interval = self.vertex.latency_interval
         if interval is None:
             return MailboxMetrics()
@@ -173,7 +173,7 @@ class StreamTask(ABC):
         if failed is not None:
             error.at(uid=failed.uid)
         if failed is self.chain.head and "position" in where and not self.vertex.batch:
-            # The record's position is known only in the latest run.
+            # The record's position in the run is known, and the run was the latest.
             error.at(number=self.metrics.records_in - self.metrics.run + int(where["position"]) + 1)
 
     @property
@@ -306,7 +306,7 @@ class StreamTask(ABC):
         return IteratorReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
-        """Until the caller resumes, no thread works in the operators."""
+        """Yield the output. Until the caller resumes, no thread works in the operators."""
         buffers = self.writer.take()
         if not buffers:
             return
@@ -380,7 +380,7 @@ class StreamTask(ABC):
             service.unschedule()
         checkpoint_id = self._checkpoint_id
         self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
-        # Without a time, so a retried task sends the same bytes.
+        # The barrier has no time, so a retried task sends the same bytes.
         self.writer.broadcast(Barrier(checkpoint_id))
         self._write_state(self.chain.snapshot_state(checkpoint_id))
         self.chain.resume_after_snapshot()
@@ -402,7 +402,7 @@ class StreamTask(ABC):
         self.processor.get_mailbox_executor(MAX_PRIORITY).execute(notify, "checkpoint %s complete", checkpoint_id)
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
-        """Tasks without state do nothing."""
+        """Write the epoch's state, if the task has state."""
 
     def _report(self) -> TaskReport:
         counters: dict[str, int] = {}

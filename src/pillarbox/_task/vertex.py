@@ -105,7 +105,6 @@ class Edge:
         receiver: the number of the receiving vertex, or the name of the output.
         id: the edge's id at its receiver (:func:`edge_id`).
         targets: the buffer code of each receiving subtask (set by the layout), or of the output.
-        senders: the number of sending subtasks, or 0 for a source, whose partitions are Spark's.
     """
 
     receiver: int | str
@@ -125,7 +124,6 @@ class InputEdge:
     Attributes:
         parallelism: the number of its subtasks, or 0 for a source, whose partitions differ in every epoch.
         idle_timeout: milliseconds without records until a source no longer holds the watermark back.
-        ordinal: index among the edges from that vertex to this one.
         progress_timeout: milliseconds without records until a source's watermark advances with the clock.
     """
 
@@ -151,7 +149,7 @@ class InputEdge:
 
     @property
     def reacts_to_silence(self) -> bool:
-        """Only a source can be silent."""
+        """Whether silence has an effect. Only a source can be silent."""
         return self.is_source and (self.idle_timeout is not None or self.progress_timeout is not None)
 
 

@@ -1,6 +1,6 @@
 """Timers in batch mode: a key's timers fire when its records end.
 
-Source of the behaviour: Flink's ``BatchExecutionInternalTimeService``.
+Follows Flink's ``BatchExecutionInternalTimeService``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DroppedTimers:
 
 
 class _UserTimers:
-    """While an ended key's timers fire, users' new timers are dropped."""
+    """Timers set by user code. While an ended key's timers fire, new timers are dropped."""
 
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
         self._timers = timers
@@ -92,7 +92,7 @@ class BatchTimerService(InternalTimerService):
         self.current_watermark = MIN_TIMESTAMP
 
     def schedule(self) -> None:
-        """In batch mode, the clock fires no timers."""
+        """Do nothing: the clock fires no timers in batch mode."""
 
     def begin_epoch(self, now: int) -> None: ...
 

@@ -1,8 +1,7 @@
 """The processing-time service: a clock with timers, and its three states (T6).
 
 All times are epoch milliseconds. A service is ALIVE, QUIESCED (waiting timers never fire, new timers never complete,
-running callbacks finish) or SHUTDOWN (in addition, registering raises). Source of the behaviour: Flink's
-``ProcessingTimeService``.
+running callbacks finish) or SHUTDOWN (in addition, registering raises). Follows Flink's ``ProcessingTimeService``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 # An epoch of a second has at most a thousand different readings.
 _ENTRIES = 4_096
 
-# A firing instead of a reading.
+# Marks a firing instead of a reading.
 _FIRED = -1
 
 
@@ -90,7 +90,7 @@ class LoggedClock(ProcessingTimeService):
         self._buffers = buffers
         self.log: ClockLog = ClockLog()
         self._began: int | None = None
-        # Whose readings are logged.
+        # The thread whose readings are logged.
         self._thread: int | None = None
         self._readings = 0
         self._shown: int | None = None

@@ -87,7 +87,7 @@ class HeapTimerService(ClosableService):
                 return False
             timer.end(TimerState.CANCELLED)
             self._dead += 1
-            # At half of the heap, each cancelled timer costs constant time.
+            # Rebuilding at half of the heap costs each cancelled timer constant time.
             if self._dead > 64 and self._dead * 2 > len(self._heap):
                 self._heap = [e for e in self._heap if e[2].state is TimerState.WAITING]
                 heapq.heapify(self._heap)

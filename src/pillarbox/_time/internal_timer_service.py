@@ -1,7 +1,6 @@
 """Timers of keyed operators: per key and namespace, without duplicates, checkpointed, deletable (T1-T5, T9).
 
-The state backend stores them; this module decides when they fire. Source of the behaviour: Flink's
-``InternalTimerServiceImpl``.
+The state backend stores them; this module decides when they fire. Follows Flink's ``InternalTimerServiceImpl``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An operator's view of its task's clock: callbacks run as the operator's mails (T6, P6).
 
-Source of the behaviour: Flink's ``ProcessingTimeServiceImpl``.
+Follows Flink's ``ProcessingTimeServiceImpl``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The wall clock, with one scheduler thread per task.
 
-Source of the behaviour: Flink's ``SystemProcessingTimeService`` and ``ProcessingTimeServiceUtil``.
+Follows Flink's ``SystemProcessingTimeService`` and ``ProcessingTimeServiceUtil``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
 _log = logging.getLogger(__name__)
 
-# Locks have a limit for waiting.
+# Maximum wait, since locks have a limit.
 _LONGEST_WAIT_S = 3600.0
 
 

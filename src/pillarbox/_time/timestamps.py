@@ -1,7 +1,7 @@
 """Event-time timestamps: their limits, their assigners, and the types that convert to one.
 
-A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Source of the names and
-limits: Flink's ``TimestampAssigner`` and ``Watermark``. Any thread.
+A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Follows Flink's
+``TimestampAssigner`` and ``Watermark``. Any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_WATERMARK = 2**63 - 1
 """The last watermark of a bounded input, which fires all event-time timers."""
 
 EXPECTED = "milliseconds since the epoch are expected, as int (or a datetime or date)"
-"""a timestamp's types, for errors"""
+"""The types of a timestamp, for errors."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 

@@ -1,6 +1,6 @@
 """``StatusWatermarkValve``: combines the watermarks of many channels into one.
 
-Source of the behaviour: Flink's class of the same name (2.x). All times are epoch milliseconds. Mailbox thread only.
+Follows Flink's class of the same name (2.x). All times are epoch milliseconds. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class StatusWatermarkValve:
 
     @property
     def current_watermark(self) -> int:
-        """``MIN_TIMESTAMP`` before the first watermark."""
+        """The last emitted watermark; ``MIN_TIMESTAMP`` before the first."""
         return self._output
 
     @property
     def is_idle(self) -> bool:
-        """A new valve is active."""
+        """Whether the last status is idle. A new valve is active."""
         return self._idle is not False
 
     @property
@@ -101,9 +101,10 @@ class StatusWatermarkValve:
             self._on_active(sink)
 
     def input_at_once(self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkSink) -> None:
-        """Take changes of several channels at one moment, in no order: (last watermark while active, last status).
+        """Take changes of several channels at one moment: (last watermark while active, last status).
 
-        A channel that becomes active has caught up if it reaches the output from before the call.
+        Their order has no effect. A channel that becomes active has caught up if it reaches the output from before the
+        call.
         """
         if self._unsettled:
             self._settle(sink)

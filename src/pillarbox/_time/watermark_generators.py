@@ -1,8 +1,8 @@
 """Watermark generators: event time advances as records arrive.
 
 A generator sees the timestamps of one stream (at a source, of one partition) and emits watermarks: no older record is
-expected. All times are milliseconds. A generator belongs to the thread that reads its records. Source of the behaviour:
-Flink's ``org.apache.flink.api.common.eventtime``.
+expected. All times are milliseconds. A generator belongs to the thread that reads its records. Follows Flink's
+``org.apache.flink.api.common.eventtime``.
 """
 
 from __future__ import annotations

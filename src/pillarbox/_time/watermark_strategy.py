@@ -84,8 +84,7 @@ class WatermarkStrategy:
         """Return a strategy with a user-defined generator.
 
         A generator has no state in checkpoints: it starts over with each epoch of a source, and after a shuffle with
-        each new task (which keeps its last watermark, so event time never decreases). A generator that depends on more
-        than the timestamps, such as the number of records, then emits other watermarks.
+        each new task, which keeps its last watermark.
 
         Args:
             factory: called without arguments once per subtask (in Java it gets a context); for example a class.
@@ -158,10 +157,10 @@ class WatermarkStrategy:
     def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
         """Return this strategy with a watermark that advances with the clock while the source is silent.
 
-        So the last windows fire without further data. After ``timeout`` without a record, the watermark is that of the
-        last epoch with records plus the time since the timeout ended. Later records with older timestamps are late. The
-        clock is the epoch's time (Spark's batch timestamp), so a repeated epoch does the same. The time of a stopped
-        query counts, unless its first epoch has records. A source without a watermark does not get one.
+        So the last windows fire without further data. After ``timeout`` without a record, the time since the timeout
+        ended is added to the watermark. Later records with older timestamps are late. The clock is the epoch's time
+        (Spark's batch timestamp), so a repeated epoch does the same. The time of a stopped query counts, unless its
+        first epoch has records. A source without a watermark does not get one.
 
         Each source counts by itself. With :meth:`with_idleness` as well, an idle source's watermark counts only while
         all sources are idle.

@@ -163,7 +163,7 @@ class MailboxProcessor:
         batch = mailbox._batch
         default_action = self._default_action
         controller = self._controller
-        # Only while the loop runs.
+        # Measure only while the loop runs.
         self._metrics._loop_entered()
         self._start_timer()
         try:
@@ -308,7 +308,7 @@ class MailboxProcessor:
                 return
             metrics.mails_processed += 1
             mail.run()
-            # Not for a mail that ends the loop.
+            # Do not measure for a mail that ends the loop.
             if metrics.start_pending and not self._suspended:
                 metrics._start()
             limit -= 1
@@ -347,7 +347,7 @@ class MailboxProcessor:
 
     def _send_poison_mail(self, command: Callable[[], None]) -> None:
         def put_if_open() -> None:
-            # No close() between the check and the put.
+            # No close() happens between the check and the put.
             if self._mailbox.state is MailboxState.OPEN:
                 self._send_control_mail(command, "poison mail")
 

@@ -113,14 +113,13 @@ class TaskMailbox:
         # Mailbox thread only. (size() reads its length.)
         self._batch: deque[Mail] = deque()
         self._state = _OPEN
-        # The blocked take. A held lock as a binary semaphore costs half of a threading.Condition, and is interruptible
-        # by signals.
+        # For the blocked take. A held lock costs half of a threading.Condition, and is interruptible by signals.
         self._waiting = False
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
         # Whether a processor drives this mailbox, which forbids a change of thread.
         self._in_use = False
-        # Instead of the semaphore.
+        # Waits instead of the semaphore.
         self._waiter: Waiter | None = None
 
     # Any thread.
@@ -276,9 +275,9 @@ class TaskMailbox:
         """
         self._check_is_mailbox_thread()
         with self._lock:
-            # Nothing is added after the drain.
+            # First, so that nothing is added after the drain.
             self._state = _CLOSED
-            # If a signal handler closes the mailbox.
+            # A take waits here only if a signal handler closes the mailbox.
             if self._waiting:
                 self._wake()
             return self.drain()

@@ -1,6 +1,6 @@
 """The input of a task in batch mode: broadcast records, other records without keys, keyed records by key.
 
-Source of the behaviour: Flink's batch execution mode.
+Follows Flink's batch execution mode.
 """
 
 from __future__ import annotations

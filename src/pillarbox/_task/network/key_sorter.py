@@ -33,7 +33,7 @@ _BLOCK_BYTES = 256 * 1024
 # Bound of the cache of key hashes.
 _REMEMBERED = 1 << 17
 _HASH_BITS = np.uint64((1 << 32) - 1)
-# So that mails are not delayed.
+# Maximum records of a run, so that mails are not delayed.
 _RUN_RECORDS = 4096
 
 _NO_KEY = object()
@@ -97,7 +97,7 @@ class KeySorter:
         self._buffered: dict[int, list[Portion]] = {}
         self._buffered_bytes = 0
         self._spool = Spool(memory=1)
-        # As blocks, by input.
+        # Sorted runs by input, as blocks.
         self._runs: dict[int, list[list[Block]]] = {}
         # Records of other keys with the current key's hash wait.
         self._current: Any = _NO_KEY

@@ -1,7 +1,6 @@
 """Distributes the records of an edge over the subtasks after it.
 
-Each task creates its own selector from the program's partitioner. Source of the names: Flink's ``StreamPartitioner``
-and ``ChannelSelector``.
+Each task creates its own selector from the program's partitioner. Follows Flink's ``StreamPartitioner``.
 """
 
 from __future__ import annotations

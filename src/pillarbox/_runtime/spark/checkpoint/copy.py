@@ -63,9 +63,6 @@ class CheckpointCopy:
     def make(self, limit: int | None = None) -> None:
         """Create the copy of at most ``limit`` bytes of state files.
 
-        Args:
-            limit: the maximum total size of the state files (bytes).
-
         Raises:
             RemovedError: Spark has removed files of the epoch.
         """

@@ -17,7 +17,7 @@ _FIRST = 2
 
 
 class OffsetEntry:
-    """An entry of the offset log. Without lines, it does not exist."""
+    """An entry of the offset log, without lines if it is missing."""
 
     def __init__(self, lines: tuple[str, ...] = ()) -> None:
         self.lines = lines

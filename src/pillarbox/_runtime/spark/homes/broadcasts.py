@@ -90,7 +90,7 @@ def _pickled(value: Any) -> bytes:
 
 
 def use_values(values: Mapping[int, bytes]) -> None:
-    """Replace this process's broadcast variables. The process is neither a worker nor a home."""
+    """Replace the broadcast variables of a process that is neither a worker nor a home."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     _broadcastRegistry.clear()

@@ -58,7 +58,7 @@ class Homes:
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
         """Return the digest that identifies a state partition's home.
 
-        Spark's partition number is no part of it: that differs if a plan unites two outputs.
+        Excludes Spark's partition number, which differs if a plan unites two outputs.
         """
         identity = [
             run,
@@ -263,7 +263,6 @@ class Relay:
             kind, *fields = self._channel.receive()
 
     def _complete(self, elapsed: float, taking: float, report: TaskReport) -> TaskReport:
-        """Add the relay's facts to a report."""
         origin, self._origin = self._origin, "known"
         return _with_origin(_with_time_here(report, elapsed, taking), origin)
 

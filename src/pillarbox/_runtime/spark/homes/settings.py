@@ -27,13 +27,7 @@ _MODES = ("fork", "spawn", "off")
 
 @dataclass(frozen=True)
 class HomeSettings:
-    """A query's settings of homes.
-
-    Attributes:
-        mode: ``fork`` or ``spawn``.
-        most: the maximum number of the query's homes on an executor.
-        idle: lifetime of an unused home (seconds).
-    """
+    """A query's settings of homes."""
 
     mode: str
     most: int

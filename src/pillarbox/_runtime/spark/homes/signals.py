@@ -24,7 +24,7 @@ class EndSignal:
         # Unlike SIG_IGN, children do not inherit it.
         signal.signal(signal.SIGINT, _do_nothing)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Functions may replace either one.
+        # Functions may replace the descriptor or the handler.
         signal.signal(signal.SIGTERM, self._handle)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._restore)

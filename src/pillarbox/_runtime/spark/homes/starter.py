@@ -443,7 +443,7 @@ def run_spawned(facts: list[Any], listening: int) -> NoReturn:
 
 def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
     """Run the starter. ``lock`` is the descriptor that locks the name."""
-    # The kernel sends it to a killed starter's process group with a stopped home.
+    # The kernel sends SIGHUP to a killed starter's process group if a home is stopped.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setpgid(0, 0)  # protects the worker and PySpark's daemon from signals
     listening = sockets.listen(name)

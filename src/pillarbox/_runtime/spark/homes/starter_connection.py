@@ -23,7 +23,7 @@ SIGNAL = signal.SIGURG
 
 # Seconds until a silent starter is killed and replaced.
 _SILENT_SECONDS = 2.0
-# The same before it listens.
+# The same for a starter that does not listen yet.
 _BEGIN_SECONDS = 10.0
 # Maximum seconds for an answer, with restarts and imports.
 _ANSWER_SECONDS = 60.0

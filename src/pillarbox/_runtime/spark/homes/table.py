@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from pillarbox._runtime.spark.homes.processes import Process
 
-# A home without a visit for both has lost its partition. Epochs alone prove nothing: a branch without records has no
-# visits.
+# A home without a visit for this many epochs and seconds has lost its partition. Epochs alone prove nothing: a branch
+# without records has no visits.
 _EPOCHS_AWAY = 10
 _SECONDS_AWAY = 600.0
 _MOST_RUNS = 1024
@@ -169,7 +169,6 @@ class Table:
             del self._ended[next(iter(self._ended))]
 
     def _admit(self, request: HomeRequest) -> None:
-        """Register a request's run, or refuse it."""
         if self.is_ending:
             raise RefusedError("the executor ends")
         if self.is_over(request.run):
@@ -263,7 +262,6 @@ class Table:
         return [home for home in self.homes.values() if home.kill_at is None]
 
     def _end_homes(self, which: Callable[[HomeEntry], bool]) -> list[HomeEntry]:
-        """End matching homes and return them."""
         homes = [home for home in self.homes.values() if which(home)]
         for home in homes:
             self._end_home(home)

@@ -57,10 +57,8 @@ class EpochRequest(NamedTuple):
     """A request to run a subtask's epoch for a Spark task.
 
     Attributes:
-        attempt: the Spark task's number, which rises with each task.
         environment: the worker's environment, or None if unchanged since the connection's previous request.
         head: the log's head, or None if unread.
-        answers: the first answers to ``MORE``, pickled, if small.
     """
 
     attempt: int

@@ -82,14 +82,14 @@ def _directory() -> str | None:
 
 
 def here(sent: bytes | None) -> WorkerEnvironment:
-    """Return this worker's environment, without the process state ``sent`` before."""
+    """Return this worker's environment, without the process state if it equals ``sent``."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     fields = {} if context is None else vars(context)
     process = _ProcessState.bytes_here()
     return WorkerEnvironment(
-        # Without attributes of user functions.
+        # Without attributes that user functions have set.
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
         None if process == sent else process,
         broadcasts.files(),

@@ -81,7 +81,7 @@ class FirstEpoch:
 
 
 class _Plan:
-    """A program's plan. ``first``: plan this restoring epoch."""
+    """A program's plan, or with ``first`` the plan of its restoring epoch."""
 
     def __init__(self, program: Program, spark: SparkSession, first: FirstEpoch | None = None) -> None:
         self._first = first
@@ -135,8 +135,8 @@ class _Plan:
         time = self._time or SparkTime("append", "ProcessingTime" if self.program.uses_processing_time else "None")
         timers = time.time_mode != "None"
         if not timers:
-            # In the offset log, so repeated batches see the same time. `zip_with` has no generated code, which Spark
-            # would compile again in each epoch.
+            # Spark stores this time in the offset log, so repeated batches see the same time. `zip_with` has no
+            # generated code, which Spark would compile again in each epoch.
             now = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
             rows = rows.selectExpr("*", f"{now} AS {BATCH_TIMESTAMP}")
         homes = Homes.of(vertices, self.secret, self.program.parallelism)
@@ -195,7 +195,7 @@ class _Plan:
         return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
 
     def _shuffled(self, buffers: DataFrame) -> DataFrame:
-        # Sort by target, so a retried task repeats its work exactly.
+        # The order does not depend on the shuffle, so a retried task repeats its work exactly.
         shuffled = buffers.repartition(self.program.parallelism, "target")
         return shuffled.sortWithinPartitions("target", "channel", "seq")
 
@@ -248,7 +248,7 @@ def write_for_each_batch(
         batch.persist().count()
         try:
             frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
-            with without_setting(batch.sparkSession, BATCH_BYTES):  # only for the program's rows
+            with without_setting(batch.sparkSession, BATCH_BYTES):  # the limit is for the program's own rows
                 function(frames, batch_id)
         except Exception as error:
             keep_user_frames(error)

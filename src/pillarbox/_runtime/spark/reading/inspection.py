@@ -79,7 +79,7 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
         sizes[folder] = sizes.get(folder, 0) + digest.length
     operators = []
     for operator in manifest.operators:
-        # Rows of operators by columns have their keys there.
+        # Operators by columns have their keys in these columns.
         of_key = "key_group IS NOT NULL AND " + ("stream IS NULL" if operator.parts else "true")
         counted = opened.frame(operator.uid).selectExpr(
             f"count(DISTINCT CASE WHEN {of_key} THEN xxhash64(key, CASE WHEN key IS NULL THEN exact END) END) AS keys",

@@ -165,7 +165,7 @@ class _Column:
         self, name: str, declared: spark.DataType | None, zone: dt.tzinfo, name_of_type: str | None = None
     ) -> None:
         self.name = name
-        # read without their classes.
+        # Values are read without their classes.
         self._with_fields = None if name_of_type is None else with_fields(parse(name_of_type))
         self.is_variant = declared is None
         self.declared = "VARIANT" if declared is None else declared.simpleString()

@@ -35,9 +35,9 @@ _RESERVED = ("key", "namespace", "timers", "subtask")
 def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None = None) -> DataFrame:
     """Return an operator's state as a DataFrame: a row for each key, and for each of its windows.
 
-    Reads the checkpoint of a running or stopped query, without the program and its classes. Nothing that the checkpoint
-    names is imported or called. Missing or damaged state is an error. If the query has begun an epoch in the last
-    minute, the state is read immediately and stored by Spark; otherwise when the DataFrame is used. The columns:
+    Reads the checkpoint of a running or stopped query, without the program and its classes. It imports nothing that the
+    checkpoint names. If the query has begun an epoch in the last minute, the state is read immediately and stored by
+    Spark; otherwise when the DataFrame is used. The columns:
 
     - ``key``: with the key's type if known, from a DataFrame's columns or a ``key_type``;
     - ``namespace``: null, or the namespace of the key's state, such as a window's ``[start, end]`` (epoch

@@ -40,11 +40,7 @@ Notify = Callable[[str], None]
 
 
 def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: Notify = lambda progress: None) -> None:
-    """Ask the driver of a running query to stop it, and wait at most ``timeout`` seconds.
-
-    Args:
-        notify: called with messages on the progress.
-    """
+    """Ask the driver of a running query to stop it, and wait at most ``timeout`` seconds."""
     command = Command(spark, checkpoint, timeout, notify)
     lines = command.lines("the query to stop")
     if lines.newest.state == STOPPED:
@@ -127,11 +123,7 @@ def _is_written(spark: SparkSession, directory: str) -> bool:
 
 
 class Command:
-    """A command that sends a wish to a query's driver, and waits.
-
-    Args:
-        hint: advice for the error if no driver takes it.
-    """
+    """A command that sends a wish to a query's driver, and waits."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 """Ends queries between two epochs, so that no epoch is left uncommitted.
 
-``query.stop()`` interrupts the running epoch. As for ``availableNow``, Spark checks the query's state before each
-epoch, so the driver changes that state, and the running epoch completes. Spark checks again after planning an epoch,
-and would drop it. So the driver waits for the second check, under the lock that the query's thread takes at the begin
-and end of an epoch. Under Spark Connect, the state is out of reach, and an interrupted epoch is repeated in a separate
-query.
+``query.stop()`` interrupts the running epoch. But Spark checks the query's state before each epoch, so the driver
+changes the state, and the running epoch completes. Spark checks again after planning an epoch, and would drop the
+planned epoch. So the driver changes the state only after the second check, under the lock that the query's thread takes
+at the begin and end of an epoch. Under Spark Connect, the state is out of reach, and an interrupted epoch is repeated
+in a separate query.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ FRESH_MS = 150_000
 _NEXT_BEAT = 2 * WRITE_EVERY
 _STOPPING = 120.0
 _LOOK_EVERY = 1.0
-# Milliseconds of an epoch before its stages are read, by some calls to Java each second.
+# After this time of an epoch (milliseconds), its stages are read, by some calls to Java each second.
 _STAGES_AFTER = 2000
 
 

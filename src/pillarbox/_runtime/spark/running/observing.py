@@ -66,9 +66,9 @@ def dashboard(
 ) -> Dashboard:
     """Open the dashboard of this process, and show a query in it.
 
-    It shows the plan, the time in an epoch, the causes of the current event time, heavy keys, calls, the growth of
-    state, failures, and the state and timers of a key. A process has one dashboard, and each call adds a query. It
-    requires the extra ``pillarbox[dashboard]``, and ends with the process, under Spark Connect with the client.
+    It shows plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard, and each call
+    adds a query. It requires the extra ``pillarbox[dashboard]``, and ends with the process, under Spark Connect with
+    the client.
 
     By default, only this machine has access. Everyone with access sees keys and records: see docs/security.md before
     you listen on another address.
@@ -102,10 +102,10 @@ def dashboard(
 def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str = "127.0.0.1") -> MetricsServer:
     """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
 
-    Metrics are sums over an operator's subtasks, so their number does not depend on subtasks and keys. Counters begin
-    at the query's start, and continue if this process starts it again. A process has one server, and each call adds a
-    query. It requires the extra ``pillarbox[metrics]``, and ends with the process, under Spark Connect with the client.
-    See docs/monitoring.md for a Grafana board and alert rules.
+    Metrics are sums over an operator's subtasks. Counters begin at the query's start, and continue if this process
+    starts it again. A process has one server, and each call adds a query. It requires the extra ``pillarbox[metrics]``,
+    and ends with the process, under Spark Connect with the client. See docs/monitoring.md for a Grafana board and alert
+    rules.
 
     Args:
         query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
@@ -211,9 +211,9 @@ def record(
     ``pillarbox replay DIRECTORY`` runs the task again on your machine, without Spark and Java, and stops where it
     failed.
 
-    The sources are read again between the epoch's offsets, and earlier levels run again, on a copy of the checkpoint.
-    Nothing is written to the sink or the checkpoint. The recording contains the task's records and state, so it is as
-    private as the checkpoint. Requires a classic session.
+    The sources and earlier levels run again, on a copy of the checkpoint. Nothing is written to the sink or the
+    checkpoint. The recording contains the task's records and state, so it is as private as the checkpoint. Requires a
+    classic session.
 
     Args:
         writer: the writer, as for :func:`pillarbox.start`.
@@ -223,8 +223,8 @@ def record(
         subtask: the subtask's index, or a source's partition.
         key: a key of the subtask, instead of ``subtask``, as text; JSON for several columns. Parsed by the declared
             type of the keys, or by the keys in state.
-        allow_calls: repeat the calls of asynchronous operators of earlier levels, instead of refusing the epoch. Calls
-            by other functions of earlier levels are always repeated.
+        allow_calls: repeat calls of asynchronous operators of earlier levels, instead of refusing the epoch. Calls by
+            other functions are always repeated.
         limit: maximum size of the task's input, and of the copied state (bytes each). Neither is ever truncated.
         timeout: maximum time for repeating the epoch, up to the task (seconds).
         options: options of the writer's ``start``, such as ``checkpointLocation``.

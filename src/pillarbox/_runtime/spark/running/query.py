@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Seconds between reads of a query's progress; second: of `availableNow`.
+# Seconds between reads of a query's progress; the second constant is for `availableNow`.
 _LOOK_EVERY = 1.0
 _LOOK_FOR_END_EVERY = 0.2
 _REQUESTS_EVERY = 5.0
@@ -178,7 +178,7 @@ class EndOfWork:
 
 
 class _Watch(threading.Thread):
-    """Waits for the end of a query, or ends it if ``ends``. Polls for requests from the command line."""
+    """Waits for the end of a query, or with ``ends`` ends it when no work is left. Polls for commands."""
 
     def __init__(self, started: StartedQuery, *, ends: bool) -> None:
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
@@ -237,7 +237,7 @@ class _Watch(threading.Thread):
                 end_query(self._managed, lambda: True)
 
     def _take_progress(self) -> list[Progress]:
-        """After an error, the next read has the missing reports."""
+        """Pass on new progress reports. After an error, the next read has the missing reports."""
         try:
             reports = self._progress.new()
         except Exception as error:

@@ -33,10 +33,10 @@ _LOOK_EVERY = 0.2
 def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings: str | None = None) -> None:
     """Wait until a query ends; at SIGTERM or SIGINT, end it between two epochs.
 
-    It is the last line of a program that runs as a service: Kubernetes, systemd and Ctrl-C end a process by these
-    signals. After the first signal no epoch begins, and the query ends when the running epoch is committed. The next
-    start repeats nothing. If the epoch takes longer than ``grace``, or at another signal, the query stops at once, and
-    its next start repeats that epoch, with correct results. In either case, the functions' ``close()`` is called.
+    For a program that runs as a service: Kubernetes, systemd and Ctrl-C send these signals. After the first signal no
+    epoch begins, and the query ends when the running epoch is committed. The next start repeats nothing. If the epoch
+    takes longer than ``grace``, or at another signal, the query stops at once, and its next start repeats that epoch,
+    with correct results. In either case, the functions' ``close()`` is called.
 
     In a terminal, a line on standard error shows the progress with ``trigger(availableNow=True)``, or while the query
     lags its input.

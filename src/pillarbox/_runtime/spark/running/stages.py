@@ -46,7 +46,7 @@ def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
             stage = tracker.getStageInfo(number)
             if stage is None:
                 continue
-            # Then each level is a stage.
+            # Without shuffles of sources or sinks, each level is a stage.
             level = index if len(numbers) == levels else None
             attempt = stage.currentAttemptId
             hosts = hosts_of_running_tasks(spark, number, attempt) if stage.numActiveTasks else []

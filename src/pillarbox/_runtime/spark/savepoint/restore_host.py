@@ -103,7 +103,7 @@ class _Shares:
 
 
 def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, FileDigest]) -> Iterator[pa.RecordBatch]:
-    """Arrow reads rows many times as fast as Spark's row reader."""
+    """Yield the rows of files. Arrow reads them many times as fast as Spark."""
     for batch in batches:
         for path, content in zip(batch.column("path").to_pylist(), batch.column("content")):
             digest = FileDigest(len(content.as_buffer()), hashlib.sha256(content.as_buffer()).hexdigest())
@@ -170,7 +170,7 @@ class RestoringHost(TaskHost):
         for chunk, content in log.chunks.items():
             self._store.put(chunk, content)
         if self._timers and wakes_up is not None:
-            # In a later batch: this one's output is not the query's.
+            # The timer fires in a later batch, since this batch's output is not the query's.
             self._handle.registerTimer(max(wakes_up, now + 1))
 
 

@@ -67,5 +67,5 @@ def _escaped(path: str) -> str:
 
 
 def _twice_escaped(path: str) -> str:
-    """Hadoop removes one backslash for alternatives with a slash, and one for the path."""
+    """Escape a path: Hadoop removes one backslash for alternatives with a slash, and one for the path."""
     return _SPECIAL.sub(r"\\\\\\\1", path)

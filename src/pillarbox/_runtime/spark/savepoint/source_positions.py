@@ -1,7 +1,7 @@
 """The source positions of a query that starts from a savepoint.
 
 The first epoch on a new checkpoint replaces each source by one without rows, which makes Spark write the savepoint's
-positions into its logs: ``_position.py``, or Spark's file source over exactly the files that were read.
+positions into its logs: ``worker/position.py``, or Spark's file source over exactly the files that were read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BEGINNING = {"logOffset": -1}
 # With a wildcard, Spark accepts a source without files.
 _NO_FILES = "file:///pillarbox/_none/*"
 
-# Since then, Spark has source names.
+# Since this version, Spark has source names.
 _TITLES_SINCE = (4, 2)
 _TITLE = re.compile(r'name="(\w+)"')
 

@@ -27,7 +27,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     """
     check_count(cores, "local_session(): cores")
     check_text(app_name, "local_session(): app_name")
-    # As the driver finds the program's modules.
+    # So workers find the program's modules, as the driver does.
     script_folders = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*script_folders, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))

@@ -55,7 +55,7 @@ class Session(ABC):
 
     @abstractmethod
     def hadoop_folder(self, path: str) -> HadoopFolder | None:
-        """Return a folder without jobs, or None under Spark Connect."""
+        """Return a folder that is read without jobs, or None under Spark Connect."""
 
     @abstractmethod
     def plan_steps(self, df: DataFrame) -> list[Any] | None:
@@ -91,7 +91,7 @@ class Writer(ABC):
     @property
     @abstractmethod
     def dataframe(self) -> DataFrame:
-        """The written DataFrame. Without the private name, no query starts."""
+        """The written DataFrame."""
 
     @property
     @abstractmethod

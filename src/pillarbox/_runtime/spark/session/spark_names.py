@@ -6,7 +6,8 @@ Names with "Checked" are checked at a query's start. The effect of a missing nam
 from __future__ import annotations
 
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
-"""The number of state partitions, independent of the query's other shuffles. Checked: it would be ignored."""
+"""The number of state partitions, independent of the query's other shuffles. Checked: Spark would ignore the setting.
+"""
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 """The user's parallelism. The offset log always stores the number of state partitions under this name."""

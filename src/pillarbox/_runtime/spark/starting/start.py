@@ -223,7 +223,7 @@ def _layouts_in_state(
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    """Refuse a checkpoint with another layout than its programs, whose tasks cannot receive it."""
+    """Refuse a checkpoint with another layout, for tasks that cannot receive the layout."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
             what, how = "is laid out in another way than the program", ""

@@ -117,8 +117,9 @@ class StartedQuery:
     def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:
         """Patch the query's ``awaitTermination()`` to return only when no thread holds the query.
 
-        A program usually ends, and Spark with it, when it returns. But a query that is stopped with a savepoint still
-        has to be read, and functions have to be closed. The raised failure ends with the task's error message.
+        A program usually ends, and Spark with it, when ``awaitTermination()`` returns. But a query that is stopped with
+        a savepoint still has to be read, and functions have to be closed. The raised failure ends with the task's error
+        message.
         """
 
         def held_termination(timeout: float | None = None) -> bool | None:

@@ -32,7 +32,7 @@ class _Collector:
     def __init__(self) -> None:
         self.is_on = False
         self._is_installed = False
-        # Each state partition of a shared home has its own.
+        # Each state partition of a shared home has its own sums.
         self._thread = threading.local()
         self._user_thread_sums: _Sums = {}
         # An unpickled accumulator's value is its zero.
@@ -95,7 +95,7 @@ _collector = _Collector()
 
 
 def collect_for_this_thread() -> None:
-    """Sum this process's accumulators, with own sums for the calling thread."""
+    """Sum this process's accumulators from now on, separately for the calling thread."""
     _collector.install()
     _collector.use_own_sums()
     _collector.is_on = True
@@ -103,7 +103,7 @@ def collect_for_this_thread() -> None:
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Sum the worker's accumulators within the block, for Spark unless the block raises."""
+    """Sum the worker's accumulators within the block, and pass the sums to Spark unless it raises."""
     _collector.install()
     _collector.is_on = True
     try:

@@ -80,7 +80,7 @@ class Channel:
         self._write(content, waits=False)
 
     def _write(self, content: bytes, *, waits: bool) -> None:
-        """Write a message after the posted messages. ``waits`` posts it, too."""
+        """Write a message after the posted messages, or with ``waits`` only post it, too."""
         try:
             with self._writing:
                 self._posted += (_LENGTH.pack(len(content)), content)

@@ -39,8 +39,8 @@ _IDLE_SECONDS = 600.0
 # Seconds to close an ending worker's residents.
 _CLOSING_SECONDS = 10.0
 
-# Share of processor time for full garbage collections. Of wall-clock time, a waiting worker would pay in its next
-# epoch.
+# Share of processor time for full garbage collections. With a share of wall-clock time, a worker would pay for its
+# waiting.
 _COLLECTING_SHARE = 0.01
 
 # With fewer objects, a full collection takes few milliseconds.
@@ -81,12 +81,13 @@ class Residency:
         self._shared: WeakValueDictionary[_Key, SharedResources] = WeakValueDictionary()
         # Ordered by time.
         self._last_used: dict[_Key, float] = {}
-        # End and duration of the last full collection (processor time). A cold start creates no cycles.
+        # End and duration of the last full collection (processor time). The first can wait: a cold start creates no
+        # cycles.
         self._collected_at = worked()
         self._collecting_seconds = 1.0
-        # Since the last collection.
+        # Whether a task has ended since the last collection.
         self._has_ended = False
-        # After this process's fork.
+        # Whether this process has frozen objects after its fork.
         self._has_frozen = False
         # ``{run: query}``.
         self._queries: dict[str, str] = {}
@@ -173,7 +174,7 @@ class Residency:
             _log.exception("closing the operators failed %s", task.place)
 
     def end(self, task: StreamTask) -> None:
-        """Close a finished task, whose errors propagate."""
+        """Close a finished task. Errors of ``close()`` propagate."""
         self._forget(task)
         self._has_ended = True
         task.close()

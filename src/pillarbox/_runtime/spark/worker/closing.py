@@ -1,6 +1,6 @@
 """Closes a worker's source tasks when their query ends.
 
-Their main thread waits for Spark, so the starter of homes interrupts it by a signal.
+The worker's main thread waits for Spark, so the starter of homes interrupts it by a signal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _announce(run: str) -> None:
         of_this_worker().ask("holds", run=run, pid=os.getpid())
     except (NoHomesError, OSError):
         return  # the tasks close with the worker
-    if residency.here.closes_later:  # it ended during that use
+    if residency.here.closes_later:  # the run ended while this thread used the connection
         os.kill(os.getpid(), SIGNAL)
 
 

@@ -158,7 +158,7 @@ class TaskHost:
         """Set Spark's timer to the task's next wake-up.
 
         Spark calls for all timers before the batch's time, then deletes each, even if the call registered it again. So
-        these stay, and work due only by the worker's clock waits for the next batch.
+        such timers stay untouched, and work due only by the worker's clock waits for the next batch.
         """
         due = None if wake_up is None else max(wake_up, now + 1)
         present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]
