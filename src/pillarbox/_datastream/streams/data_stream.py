@@ -209,6 +209,7 @@ class DataStream(Stream[T1], Generic[T1]):
         cache: AsyncCache | None = None,
         on_failure: OnFailure = "fail",
         on_barrier: OnBarrier = "drain",
+        record: bool = False,
     ) -> DataStream[Any]:
         """Map each record to one result of a service, with many requests at a time.
 
@@ -239,6 +240,8 @@ class DataStream(Stream[T1], Generic[T1]):
             on_barrier: at an epoch's end, ``"drain"`` waits for its requests; ``"carry"`` carries them over to the next
                 (only after a ``key_by``): they are part of the state, and repeated only if the task is created again.
                 Their timeout counts from their first attempt.
+            record: with ``"carry"``, answers that wait for earlier records are part of the state, too, so that the
+                service is not asked again. They must be data that can be pickled.
 
         Raises:
             ProgramError: ``func`` is not such a function, or an invalid option.
@@ -266,6 +269,7 @@ class DataStream(Stream[T1], Generic[T1]):
             cache=cache,
             on_failure=on_failure,
             on_barrier=on_barrier,
+            record=record,
         )
         return self._apply_async(func, options, output_type)
 

@@ -47,6 +47,7 @@ class AsyncKeywords(WaitKeywords, total=False):
     ordered: bool
     retry: AsyncRetryStrategy | int | None
     batch_timeout: DurationLike | None
+    record: bool
 
 
 class BatchWaitKeywords(TypedDict, total=False):
@@ -66,12 +67,14 @@ class OptionsOfAsyncOperators:
     Attributes:
         capacity: the maximum number of concurrent calls in a partition.
         ordered: whether results leave in the order of the records.
+        budgets: the budgets that calls are charged to.
         on_barrier: whether an epoch waits for its calls, or carries them over as state.
         caller: the stream's method, for errors.
     """
 
     capacity: int
     ordered: bool
+    budgets: Sequence[Budget]
     on_barrier: OnBarrier
 
     @property
@@ -95,6 +98,12 @@ class OptionsOfAsyncOperators:
             self.refuse("capacity", "a whole number of at least 1")
         if self.on_barrier not in ("drain", "carry"):
             self.refuse("on_barrier", '"drain" or "carry"')
+        if not isinstance(self.budgets, (list, tuple)) or not all(
+            isinstance(budget, Budget) for budget in self.budgets
+        ):
+            self.refuse("budgets", "a list of Budget")
+        if len({budget.name for budget in self.budgets}) < len(self.budgets):
+            self.refuse("budgets", "a list of budgets with different names")
 
     def refuse(self, name: str, expected: str) -> NoReturn:
         raise ProgramError(f"{self.caller}: {name} must be {expected}, not {shorten(getattr(self, name))}")
@@ -121,6 +130,7 @@ class AsyncOptions(OptionsOfAsyncOperators):
         on_failure: the fate of a record whose last attempt failed: fail the task, drop it, send an ``AsyncFailure`` to
             a side output, or emit a fallback's result.
         on_barrier: whether the epoch waits for its requests, or carries them over as state.
+        record: whether the state has answers that wait for earlier records.
 
     Raises:
         ProgramError: (when made) an invalid option.
@@ -139,9 +149,12 @@ class AsyncOptions(OptionsOfAsyncOperators):
     cache: AsyncCache | None = None
     on_failure: OnFailure = "fail"
     on_barrier: OnBarrier = "drain"
+    record: bool = False
 
     def __post_init__(self) -> None:
         self.check()
+        if self.record is not False and not (self.record is True and self.carries):
+            self.refuse("record", 'True with on_barrier="carry", or False')
         if self.batch_size is not None and not is_count(self.batch_size):
             self.refuse("batch_size", "a whole number of at least 1")
         if self.batch_timeout is not None and self.batch_size is None:
@@ -154,12 +167,6 @@ class AsyncOptions(OptionsOfAsyncOperators):
                 self.refuse(name, "requests per second, a number above 0")
             if math.isinf(rate):
                 self.refuse(name, "requests per second, a finite number, or None for no limit")
-        if not isinstance(self.budgets, (list, tuple)) or not all(
-            isinstance(budget, Budget) for budget in self.budgets
-        ):
-            self.refuse("budgets", "a list of Budget")
-        if len({budget.name for budget in self.budgets}) < len(self.budgets):
-            self.refuse("budgets", "a list of budgets with different names")
         if self.cache is not None and not isinstance(self.cache, AsyncCache):
             self.refuse("cache", "an AsyncCache")
         if self.cache is not None and self.batch_size is not None:
