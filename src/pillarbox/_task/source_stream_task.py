@@ -25,7 +25,6 @@ class SourceStreamTask(StreamTask):
         """Process one partition of one micro-batch and yield its output in parts.
 
         Args:
-            checkpoint_id: number of the epoch: Spark's batch id if known.
             bounded: whether this is all data of the source.
         """
         with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):

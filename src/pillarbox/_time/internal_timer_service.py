@@ -160,8 +160,7 @@ class InternalTimerService:
     def count_last_timers(self) -> Callable[[int], None]:
         """Return a function to call before each event-time timer that fires after the end of the data.
 
-        It raises a ProgramError if timers set timers without end, as no watermark follows the last one. Chains of
-        timers that end fire in full, as in Flink.
+        It raises a ProgramError if timers set timers without end, as no watermark follows the last one.
         """
         limit = _LAST + _LAST_EACH * len(self.event_timers)
         left = limit + len(self.event_timers)

@@ -48,7 +48,6 @@ class Dashboard(_Server):
 
     Attributes:
         url: the address for a browser, with the token.
-        port: the port that it listens on.
     """
 
 
@@ -57,7 +56,6 @@ class MetricsServer(_Server):
 
     Attributes:
         url: the address to scrape.
-        port: the port that it listens on.
     """
 
 

@@ -128,7 +128,7 @@ class Residency:
         try:
             if task.restore(store):
                 return task
-            # It ran an epoch that Spark did not commit.
+            # The task ran an epoch that Spark did not commit.
             self.discard(task)
             task = self._resident(key, facts.query, make)
             if not task.restore(store):
