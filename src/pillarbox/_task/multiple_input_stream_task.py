@@ -123,15 +123,15 @@ class MultipleInputStreamTask(StreamTask):
         self.latest_completed = max(0, self.log.version - 1)
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
-        say_anew = not self.chain.has_receivers_of(event_time)
+        repeat_status = not self.chain.has_receivers_of(event_time)
         gate = task_state.get("gate")  # ``adopt`` writes no gate
         if gate is not None:
             if former is not None:
                 gate = gate_with_edges(gate, lambda edge: edge_in(self.vertex.program, edge, former))
-            self.gate.restore(gate, say_anew=say_anew)
+            self.gate.restore(gate, repeat_status=repeat_status)
         for service in self.chain.timer_services():
             service.current_watermark = self.gate.current_watermark
-        self.chain.restore_event_time(event_time, say_anew=say_anew)
+        self.chain.restore_event_time(event_time, repeat_status=repeat_status)
         self.chain.restore_state(task_state.get("operators", {}), is_restored=self.log.version > 0)
         self.backend.check_operator_lists()
 

@@ -255,17 +255,17 @@ class OperatorChain:
         """Return whether a snapshot's chain had the same receivers."""
         return state.get("heard") == self._receivers
 
-    def restore_event_time(self, snapshot: Mapping[str, Any], *, say_anew: bool = False) -> None:
+    def restore_event_time(self, snapshot: Mapping[str, Any], *, repeat_status: bool = False) -> None:
         """Restore the result of ``snapshot_event_time`` for the operators that still exist.
 
-        ``say_anew`` emits idle statuses once more, for operators that may not know them.
+        ``repeat_status`` emits idle statuses once more, for operators that may not know them.
         """
         merges, operators = snapshot.get("meetings", {}), snapshot.get("operators", {})
         for merge in self._merges.values():
-            merge.restore(merges.get(merge.name), say_anew=say_anew)
+            merge.restore(merges.get(merge.name), repeat_status=repeat_status)
         for operator in self.operators:
             state = operators.get(operator.uid)
-            operator.restore_event_time(state if state is None or not say_anew else status_said_anew(state))
+            operator.restore_event_time(state if state is None or not repeat_status else status_said_anew(state))
 
     def restore_state(self, states: dict[str, Any], *, is_restored: bool) -> None:
         lost = sorted(states.keys() - {operator.uid for operator in self.operators})
@@ -370,11 +370,11 @@ class _Merge:
         self._taken: Counter[_Stream] = Counter()
         self.restore(None)
 
-    def restore(self, snapshot: dict[str, Any] | None, *, say_anew: bool = False) -> None:
+    def restore(self, snapshot: dict[str, Any] | None, *, repeat_status: bool = False) -> None:
         """Restore the streams' watermarks and statuses, or start over without a snapshot."""
         self.valve = EpochValve(self.branches)
         if snapshot is not None:
-            self.valve.restore(snapshot, say_anew=say_anew)
+            self.valve.restore(snapshot, repeat_status=repeat_status)
 
     def end_epoch(self) -> None:
         self.valve.end_epoch(self.target)

@@ -137,16 +137,16 @@ class StatusWatermarkValve:
             "channels": {name: (state.watermark, state.idle, state.aligned) for name, state in self._channels.items()},
         }
 
-    def restore(self, snapshot: dict[str, Any], *, say_anew: bool = False) -> None:
+    def restore(self, snapshot: dict[str, Any], *, repeat_status: bool = False) -> None:
         """Restore a snapshot. Nothing is emitted before the next input.
 
-        The program upstream may have changed. New channels hold the output back until they have caught up. ``say_anew``
-        emits the idle status once more.
+        The program upstream may have changed. New channels hold the output back until they have caught up.
+        ``repeat_status`` emits the idle status once more.
         """
         saved = {name: _Channel(*state) for name, state in snapshot["channels"].items()}
         self._channels = {name: saved.get(name) or _Channel() for name in self._channels}
         self._output = snapshot["watermark"]
-        self._idle = None if snapshot["idle"] and say_anew else snapshot["idle"]
+        self._idle = None if snapshot["idle"] and repeat_status else snapshot["idle"]
         self._unsettled = True
 
     def _channel(self, channel: Hashable, sink: WatermarkSink) -> _Channel:

@@ -252,9 +252,9 @@ class InputGate:
             "last_said": dict(self._last_watermark),
         }
 
-    def restore(self, state: Any, *, say_anew: bool = False) -> None:
-        """Restore a snapshot. ``say_anew`` emits the idle status once more."""
-        self._valve.restore(state["valve"], say_anew=say_anew)
+    def restore(self, state: Any, *, repeat_status: bool = False) -> None:
+        """Restore a snapshot. ``repeat_status`` emits the idle status once more."""
+        self._valve.restore(state["valve"], repeat_status=repeat_status)
         self._last_active = dict(state["last_active"])
         self._last_watermark = dict(state["last_said"])
 
