@@ -219,7 +219,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
         raise ValueError(f"column names must be unique, and {', '.join(twice)} occurs twice")
     # A named tuple's accessors run in C. Generated for positions, since namedtuple refuses names such as "class".
     named = namedtuple("named", [f"f{i}" for i in range(len(fields))])  # type: ignore[misc]
-    # Its attributes vanish with the class.
+    # Hold the class until then: its attributes vanish with it.
     accessors = vars(named)
     namespace: dict[str, Any] = {
         name: accessors[f"f{position}"]
