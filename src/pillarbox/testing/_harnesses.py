@@ -1,4 +1,4 @@
-"""Harnesses for functions: makes a function's operator and its harness."""
+"""Creates the operator and harness of a function."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _CALLER = "harness_for()"
 
 
 class ProcessFunctionTestHarnesses:
-    """Makes harnesses of process functions (Flink's class of this name)."""
+    """Creates harnesses of process functions, as in Flink."""
 
     @staticmethod
     def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
@@ -169,19 +169,19 @@ def harness_for(
 
     Args:
         function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
-            harness's clock), or one of two streams; with ``key_by`` also a keyed process or reduce function. Map, flat
-            map and filter functions have keyed state only with ``key_by``.
+            harness's clock), or a function of two streams; with ``key_by`` also a keyed process or reduce function.
+            Map, flat map and filter functions have keyed state only with ``key_by``.
         key_by: a function or column names, as for ``DataStream.key_by``; for a function of two streams, a tuple of two.
         key_type: the declared type of the key, if any; for functions of one stream.
         broadcast: the descriptors of the function's broadcast state, which the second stream fills.
-        on_error: the fate of records whose function raises, as in the streams' methods.
+        on_error: as in the streams' methods.
         options: as for :class:`OneInputStreamOperatorTestHarness`: ``processing_time``, ``snapshot``, ...; for a keyed
             function with ``async def`` also ``capacity``, ``timeout``, ``ordered`` and ``on_barrier``, as in
-            ``process``. Its event loop has the harness's time, so ``asyncio.sleep(60)`` ends by
-            ``advance_processing_time(60_000)``.
+            ``process``. Its event loop has the harness's time, so ``advance_processing_time(60_000)`` ends
+            ``asyncio.sleep(60)``.
 
     Raises:
-        ProgramError: the function is of another kind, or is keyed and ``key_by`` is missing.
+        ProgramError: another kind of function, or a keyed one without ``key_by``.
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):
@@ -225,7 +225,6 @@ def _node(name: str, factory: OperatorFactory, on_error: OnError, keying: Keying
 
 
 def _take_keywords(options: dict[str, Any]) -> KeyedAsyncKeywords:
-    """Remove the keywords of ``process`` from options, and return them."""
     keywords: Any = {name: options.pop(name) for name in KeyedAsyncKeywords.__annotations__ if name in options}
     return keywords  # type: ignore[no-any-return]
 

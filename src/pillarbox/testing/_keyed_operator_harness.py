@@ -1,7 +1,4 @@
-"""Harnesses of keyed operators, which show their state and timers, including windows'.
-
-Source of the names: Flink's ``KeyedOneInputStreamOperatorTestHarness`` and ``KeyedTwoInputStreamOperatorTestHarness``.
-"""
+"""Harnesses of keyed operators, with access to state and timers, including windows'. Names are Flink's."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from pillarbox.testing._operator_harness import (
 
 
 class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
-    """Runs an operator on a keyed stream, and shows its keyed state and timers.
+    """Runs an operator on a keyed stream, with access to its keyed state and timers.
 
     Raises:
         KeyTypeError: (by ``push``) a program could not route the record's key.
@@ -32,7 +29,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def _process(self, records: Records, index: int = 0) -> None:
         keying = keying_of(self.operator.inputs[index])
         if keying is not None:
-            # As the writer before the operator does: a key that cannot be routed must not pass a test.
+            # Like the writer before the operator: a key that cannot be routed must not pass a test.
             Router(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
         super()._process(records, index)
 
@@ -49,10 +46,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
 
     def get_namespaces(self, key: Any) -> list[Any]:
-        """Return a key's namespaces with state or timers: its windows, as tuples of their fields.
-
-        A ``TimeWindow(0, 10)`` equals ``(0, 10)``.
-        """
+        """Return a key's namespaces with state or timers: its windows, as tuples of their fields."""
         return self._backend.namespaces.namespaces_of(key)
 
     def num_event_time_timers(self) -> int:
@@ -68,9 +62,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._time_services.services()
 
     def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
-        """Return the contents of a key's states, by name: a value, list, dict, reduced value or accumulator.
-
-        Empty states are absent. Changes to this copy do not change the state.
+        """Return a copy of a key's non-empty states: name -> value, list, dict, reduced value or accumulator.
 
         Args:
             namespace: a window, or another namespace; by default the key's own states.
@@ -109,7 +101,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
 
 class KeyedTwoInputStreamOperatorTestHarness(TwoInputStreamOperatorTestHarness, KeyedOneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected keyed streams, and shows its keyed state and timers."""
+    """Runs an operator on two connected keyed streams, with access to its keyed state and timers."""
 
     def __enter__(self) -> KeyedTwoInputStreamOperatorTestHarness:
         return self

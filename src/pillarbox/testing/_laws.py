@@ -1,7 +1,4 @@
-"""Laws of all operators, as a test suite for users' functions and operators.
-
-Source of the idea: trio's ``check_one_way_stream``.
-"""
+"""Checks the laws of operators on users' functions and operators (idea: trio's ``check_one_way_stream``)."""
 
 from __future__ import annotations
 
@@ -42,10 +39,9 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     4. After a failure of the output, the operator can be closed without another error. It emits nothing while it
        closes, because that output would be lost.
     5. Columnar rows give the same results as rows.
-    6. A snapshot does not affect its task: its function stays open and keeps its fields. A field that counts gives
-       Flink's result as long as no process dies; after that it starts again, which breaks law 2.
+    6. A snapshot does not affect its task: its function stays open and keeps its fields.
 
-    For example, in a test of a function with keyed state::
+    For example, for a function with keyed state::
 
         check_operator(
             lambda **options: harness_for(Sessions(), key_by="card", **options), [StreamRecord(row(card="c1"), 0),
@@ -53,13 +49,12 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
         )
 
     Args:
-        open_harness: opens a harness around a new operator and a new function, with the harness's keyword arguments:
-            such as :func:`harness_for`, with the function and its key filled in.
-        script: the input, in order: records, watermarks and settings of the clock. For an operator with two inputs, a
-            record is ``(0, record)`` or ``(1, record)``. The end of the input follows.
-        ordered: whether the order of the output matters; if not, as for async functions with unordered results, only
-            the set of records between two watermarks.
-        examples: how many ways of cutting, and how many points in the script, to try; drawn with a fixed seed.
+        open_harness: opens a harness around a new operator and a new function, with the harness's keyword arguments.
+        script: the input, in order: records, watermarks and settings of the clock; the end of the input follows. For an
+            operator with two inputs, a record is ``(0, record)`` or ``(1, record)``.
+        ordered: whether the order of the output matters; if not, as for unordered async functions, only the set of
+            records between two watermarks.
+        examples: how many cuts, and how many points in the script, to try; drawn with a fixed seed.
 
     Raises:
         AssertionError: a law is broken; the message names it and shows the difference.
@@ -108,7 +103,7 @@ def _check_snapshots(
     __tracebackhide__ = True
     points = range(len(steps) + 1)
     for point in points if len(points) <= examples else sorted(rng.sample(points, examples)):
-        # An earlier epoch: an unnoticed change would go into the snapshot of the epoch that made the value.
+        # An earlier epoch: an unnoticed change would go into the snapshot of the epoch that created the value.
         earlier = rng.randrange(point + 1)
         with open_harness() as harness:
             for step in _runs(steps[:earlier], [1] * earlier):

@@ -1,7 +1,4 @@
-"""The harness of one operator: a real mailbox, real state and real timers, and a manual clock.
-
-Source of the names: Flink's ``OneInputStreamOperatorTestHarness`` and ``TwoInputStreamOperatorTestHarness``.
-"""
+"""The harness of one operator: a real mailbox, real state and timers, and a manual clock. Names are Flink's."""
 
 from __future__ import annotations
 
@@ -53,9 +50,9 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """An operator's state after a checkpoint, for another harness; can be pickled.
+    """An operator's state after a checkpoint, for another harness. It can be pickled.
 
-    It has the form of a task's checkpoint: plain data if the key and states have declared types; another operator, or
+    Its format is a task's checkpoint: plain data if the key and states have declared types. Another operator, or
     another key, refuses it.
     """
 
@@ -70,7 +67,7 @@ _CHECKED = 100
 
 
 class _Recorder:
-    """An output that keeps its elements."""
+    """An output that stores its elements."""
 
     def __init__(self) -> None:
         self.elements: list[StreamElement] = []
@@ -109,21 +106,20 @@ class OneInputStreamOperatorTestHarness:
     """Runs an operator on a non-keyed stream.
 
     The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs in
-    the calling thread: when a method returns, all its consequences are complete. Only requests of async functions take
-    their own time: :meth:`drain` waits for them.
+    the calling thread: when a method returns, all its consequences are complete, except requests of async functions,
+    which
+    :meth:`drain` awaits.
 
     Args:
         node: name, uid and factory of the operator.
         processing_time: the clock's initial time, epoch milliseconds.
         snapshot: initial state, as returned by :meth:`snapshot`.
-        subtask: index of the parallel instance, for the function.
+        subtask: the parallel instance's index, for the function.
         parallelism: number of instances, for the function.
         limit: how long a call may wait for an async function's requests (seconds, by the real clock).
-        time_zone: the time zone of naive datetimes as event times, watermarks or times of timers, as in a Spark
-            session: ``"Europe/Berlin"``, or None to refuse them.
+        time_zone: the time zone of naive datetimes, such as ``"Europe/Berlin"``, or None to refuse them.
 
     Attributes:
-        operator: the operator.
         processing_time_service: the clock.
 
     Raises:
@@ -209,7 +205,7 @@ class OneInputStreamOperatorTestHarness:
     # -- input --
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the operator, with an event time in epoch milliseconds or without.
+        """Push one record into the operator, with an event time (epoch milliseconds) or None.
 
         Raises:
             OperatorError: the function raised.
@@ -217,7 +213,7 @@ class OneInputStreamOperatorTestHarness:
         self._process(_one(value, timestamp))
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Push records into the operator in one run, as a task does.
+        """Push records into the operator in one run, like a task.
 
         Raises:
             OperatorError: the function raised.
@@ -247,7 +243,7 @@ class OneInputStreamOperatorTestHarness:
         """Advance event time to ``timestamp`` (epoch milliseconds) and fire its timers in order (T5).
 
         Raises:
-            ValueError: event time would go back.
+            ValueError: event time would decrease.
         """
         if timestamp < self._current_watermark:
             raise ValueError(f"the watermark cannot go back from {self._current_watermark} to {timestamp}")
@@ -285,8 +281,8 @@ class OneInputStreamOperatorTestHarness:
         As in a task, no processing-time timer fires afterwards.
 
         Args:
-            time_passes: how far the clock may advance while requests of an async function are pending, so that their
-                timeouts fire: from timer to timer, whenever nothing else happens.
+            time_passes: how far the clock may advance, from timer to timer, while requests of an async function are
+                pending and nothing else happens, so that their timeouts fire.
 
         Raises:
             TimeoutError: requests did not end.
@@ -328,7 +324,7 @@ class OneInputStreamOperatorTestHarness:
         while mailbox.size():
             while mailbox.size():
                 mailbox.take().run()
-            # A mail may have set a timer that is due already.
+            # A mail may have set a timer that is already due.
             self.processing_time_service.set_current_time(self.get_processing_time())
             self._run_loop()
         self._log.check_changes(_CHECKED)
@@ -404,7 +400,7 @@ class OneInputStreamOperatorTestHarness:
         return OperatorSnapshot(dict(self._store.chunks))
 
     def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:
-        """Notify the operator of a committed checkpoint; they count from 1."""
+        """Notify the operator of a committed checkpoint, counted from 1."""
         self.operator.notify_checkpoint_complete(checkpoint_id)
         self._settle()
 
@@ -432,10 +428,7 @@ class OneInputStreamOperatorTestHarness:
 
 
 class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected streams.
-
-    ``push_watermark`` advances the event time of both streams.
-    """
+    """Runs an operator on two connected streams. ``push_watermark`` advances both streams' event time."""
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
         """Refuse a record without a stream.
@@ -454,7 +447,7 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record of the first stream, with an event time in epoch milliseconds or without.
+        """Push one record of the first stream, with an event time (epoch milliseconds) or None.
 
         Raises:
             OperatorError: the function raised.
@@ -462,7 +455,7 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         self._process(_one(value, timestamp), 0)
 
     def push2(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record of the second stream; as :meth:`push1`."""
+        """Push one record of the second stream, as :meth:`push1`."""
         self._process(_one(value, timestamp), 1)
 
     process_element1 = push1
@@ -473,7 +466,6 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
 
 def keying_of(way_in: RecordInput) -> Keying | None:
-    """Return an input's keying, or None."""
     return getattr(way_in, "keying", None)
 
 

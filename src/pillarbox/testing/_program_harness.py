@@ -31,14 +31,14 @@ Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
 @dataclass(frozen=True)
 class ProgramSnapshot:
-    """A program's committed state, for another harness; can be pickled."""
+    """A program's committed state, for another harness. It can be pickled."""
 
     epoch: int
     stores: Savepoint
 
 
 class PatientJob(LocalJob):
-    """A job whose operators wait with a given patience."""
+    """A job whose operators wait with the harness's patience."""
 
     def __init__(self, patience: Patience, program: Program, **options: Any) -> None:
         super().__init__(program, **options)
@@ -58,20 +58,20 @@ class PatientJob(LocalJob):
 class ProgramTestHarness:
     """Runs a program on pushed elements, with the same vertices, shuffles and barriers as on Spark.
 
-    Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch on Spark. Tasks get copies of the
-    functions, as Spark's workers do.
+    Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch on Spark. Tasks receive copies of
+    the functions, as in Spark's workers.
 
     Args:
-        build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter after the first
-            (without default), named like the source, and returns a stream (its output is ``"output"``), or several,
-            also side outputs, in a dict by name.
+        build: builds the program: ``build(env, payments, limits)`` receives a stream per source, named by its
+            parameters without default, and returns a stream (its output is ``"output"``), or a dict of streams by
+            output name.
         parallelism: number of subtasks after a shuffle.
         processing_time: the clock's initial time, epoch milliseconds.
         snapshot: initial state, as returned by :meth:`snapshot`.
         limit: how long an epoch may wait for an async function's requests (seconds, by the real clock).
         batch: whether to run in batch mode: all input is in one epoch, :meth:`end_input`.
-        time_zone: the time zone of naive datetimes, as in a Spark session: ``"Europe/Berlin"``, or None if they are not
-            points in time.
+        time_zone: the time zone of naive datetimes, such as ``"Europe/Berlin"``, or None if they are not points in
+            time.
 
     Attributes:
         epoch: number of committed epochs.
@@ -117,7 +117,6 @@ class ProgramTestHarness:
 
     @property
     def epoch(self) -> int:
-        """The number of committed epochs."""
         return self._job.epoch
 
     # -- input --
@@ -127,8 +126,8 @@ class ProgramTestHarness:
 
         Args:
             source: the source's name, a parameter of ``build``.
-            elements: any Python objects, which are copied; ``row(card="c1")`` makes a row, as in a DataFrame.
-            partition: their partition of the source; each has its own watermarks.
+            elements: any Python objects, which are copied; ``row(card="c1")`` creates a DataFrame-like row.
+            partition: the elements' source partition; each has its own watermarks.
 
         Raises:
             ProgramError: no such source, or no output depends on it.
@@ -136,7 +135,7 @@ class ProgramTestHarness:
         self.push_all(source, elements, partition=partition)
 
     def push_all(self, source: str, elements: Iterable[Any], *, partition: int = 0) -> None:
-        """Queue elements of a source for the next epoch; as :meth:`push`."""
+        """Queue elements of a source for the next epoch, as :meth:`push`."""
         if source not in self._pending:
             raise ProgramError(f"there is no source {source!r}; the sources are {', '.join(self._pending)}")
         if self._vertices[source] is None:
@@ -158,13 +157,13 @@ class ProgramTestHarness:
     # -- epochs --
 
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run the queued elements and due timers as one epoch; return each output's records.
+        """Run the queued elements and due timers as one epoch, and return each output's records.
 
-        An epoch that raises has no effect, except that its elements are dropped: state is as before, without output.
+        If an epoch raises, its elements are dropped, and state and output do not change.
 
         Args:
-            time_passes: how far the clock may advance while requests of an async function are pending, so that their
-                timeouts fire: from timer to timer, whenever nothing else happens.
+            time_passes: how far the clock may advance, from timer to timer, while requests of an async function are
+                pending and nothing else happens, so that their timeouts fire.
 
         Raises:
             OperatorError: a function raised.
@@ -183,8 +182,8 @@ class ProgramTestHarness:
     def fail_epoch(self) -> None:
         """Run the queued elements and discard the outcome, as if a worker died just before the commit.
 
-        State is as before, there is no output, the tasks start again. The elements stay queued: the next epoch runs
-        them again, as on Spark.
+        State and output do not change, and the tasks start again. The elements stay queued for the next epoch, as on
+        Spark.
         """
         before = self.snapshot()
         try:
@@ -291,10 +290,8 @@ def program_of(
     Args:
         build: as for :class:`ProgramTestHarness`.
         parallelism: number of subtasks after a shuffle.
-        batch: whether to run in batch mode.
         max_parallelism: number of key groups, or None for the parallelism's default.
         savepoint: the directory of an initial savepoint.
-        time_zone: the time zone of naive datetimes.
     """
     if not callable(build) or isinstance(build, type):
         raise ProgramError(f"a program needs a function build(env, payments), not {shorten(build)}")

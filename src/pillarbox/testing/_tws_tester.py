@@ -1,4 +1,4 @@
-"""A ``StatefulProcessor`` alone, without a JVM: Spark's ``TwsTester``, over the operator that runs in a query."""
+"""Spark's ``TwsTester`` without a JVM, over the operator that runs in a query."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Results(list[Any]):
 
 
 class _TestedOperator(StatefulProcessorOperator):
-    """The operator, with the rows of keys as a test has them."""
+    """The operator, with rows of keys from a test."""
 
     def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
         super().__init__(context, settings, keying)
@@ -41,7 +41,6 @@ class _TestedOperator(StatefulProcessorOperator):
         self.initial: list[tuple[Any, Any]] = []
 
     def run(self, batch: MicroBatch) -> list[Any]:
-        """Run a micro-batch; return its results."""
         self.results.clear()
         self.context.micro_batch = batch
         self._run()
@@ -53,10 +52,10 @@ class _TestedOperator(StatefulProcessorOperator):
         super()._call(own, batch)
 
     def state(self, name: str, kind: str, key: Any) -> Any:
-        """Return a state under a key.
+        """Return a key's state.
 
         Raises:
-            PySparkAssertionError: there is no such state.
+            PySparkAssertionError: no such state.
         """
         variable = self.settings.declarations.variables.get(name)
         if variable is None or kind not in ("", variable.kind):
@@ -75,23 +74,22 @@ class _TestedOperator(StatefulProcessorOperator):
             self.results.take(processor.handleInputRows((key,), iter(own), times))
 
     def _emit(self) -> None:
-        """Keep the results."""
+        """Do nothing: the results stay."""
 
 
 class TwsTester:
     """Runs a ``StatefulProcessor`` with rows, watermark and clock set by the test. Its methods are Spark's.
 
-    Unlike Spark's, it runs the operator that a query runs: values of state are converted by their schemas, states
-    expire (the clock is :meth:`setProcessingTime`), timers are called in time order, and each call gets its own
-    processor, as micro-batches do, so attributes of the processor do not last.
+    Unlike Spark's, it runs the operator of a query: state values are converted by their schemas, states expire (the
+    clock is :meth:`setProcessingTime`), timers are called in time order, and each call has its own processor, as
+    micro-batches do, so the processor's attributes do not last.
 
     Args:
-        processor: the processor.
         initialStateRow: initial states of keys, for processors of rows.
         initialStatePandas: initial states of keys, for processors of pandas frames.
         timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
-        outputMode: accepted as in Spark, and not used.
-        eventTimeExtractor: returns the event time of a row (epoch ms), for late rows.
+        outputMode: ignored; Spark has it.
+        eventTimeExtractor: returns a row's event time (epoch ms), for late rows.
 
     Raises:
         PySparkValueError: the time mode is ``EventTime``, and there is no ``eventTimeExtractor``.
@@ -155,7 +153,7 @@ class TwsTester:
     # -- input --
 
     def test(self, key: Any, input: list[Row]) -> list[Row]:
-        """Process rows of a key, as a micro-batch; return the rows that the processor emits.
+        """Process rows of a key as a micro-batch, and return the rows that the processor emits.
 
         Raises:
             OperatorError: the processor raised.
@@ -166,7 +164,7 @@ class TwsTester:
         return self._run()
 
     def testInPandas(self, key: Any, input: pd.DataFrame) -> pd.DataFrame:
-        """Process rows of a key as one frame; return the frame that the processor emits.
+        """Process rows of a key as one frame, and return the frame that the processor emits.
 
         Raises:
             OperatorError: the processor raised.
@@ -179,20 +177,20 @@ class TwsTester:
         return _frame(self._run())
 
     def setProcessingTime(self, currentTimeMs: int) -> list[Row] | pd.DataFrame:
-        """Set the clock (epoch ms): timers that have expired are called, and states expire.
+        """Set the clock (epoch ms). Calls expired timers, and expires states.
 
         Raises:
-            PySparkValueError: the time mode is another one.
-            IllegalArgumentException: time would stand still or go back.
+            PySparkValueError: another time mode.
+            IllegalArgumentException: the time does not increase.
         """
         return self._advance("setProcessingTime", "ProcessingTime", "time", currentTimeMs)
 
     def setWatermark(self, currentWatermarkMs: int) -> list[Row] | pd.DataFrame:
-        """Set the watermark (epoch ms): timers that have expired are called, and rows up to it are late.
+        """Set the watermark (epoch ms). Calls expired timers; rows up to the watermark are late.
 
         Raises:
-            PySparkValueError: the time mode is another one.
-            IllegalArgumentException: time would stand still or go back.
+            PySparkValueError: another time mode.
+            IllegalArgumentException: the time does not increase.
         """
         return self._advance("setWatermark", "EventTime", "watermark", currentWatermarkMs)
 

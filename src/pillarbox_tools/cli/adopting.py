@@ -1,4 +1,4 @@
-"""The command ``adopt``, which writes a savepoint of a query that ran on Spark itself."""
+"""The command ``adopt``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_messa
 
 
 class _Processor(click.ParamType[Any]):
-    """A ``StatefulProcessor``, as MODULE:NAME: an object, or a class whose constructor takes no arguments."""
+    """A ``StatefulProcessor`` as MODULE:NAME: an object, or a class whose constructor takes no arguments."""
 
     name = "module:name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the processor."""
         module, _, name = value.partition(":")
         if not module or not name:
             self.fail(f"{value!r} is not MODULE:NAME", param, ctx)

@@ -1,4 +1,4 @@
-"""The commands. They print results to standard output, and progress and errors to standard error.
+"""The commands. Results go to standard output; progress and errors to standard error.
 
 Exit codes: 0, success; 1, failure, with the reason in a message; 2, wrong usage.
 """
@@ -77,7 +77,7 @@ def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             command(open_session=open_session, **arguments)
         except Exception as error:
-            # The reader of a pipe may close it early: Click then ends the command.
+            # If the reader of a pipe closes it early, Click ends the command.
             if verbose or isinstance(error, (click.ClickException, BrokenPipeError)):
                 raise
             raise click.ClickException(_sentence(error)) from None
@@ -93,7 +93,7 @@ def _sentence(error: Exception) -> str:
 _JAVA_CAUSES = re.compile(
     r"^(?:: |Caused by: )([\w.$]+): (.*?)(?=\n\s+at |\n\s+\.\.\. \d+ more|\nCaused by: |\Z)", re.M | re.S
 )
-# The rest of Spark's messages after this has plans and the statement.
+# Spark's messages continue with plans and the statement.
 _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}.*", re.DOTALL)
 
 
@@ -128,12 +128,10 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
 
 
 def print_message(result: dict[str, Any], message: str, *, as_json: bool) -> None:
-    """Print a command's result as a JSON object or as a message."""
     click.echo(json.dumps(result) if as_json else message)
 
 
 def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
-    """Print a command's result as a JSON object or as tables."""
     if as_json:
         click.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
@@ -152,7 +150,6 @@ def location(context: click.Context, parameter: click.Parameter, value: str) -> 
 
 
 def timeout_option(help: str) -> Callable[[Any], Any]:
-    """Return a ``--timeout`` option, in seconds."""
     seconds = click.FloatRange(0, min_open=True)
     return click.option("--timeout", type=seconds, default=600.0, show_default=True, help=help)
 

@@ -1,6 +1,6 @@
 """The process of a replay, with the recorded worker's hash seed and, on Linux, without a network.
 
-It imports little before it leaves the network, which a process with threads, as libraries start them, cannot do.
+It leaves the network before it imports libraries, because a process with threads cannot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ReplayRequest(TypedDict):
     paths: list[str]
 
 
-# Imports pillarbox from the same path as this process. Its ``__main__`` stays empty, for the classes of the script.
+# Imports pillarbox from the same path as this process. Its ``__main__`` stays empty, for the script's classes.
 _COMMAND = """\
 def _main():
     import os, pickle, sys
@@ -72,11 +72,7 @@ def main(request: ReplayRequest) -> NoReturn:
 
 
 def leave_network() -> bool:
-    """Move this process into a network namespace that has only a loopback device.
-
-    Returns:
-        Whether the system allows it.
-    """
+    """Move this process into a network namespace with only a loopback device. Returns whether that is allowed."""
     if sys.platform != "linux":
         return False
     user, group = os.geteuid(), os.getegid()

@@ -1,4 +1,4 @@
-"""The command ``replay``, which runs a recorded task again."""
+"""The command ``replay``."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _vertex_of(
 
 
 def run_replay(request: ReplayRequest) -> NoReturn:
-    """Replay in a process of its own, and exit."""
+    """Replay in a new process, and exit."""
     click.Command("replay", callback=functools.partial(_replay, request)).main([], prog_name="pillarbox")
     raise AssertionError("a command exits")
 
@@ -150,7 +150,7 @@ def _replay(request: ReplayRequest) -> None:
         sys.exit(1)
 
 
-# The object to print, its tables, and whether both sides of a comparison are the same.
+# The object to print, its tables, and whether both sides of a comparison are equal.
 _Result = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
 
 

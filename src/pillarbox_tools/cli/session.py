@@ -27,12 +27,12 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
     Args:
         settings: Spark settings, which override the command's own.
-        verbose: whether to show Spark's own log.
+        verbose: whether to show Spark's log.
 
     Raises:
         ConfigurationError: Java or a Python package is missing or has a wrong version.
     """
-    # A classic session of its own, even in a shell that is configured for Spark Connect.
+    # A new classic session, even in a shell that is configured for Spark Connect.
     for name in _CONNECT:
         os.environ.pop(name, None)
     with _standard_error(shown=verbose):
@@ -53,7 +53,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 def _standard_error(*, shown: bool) -> Iterator[None]:
     """Discard the standard error of processes started in the block, such as Java's with Spark's log.
 
-    If the block fails, because Java did not start, show it.
+    Shows it if the block fails, because Java did not start.
     """
     if shown:
         yield

@@ -1,8 +1,7 @@
 """Tables of the commands' results.
 
-A table wider than the console is shown row by row, with a line for each column, so that no word is cut. Output without
-a width, such as a pipe or a file, has no limit; but rows of state are shown one by one if their table would be too wide
-to read.
+A table wider than the console is shown row by row, with a line per column, so that no word is cut. Pipes and files have
+no width limit, except for rows of state.
 """
 
 from __future__ import annotations
@@ -34,13 +33,11 @@ _RULE = 80
 
 
 def output() -> Console:
-    """Return the console on standard output."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_ENDLESS)
 
 
 def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
-    """Print the result of ``inspect_checkpoint``."""
     console.print(_text(inspection["checkpoint"], "bold"))
     console.print(f"epoch {inspection['epoch']} of {_epochs(inspection)}; parallelism {inspection['parallelism']}")
     interrupted, unfinished = inspection["interrupted_rescale_to"], inspection["unfinished_epoch"]
@@ -72,7 +69,6 @@ def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
 
 
 def savepoint(console: Console, inspection: dict[str, Any]) -> None:
-    """Print the result of ``inspect_savepoint``."""
     console.print(_text(inspection["savepoint"], "bold"))
     of = f" of {inspection['checkpoint']}" if inspection["checkpoint"] else ""
     drained = "; drained" if inspection["drained"] else ""
@@ -137,7 +133,7 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
 
 
 def _keys(operator: dict[str, Any]) -> Any:
-    """Return the number of an operator's keys. In columnar state, keys are in Arrow streams and are not counted."""
+    """Return the number of an operator's keys. Keys in columnar state are not counted."""
     return Right("in columns") if operator["by_columns"] else operator["keys"]
 
 
@@ -153,7 +149,7 @@ def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
 
 
 class Right(str):
-    """A cell of a column of numbers."""
+    """A right-aligned cell."""
 
 
 class Bytes(int):
@@ -206,7 +202,7 @@ def _are(count: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Escape a text's control characters, so that a value cannot control the terminal."""
+    """Escape control characters, so that a value cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -215,7 +211,6 @@ def _visible(text: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Format a count, such as ``1 source`` or ``2 sources``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
@@ -246,7 +241,7 @@ def time(timestamp: int | None) -> str:
 
 
 class Rows:
-    """Rows of state: a table, or JSON lines as they arrive.
+    """Prints rows of state: a table, or JSON lines as they arrive.
 
     Args:
         limit: maximum number of shown rows; 0 for all.
@@ -286,7 +281,6 @@ def _cell(value: Any) -> str:
 
 
 def key(console: Console, history: dict[str, Any]) -> None:
-    """Print the state and timers of a key."""
     where = "" if history["subtask"] is None else f", subtask {history['subtask']}"
     console.print(_text(f"{history['key']}{where}, epoch {history['epoch']}", "bold"))
     _lines(console, history["messages"])
@@ -320,7 +314,6 @@ def findings(console: Console, results: Sequence[Finding], *, every: bool) -> No
 
 
 def executor_memory(console: Console, report: dict[str, Any]) -> None:
-    """Print the memory of executors: the formula with its terms, and the total."""
     executors = report["executors"]
     console.print(_text(f"{report['checkpoint']}, as of {time(report['at'])}", "bold"))
     for executor in executors:
@@ -346,7 +339,6 @@ def executor_memory(console: Console, report: dict[str, Any]) -> None:
 
 
 def replayed(console: Console, report: dict[str, Any], error: str | None) -> None:
-    """Print the result of a replay."""
     _task_of_recording(console, report)
     if error is not None:
         number = None if report["failure"] is None else report["failure"]["number"]
@@ -370,7 +362,6 @@ def replayed(console: Console, report: dict[str, Any], error: str | None) -> Non
 
 
 def compared(console: Console, report: dict[str, Any]) -> None:
-    """Print the comparison of two programs on a recording."""
     _task_of_recording(console, report)
     then, now = (counted(sent, "record") for sent in report["sent"])
     console.print(

@@ -93,7 +93,7 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
             Route("/api/queries/{query}/key", key),
         ]
     )
-    # A redirect would have the host and path of this server, which a proxy may have changed.
+    # A redirect would have this server's host and path, which a proxy may have changed.
     app.router.redirect_slashes = False
     return Guard(app, port, token)
 

@@ -2,11 +2,11 @@
 
 A page of another site can make a browser send requests here, in two ways:
 
-- Under a name of its own that resolves to this machine. The browser then takes the answers for the page's own, and
-  ``Host`` is that name. Without a token, the guard accepts only loopback names. With a token, it accepts every name,
-  because the browser stores the cookie under another one; so proxies and services can give the dashboard names.
-- From its own origin. The guard refuses all requests of other origins except navigations to pages: the owner follows a
-  link in a chat or a notebook, and the page with the link cannot read the answer.
+- Under its own name that resolves to this machine, so the browser considers the answers the page's own. Without a
+  token, the guard accepts only loopback names in ``Host``. With a token, it accepts every name, because the browser
+  stores the cookie under another name; so proxies can name the dashboard.
+- From its own origin. The guard refuses requests of other origins except navigations to pages, such as links in a chat:
+  the page with the link cannot read the answer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ def cookie_of(port: int, host: str) -> str:
     in ``Host`` if it differs, as with a forwarded port.
 
     Args:
-        port: the port that the dashboard listens on.
         host: the ``Host`` header of the request.
     """
     split = _split(host)
@@ -51,7 +50,6 @@ class Guard:
     """Middleware that passes requests to an application, or answers 403 or 401.
 
     Args:
-        app: the application.
         port: the port that the dashboard listens on.
         token: the required token, as ``Authorization: Bearer``, ``?token=`` or cookie, or None.
     """

@@ -29,8 +29,7 @@ class Dashboard(observing.Dashboard):
     """An open dashboard.
 
     Args:
-        host: the address to listen on.
-        port: the port. 0, or a port in use, stands for any free one.
+        port: 0, or a port in use, means any free port.
         token: the token that requests need. None: no token on loopback, and a random one elsewhere.
 
     Attributes:
@@ -96,10 +95,7 @@ class Dashboard(observing.Dashboard):
         return host.lower() == self._host.lower() or self._socket.getsockname()[0] in _addresses(host)
 
     def show(self, query: ShownQuery) -> None:
-        """Show a query instead of its earlier run. Any thread.
-
-        The last 20 ended queries are kept.
-        """
+        """Show a query instead of its earlier run. Any thread."""
         with self._changing:
             shown = self._queries.get(query.id)
             if shown is not None and shown.query is query:
@@ -136,7 +132,7 @@ def _listen(host: str, port: int) -> socket.socket:
         if listener is not None:
             listener.close()
         if error.errno == errno.EADDRINUSE and port:
-            # A query may be running already, which matters more than the port.
+            # A query may already be running, which matters more than the port.
             notify(f"port {port} of {host} is in use, so the dashboard listens on another port")
             return _listen(host, 0)
         raise cannot_listen("the dashboard", "pillarbox.dashboard", host, port, error) from error
@@ -168,7 +164,8 @@ def open_dashboard(
     """Open the process's dashboard, unless it is open, and show queries in it.
 
     Args:
-        host: the address to listen on, and ``port``: the port. None keeps the open dashboard's.
+        host: the address to listen on; None for the open dashboard's.
+        port: the port; None for the open dashboard's.
 
     Raises:
         ConfigurationError: it cannot be opened, or is open with another host, port or token.

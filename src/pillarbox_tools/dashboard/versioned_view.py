@@ -22,16 +22,13 @@ _CHANGE, _IS_BUNDLE = "change", "is_bundle"
 
 
 class VersionedView:
-    """The fields of a query's view as JSON text, each with the number of its last change.
-
-    A page requests the fields that have changed since the newest change it has. Any thread may call the methods.
-    """
+    """The fields of a query's view as JSON text, each with the number of its last change. Any thread."""
 
     def __init__(self, query: ShownQuery) -> None:
         self.query = query
         self._making = threading.Lock()  # guards the other attributes
-        # Numbers start at 1 in each process and each run. The name identifies the sequence, so that a page that was
-        # open during a restart gets all fields.
+        # Numbers start at 1 in each process and run. The name identifies the sequence, so that a page that was open
+        # during a restart receives all fields.
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
@@ -41,9 +38,7 @@ class VersionedView:
         self._entry: Entry | None = None
 
     def since(self, change: str) -> str:
-        """Return the fields that have changed, as the text of a JSON object.
-
-        The field ``change`` is the newest change.
+        """Return the changed fields as a JSON object, with the newest change as ``change``.
 
         Args:
             change: the ``change`` of an earlier object. All fields are returned if it is from another sequence.

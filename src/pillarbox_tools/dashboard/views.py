@@ -27,7 +27,7 @@ _CALLS = (
 )
 # Maximum number of drawn tasks: the longest.
 _BARS = 200
-# Maximum number of drawn points, and the fields that a point adds up.
+# Maximum number of drawn points, and the fields that a point sums.
 _POINTS = 240
 _SUMS = ("epochs", "rows", "duration", "repeated", "home_restarts", "fallbacks")
 # Maximum length of a failure in the list of runs.
@@ -36,7 +36,6 @@ _LOST = "its driver has not recorded the end: it was killed, or its machine is g
 
 
 def entry_of(snapshot: Snapshot) -> Entry:
-    """Return the query's entry in the list of queries."""
     newest = snapshot.newest
     failures = snapshot.run.failures
     return Entry(

@@ -36,9 +36,8 @@ class Facts:
 
     Attributes:
         versions: versions of ``java``, ``python``, ``spark`` and packages in the driver, by name.
-        worker_versions: combinations of versions in workers, without ``java`` and ``spark``, or None without reports.
+        worker_versions: combinations of versions in workers, without ``java`` and ``spark``.
         settings: settings of Spark, of the query and of its trigger.
-        snapshot: the query's snapshot, or None.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -48,7 +47,6 @@ class Facts:
 
     @staticmethod
     def of(snapshot: Snapshot) -> Facts:
-        """Return the facts in a snapshot: its query, the driver's machine, the workers."""
         run = snapshot.run
         return Facts(run.versions, run.worker_versions or None, run.settings, snapshot)
 
@@ -70,7 +68,6 @@ class Finding:
     """The result of a rule.
 
     Attributes:
-        rule: the rule's name.
         status: ``"wrong"``, ``"fine"`` or ``"unknown"``.
         message: the problem with a number and the remedy, or the missing fact.
     """

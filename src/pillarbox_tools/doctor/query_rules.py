@@ -44,7 +44,6 @@ _NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
 
 
 def query_of(facts: Facts) -> Snapshot:
-    """Require the query's snapshot."""
     return require(facts.snapshot, "the query: pass a checkpoint")
 
 
@@ -57,7 +56,6 @@ def _recent(facts: Facts) -> list[EpochRun]:
 
 
 def moments_of(facts: Facts) -> list[Moment]:
-    """Require the query's history."""
     return require(query_of(facts).run.moments or None, "the query's history: no epoch has ended yet")
 
 
@@ -149,13 +147,13 @@ def stuck_watermark(facts: Facts) -> str | None:
     if len(epochs) < _FEW:
         raise MissingFactError(f"whether event time advances: fewer than {_FEW} epochs with rows have ended")
     if not _records_advance(epochs):
-        return None  # without event time, or all records have the same time, such as a day
+        return None  # no event time, or all records have the same time, such as a day
     for vertex, runs in _runs(epochs).items():
         watermark, count = runs[-1].watermark, _unchanged([run.watermark for run in runs])
         if count < _FEW or watermark in (None, MAX_WATERMARK):
             continue
         if watermark == MIN_TIMESTAMP and not runs[-1].timers:
-            continue  # nothing waits for it
+            continue  # no timer waits for it
         if watermark is not None and watermark > as_of(snapshot) + HOUR:
             continue  # a watermark in the future has its own rule
         why = next((held.message for held in held_watermarks(snapshot) if (held.program, held.vertex) == vertex), "")
@@ -233,7 +231,7 @@ def piling_timers(facts: Facts) -> str | None:
 def endless_state(facts: Facts) -> str | None:
     """Check that state does not grow without bound. Window: a day, at least an hour.
 
-    The number of keys that expire goes down in steps; unbounded state only grows.
+    The number of keys that expire decreases in steps; unbounded state only grows.
     """
     moments, snapshot = moments_of(facts), query_of(facts)
     now = as_of(snapshot)
@@ -258,7 +256,6 @@ def endless_state(facts: Facts) -> str | None:
 
 
 def partitions_and_cores(facts: Facts) -> str | None:
-    """Check that there are not many more state partitions than cores."""
     cores = require(facts.cores, "the cores of the cluster")
     setting = facts.settings.get("parallelism", "")
     if not setting.isdigit():
@@ -273,7 +270,6 @@ def partitions_and_cores(facts: Facts) -> str | None:
 
 
 def back_pressure(facts: Facts) -> str | None:
-    """Check that the JVM keeps up with the tasks' output."""
     for vertex in _epochs(facts)[-1].vertices:
         if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(facts, vertex):
             return (
@@ -290,7 +286,6 @@ def _is_usual(facts: Facts, vertex: OperatorReport) -> bool:
 
 
 def tasks_in_workers(facts: Facts) -> str | None:
-    """Check that tasks that should have homes have them."""
     newest = require(query_of(facts).epochs[-_FEW:] or None, "the processes of the tasks: no epoch has ended yet")
     for vertex, runs in _runs(newest).items():
         without = sum(sum(run.fallbacks.values()) for run in runs)
@@ -307,7 +302,6 @@ def tasks_in_workers(facts: Facts) -> str | None:
 
 
 def slow_copies(facts: Facts) -> str | None:
-    """Check that copying emitted values takes little of the tasks' time."""
     newest = _epochs(facts)[-1]
     for vertex in newest.vertices:
         for name, took in vertex.counters.items():

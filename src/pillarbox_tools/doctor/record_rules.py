@@ -1,4 +1,4 @@
-"""Rules about repeated faults of records, calls, tasks and homes. Each reports present faults only."""
+"""Rules about repeated faults of records, calls, tasks and homes. They report present faults only."""
 
 from __future__ import annotations
 

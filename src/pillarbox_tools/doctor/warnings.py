@@ -1,4 +1,4 @@
-"""The doctor's findings at a query's start and in its first epoch, logged as warnings."""
+"""Logs the doctor's findings at a query's start and in its first epoch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _logged: set[tuple[str, str]] = set()
 
 
 def warn_of_findings(facts: Facts, rules: Sequence[Rule]) -> None:
-    """Log the rules' findings, each once per process. Any thread may call it. Never raises: the query does not need it.
+    """Log the rules' findings, each once per process. Never raises: the query does not need it. Any thread.
 
     Args:
-        facts: the facts known without a Spark job and without a request to a store.
+        facts: facts that need neither a Spark job nor a request to a store.
     """
     try:
         findings = wrong(facts, rules)

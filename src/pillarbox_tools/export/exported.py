@@ -50,7 +50,7 @@ class _ExportedQuery:
         return values
 
 
-# Counters that cover all runs already, by the query's history.
+# Counters that already cover all runs, by the query's history.
 _OF_ALL_RUNS = {(STARTS, ()), (FAILURES, ())}
 
 

@@ -56,7 +56,6 @@ class Names:
         return self.chain(vertex)[0], counter.lstrip(".")
 
     def calls(self, operator: str) -> bool:
-        """Return whether an operator may call a service."""
         return self._callers is None or operator in self._callers
 
 

@@ -24,7 +24,7 @@ _of_global: list[ExportedQueries] = []
 
 
 def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
-    """Export a query's metrics to a meter provider; None stands for the global one.
+    """Export a query's metrics to a meter provider; None means the global one.
 
     Raises:
         ConfigurationError: OpenTelemetry is missing.

@@ -31,9 +31,6 @@ class Collector:
         method: the public method, for errors.
         metrics_of: returns the metrics of a query.
 
-    Attributes:
-        exported: its queries.
-
     Raises:
         ConfigurationError: prometheus-client is missing.
     """
@@ -52,7 +49,6 @@ class Collector:
         self.exported.add(self._ledger_of(query))
 
     def collect(self) -> Iterator[Family]:
-        """Yield all metrics that have samples."""
         samples = self.exported.samples()
         for metric in METRICS:
             if metric in samples:
@@ -70,12 +66,10 @@ class MetricsServer(observing.MetricsServer):
     """A server that Prometheus scrapes.
 
     Args:
-        host: the address to listen on.
-        port: the port; 0 for any free one.
+        port: 0 for any free port.
 
     Attributes:
         url: the address to scrape.
-        port: the actual port.
 
     Raises:
         ConfigurationError: the port is in use, or prometheus-client is missing.

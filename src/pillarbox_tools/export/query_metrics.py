@@ -39,11 +39,7 @@ class MetricValues:
 
 
 class QueryMetrics:
-    """A query's metrics, added up from its model's epochs. Any thread may read them.
-
-    Attributes:
-        id: Spark's id of the query, and ``name``: the user's name for it.
-    """
+    """A query's metrics, summed over its model's epochs. Any thread may read them."""
 
     def __init__(self, model: QueryModel) -> None:
         snapshot = model.snapshot()
@@ -109,7 +105,6 @@ class QueryMetrics:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the query has ended; its sums are final."""
         return self._has_ended
 
     @property
@@ -117,7 +112,6 @@ class QueryMetrics:
         return self._has_failed
 
     def values(self) -> MetricValues:
-        """Return the current values."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:

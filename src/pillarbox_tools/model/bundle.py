@@ -1,9 +1,9 @@
-"""A bundle: everything known about a query, in one file to send.
+"""A bundle: all data about a query, in one file to send.
 
-The zip archive holds ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes of
-its state in ``state.json``, and ``README.txt``. By default it omits all user data: keys, records, and error messages,
-which may quote both. Failures keep error classes, operator and lines of code; sources keep kinds and figures, without
-addresses and offsets; counters are limited to the operators' own.
+The zip archive has ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes of
+its state in ``state.json``, and ``README.txt``. By default it omits user data: keys, records, and error messages, which
+may quote both. Failures keep error classes, operator and lines of code; sources keep kinds and figures; counters are
+limited to the operators' own.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def without_records(snapshot: Snapshot) -> Snapshot:
     )
 
 
-# Each part of a snapshot that may contain user text has a function here, which lists the fields that are included.
+# Each part of a snapshot that may contain user text has a function here, which lists the included fields.
 
 
 def _run(run: Run) -> Run:

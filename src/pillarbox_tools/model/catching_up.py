@@ -20,7 +20,8 @@ class CatchingUp:
     """Progress of a query.
 
     Attributes:
-        epochs: completed epochs of this run, and ``rows``: their input rows.
+        epochs: completed epochs of this run.
+        rows: their input rows.
         rows_per_second: average of the last epochs.
         share: completed share of the input, from 0 to 1, or None if the total is unknown.
         left_ms: remaining time at this rate, or None if unknown.
@@ -80,7 +81,7 @@ def line_of(snapshot: Snapshot, *, is_batch: bool) -> str | None:
             f"{progress.rows_per_second:,.0f} rows/s",
         ]
         if progress.share is not None:
-            # 100% is left to the end of the query.
+            # 100% is reserved for the end of the query.
             parts.append(f"{min(0.99, progress.share):.0%} done")
         if progress.left_ms:
             parts.append(f"about {rounded(progress.left_ms)} left")

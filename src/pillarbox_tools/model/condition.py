@@ -1,7 +1,4 @@
-"""The condition of a query in one line, for an operator on call.
-
-The page, the list of queries, the doctor, metrics and alerts share it.
-"""
+"""The condition of a query in one line, for the page, the list of queries, the doctor, metrics and alerts."""
 
 from __future__ import annotations
 
@@ -279,12 +276,10 @@ def duration(ms: int) -> str:
 
 
 def clock(at: int) -> str:
-    """Format a time of day."""
     return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%H:%M} UTC"
 
 
 def date(at: int) -> str:
-    """Format a date and time."""
     try:
         return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError, OSError):

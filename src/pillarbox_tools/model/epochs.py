@@ -1,4 +1,4 @@
-"""Conversion of Spark's progress reports to :class:`EpochRun`."""
+"""Converts Spark's progress reports to :class:`EpochRun`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _source(progress: Mapping[str, Any]) -> SourceProgress:
 
 
 def _offsets(value: Any) -> Any:
-    """Parse offsets: Spark reports JSON, a string of JSON, or a string in the source's own format."""
+    """Parse offsets: JSON, a string of JSON, or a string in the source's own format."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,7 +1,7 @@
 """The memory that executors need, term by term, compared with the measured memory.
 
-``make bench-processes`` measures the sizes of processes, which are rounded up here, and ``make bench-key-cost`` the
-factors of state. ``docs/operations.md`` has the same formula.
+``make bench-processes`` measures process sizes, rounded up here, and ``make bench-key-cost`` the factors of state.
+``docs/operations.md`` has the same formula.
 """
 
 from __future__ import annotations
@@ -52,12 +52,11 @@ class ExecutorMemory:
 
     Attributes:
         executor: process id of its JVM, or None if unknown.
-        terms: the terms of the formula; ``computed``: their sum.
+        computed: sum of the terms.
         home_bytes: measured memory of its homes, or None if unknown or without homes.
         worker_bytes: measured memory of the workers that run tasks, or None if unknown.
         needed: ``computed``, with the measured memory of homes, if known, instead of the terms for homes and state.
         overhead: recommended ``spark.executor.memoryOverhead``: ``needed`` plus a third.
-        heap: the heap of its JVM.
         limit: the container's limit in bytes, or None if unknown or unlimited.
     """
 
@@ -74,7 +73,6 @@ class ExecutorMemory:
 
     @property
     def name(self) -> str:
-        """The executor's display name."""
         return self.host if self.executor is None else f"{self.host}, process {self.executor}"
 
 

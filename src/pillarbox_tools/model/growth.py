@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.model.windows import DAY, HOUR, MINUTE, as_of
 
-# Shorter or smaller histories have no meaningful slope. (A new process grows until it has seen all kinds of records.)
+# Shorter or smaller histories have no meaningful slope: a new process grows until it has seen all kinds of records.
 _SHORTEST = 10 * MINUTE
 _SHORTEST_OF_MEMORY = 6 * HOUR
 _FEWEST = 5
@@ -20,7 +20,6 @@ class Growth:
 
     Attributes:
         uid: the operator that heads the vertex.
-        bytes: size of its state, and ``keys``: its keys.
         per_day: growth in bytes per day, by linear regression over the last day, or None if unknown.
     """
 
@@ -50,7 +49,6 @@ class Memory:
 
 
 def growth_of(snapshot: Snapshot) -> list[Growth]:
-    """Return the state growth of each stateful vertex in this run."""
     moments, since = snapshot.run.moments, as_of(snapshot) - DAY
     if not moments:
         return []
@@ -63,7 +61,6 @@ def growth_of(snapshot: Snapshot) -> list[Growth]:
 
 
 def memory_of(snapshot: Snapshot) -> Memory:
-    """Return the memory of the largest worker."""
     since = as_of(snapshot) - DAY
     moments = [moment for moment in snapshot.run.moments if moment.process_bytes is not None and moment.at >= since]
     limit = _limit(snapshot.run.settings)
@@ -83,10 +80,7 @@ def memory_of(snapshot: Snapshot) -> Memory:
 
 
 def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float | None:
-    """Return the slope of the regression line through (epoch ms, size) points, per day.
-
-    None if the points are too few or too close together.
-    """
+    """Return the daily slope of the regression line through (epoch ms, size), or None for too few points."""
     if len(points) < _FEWEST or points[-1][0] - points[0][0] < shortest:
         return None
     times = [time / DAY for time, _ in points]

@@ -21,8 +21,7 @@ class HeldWatermark:
     """The watermark of a vertex, and the input that holds it back.
 
     Attributes:
-        program: the program's name in metrics, ``vertex``: the vertex's number, and ``subtask``: its subtask with the
-            lowest watermark.
+        subtask: the vertex's subtask with the lowest watermark.
         watermark: the watermark (epoch ms), or None before the first.
         way: the (vertex, subtask) pairs from there to the input.
         source: vertex number of the source, or None if its task has not run recently.

@@ -28,28 +28,25 @@ _VERSIONS = 5
 
 
 def now_ms() -> int:
-    """Return the time in epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 class Follower(Protocol):
     """A receiver of each epoch, once. The thread that feeds the model calls it and waits for it."""
 
-    def progressed(self, epoch: EpochRun) -> None:
-        """Receive an epoch with its tasks."""
+    def progressed(self, epoch: EpochRun) -> None: ...
 
-    def ended(self, status: str) -> None:
-        """Receive the query's final status: ``stopped`` or ``failed``."""
+    def ended(self, status: str) -> None: ...
 
 
 class QueryModel:
     """One run of a query. Any thread may call its methods.
 
     Args:
-        id: Spark's id of the query, and ``name``: the user's name for it.
-        checkpoint: its checkpoint location; empty if it is temporary.
+        id: Spark's id of the query.
+        name: the user's name of the query.
+        checkpoint: its checkpoint location; empty if temporary.
         plan: the plan of its programs, or None if unknown.
-        run: the run, with its settings and versions.
         earlier: the earlier runs, newest first.
         clock: returns epoch milliseconds.
     """
@@ -83,7 +80,7 @@ class QueryModel:
     # -- called by the driver --
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Add an epoch from Spark's progress report. Idle, repeated and older reports are ignored."""
+        """Add an epoch from Spark's progress report. Ignores idle, repeated and older reports."""
         if is_idle(progress):
             return
         epoch = epoch_of(progress)
@@ -111,7 +108,6 @@ class QueryModel:
             self._version += 1
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Store the driver's newest heartbeat."""
         with self._feeding:
             previous = self._heartbeat
             self._heartbeat = heartbeat

@@ -17,7 +17,6 @@ class HeavyKey:
 
     Attributes:
         key: the key as text, shortened.
-        subtask: the key's subtask.
         share: its estimated share of the vertex's records, from 0 to 1.
         error: two standard errors of the sampled share.
     """
@@ -34,7 +33,6 @@ class Skew:
 
     Attributes:
         busiest: the busiest subtask.
-        busiest_ms: its busy time.
         factor: its busy time divided by the mean of the tasks that ran.
         tasks: number of tasks that ran.
         heavy: the heaviest keys, heaviest first.

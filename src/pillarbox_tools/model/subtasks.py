@@ -1,4 +1,4 @@
-"""The subtasks of a query by their last reports. An epoch runs only the subtasks that have work."""
+"""The last reports of a query's subtasks. An epoch runs only the subtasks that have work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Time windows of a query's history: now (5 minutes), a quarter of an hour, an hour, a day.
 
 A fault is *present* if it happened in the last five minutes, or in the newest moment if epochs are rarer. So a rule
-about present faults reports within five minutes of the beginning, and stops five minutes after the end.
+about present faults starts and stops reporting within five minutes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def within(snapshot: Snapshot, span: int) -> list[Moment]:
 
 
 def usual_gap(moments: Sequence[Moment]) -> int:
-    """Return the longest of the recent gaps between moments (ms), or 0 if there are fewer than two."""
+    """Return the longest of the recent gaps between moments (ms), or 0 for fewer than two moments."""
     last = moments[-_GAPS - 1 :]
     return max((later.at - earlier.at for earlier, later in pairwise(last)), default=0)
 
@@ -54,10 +54,9 @@ def moment_at(moments: Sequence[Moment], at: int) -> Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """A present fault.
+    """A present fault: ``count`` failures out of ``of`` in the last ``span`` ms.
 
     Attributes:
-        count: how often it happened in the last ``span`` ms, out of ``of`` times.
         since: when its uninterrupted run of moments began (epoch ms).
     """
 
@@ -68,7 +67,6 @@ class Fault:
 
     @property
     def share(self) -> float:
-        """The share of failures, from 0 to 1."""
         return self.count / self.of if self.of else 0.0
 
 

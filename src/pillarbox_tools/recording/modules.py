@@ -25,7 +25,6 @@ class Source(NamedTuple):
     Attributes:
         text: its source, or None without one, such as a module in C.
         is_package: whether it may have submodules.
-        path: its file.
     """
 
     text: str | None
@@ -34,7 +33,6 @@ class Source(NamedTuple):
 
 
 def is_installed(path: str) -> bool:
-    """Return whether a file belongs to an installed package."""
     return any(folder in path.split(os.sep) for folder in _INSTALLED)
 
 
@@ -47,7 +45,6 @@ def is_users(name: str, spec: ModuleSpec | None) -> bool:
 
 
 def may_be_users(name: str) -> bool:
-    """Return whether a module with this name may be the user's."""
     top = name.partition(".")[0]
     return top not in _OURS and top not in sys.stdlib_module_names
 
@@ -129,5 +126,4 @@ def _with_packages(name: str) -> Iterator[str]:
 
 @cache
 def versions_here() -> dict[str, str]:
-    """Return the versions of the installed packages."""
     return {str(distribution.metadata["Name"]): distribution.version for distribution in distributions()}

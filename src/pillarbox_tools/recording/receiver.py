@@ -27,9 +27,11 @@ class Receiver:
         clocks: clock logs of other tasks, by vertex and subtask.
 
     Attributes:
-        port: its port, and ``token``: the workers' credential.
-        facts: the task's description of itself, and ``end``: its summary of the input.
-        state: the chunks of its log; ``bytes``: the size of its input.
+        token: the workers' credential.
+        facts: the task's description of itself.
+        end: the task's summary of the input.
+        state: the chunks of its log.
+        bytes: the size of its input.
         error: the error, or None.
     """
 
@@ -51,11 +53,10 @@ class Receiver:
         threading.Thread(target=self._serve, name="pillarbox recording", daemon=True).start()
 
     def is_done(self, timeout: float) -> bool:
-        """Wait until the recording is complete or has failed, up to ``timeout`` seconds. Return whether it is."""
+        """Wait up to ``timeout`` seconds until the recording is complete or has failed. Returns whether it is."""
         return self._done.wait(timeout)
 
     def close(self) -> None:
-        """Disconnect the worker and stop listening."""
         self._socket.close()
         for connection in self._connections:
             connection.cut()

@@ -1,4 +1,4 @@
-"""``record``: copies one task of an epoch into a folder, with its input, state and program."""
+"""Copies one task of an epoch into a folder, with its input, state and program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The worker's side of a recording: the recorded task sends its input and its state to the driver.
+"""The worker's side of a recording: the recorded task sends its input and its state to the driver instead of running.
 
-It does so instead of running. Other tasks run only if they supply its input, with the clock from the driver. So the
-epoch ends without output, and without the service calls of later tasks.
+Other tasks run only if they supply its input, with the clock from the driver. So the epoch ends without output, and
+without the service calls of later tasks.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class RecordedTask:
 
     Attributes:
         program: id of its program.
-        number: its vertex, and ``subtask``: its subtask, or a source's partition.
+        number: its vertex.
+        subtask: its subtask, or a source's partition.
         earlier: the vertices that supply its input, directly or through others.
-        host: the driver's address, with ``port``.
+        host: the driver's address.
         token: the workers' credential.
     """
 

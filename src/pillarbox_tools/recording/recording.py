@@ -1,8 +1,8 @@
 """A recording: a folder with the program, input and state of a task in an epoch.
 
 - ``recording.json``: its description as plain data;
-- ``program``: the pickled vertex; ``state``: the chunks of the task's log before the epoch, and ``state-after``: after
-  it, if the epoch was committed;
+- ``program``: the pickled vertex;
+- ``state``: the chunks of the task's log before the epoch; ``state-after``: after it, if it was committed;
 - ``broadcasts``: the pickled values of Spark's broadcast variables in the vertex;
 - ``sources.json``: the source of the user's modules, and the versions of the installed packages;
 - ``input``: the portions of the input as consecutive pickles: lists of buffers, or Arrow batches of a source.
@@ -39,9 +39,10 @@ class RecordingMetadata:
     """Description of a recording.
 
     Attributes:
-        checkpoint: checkpoint of the query; ``epoch``: Spark's number of the epoch.
+        epoch: Spark's number of the epoch.
         number: number of the vertex.
-        uid: the first uid among its operators, and ``name``: the operators' names.
+        uid: the first uid among its operators.
+        name: the operators' names.
         subtask: its subtask, or a source's partition.
         level: 0 for a source.
         layout: the numbers of the program's layout in the checkpoint.
@@ -53,7 +54,6 @@ class RecordingMetadata:
         calls: the vertex's operators that call services.
         doubts: messages about possible differences from the epoch.
         hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of sets of text, or None.
-        python, pillarbox: versions that recorded it.
         bytes: size of the input.
     """
 
@@ -88,7 +88,6 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        folder: its folder.
         facts: its description.
         shipped: the vertex.
         state: the chunks of the log before the epoch, by number.
@@ -116,7 +115,6 @@ class Recording:
             raise ConfigurationError(f"{self.folder} is damaged: {describe(error)}") from error
 
     def portions(self) -> Iterator[Any]:
-        """Yield the portions of the input."""
         with input_of(self.folder).open("rb") as file:
             while True:
                 try:
@@ -150,7 +148,6 @@ def write_recording(
 
 
 def input_of(folder: Path) -> Path:
-    """Return the input file of a recording."""
     return folder / _INPUT
 
 

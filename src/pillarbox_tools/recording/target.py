@@ -1,4 +1,4 @@
-"""Selection of the task to record, from the program's plan, the checkpoint and the history."""
+"""Selects the task to record, from the program's plan, the checkpoint and the history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Target(NamedTuple):
     """A task of an epoch.
 
     Attributes:
-        program: its program, and ``vertex``: its vertex.
         subtask: its subtask, or a source's partition.
         epoch: number of the micro-batch.
         failure: its failure, or None if unknown.
@@ -106,7 +105,7 @@ def find_target(
     """Return the task to record, from the arguments of ``record``.
 
     Raises:
-        ProgramError: there is no such task.
+        ProgramError: no such task.
     """
     history = read_history(spark, checkpoint)
     failure = _failure(history, uid)

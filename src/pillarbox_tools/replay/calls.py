@@ -1,4 +1,4 @@
-"""Refusal of calls that user code makes in a replay: to services and to other programs.
+"""Refuses calls that user code makes in a replay: to services and to other programs.
 
 Python's audit events announce them. A C library that opens its own sockets raises no events; only a network namespace
 stops it (``cli/replay_process.py``).

@@ -1,4 +1,4 @@
-"""Comparison of another program with the recorded one, on the recorded input and state.
+"""Compares another program with the recorded one, on the recorded input and state.
 
 First each runs normally, which shows whether anything differs. If so, each runs again record by record: the recorded
 program writes its output and state after each record to a file, and the other program is compared with it.
@@ -37,11 +37,7 @@ _SHOWN = 300
 
 @dataclass(frozen=True)
 class Step:
-    """One program's result for a record: its output, and the key's state afterwards, as text.
-
-    Attributes:
-        error: the error that ended it, or None.
-    """
+    """One program's result for a record, as text: its output, the key's final state, and its error."""
 
     output: list[str]
     state: dict[str, str]
@@ -54,9 +50,10 @@ class FirstDifference:
 
     Attributes:
         number: number of the record in the input, from 1; 0 if they differ before the first record.
-        record: the record as text, or None, and ``key``: its key, or None.
+        record: the record as text, or None.
         before: the recorded program's state of the key before it, by name.
-        then: the recorded program's result, and ``now``: the other one's.
+        then: the recorded program's result.
+        now: the other program's result.
         parts: messages about the parts of output and state that differ.
     """
 
@@ -91,7 +88,6 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether both completed with the same results."""
         return self.first is None and not self.only_end and self.unanswered is None
 
 
@@ -201,13 +197,7 @@ def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> Fi
 
 
 class _StepTrace(NamedTuple):
-    """A program's step for one record, with trees for comparison; see :class:`FirstDifference`.
-
-    Attributes:
-        sent: trees of the output.
-        states: names and trees of the states, by name and namespace.
-        error: tree of the error, or None.
-    """
+    """A program's step for one record, with trees for comparison; see :class:`FirstDifference`."""
 
     record: str | None
     key: str | None

@@ -1,4 +1,4 @@
-"""Replay of a recording in this process, without Spark, Java and, by default, service calls."""
+"""Replays a recording in this process, without Spark, Java and, by default, service calls."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ class Replay:
     Attributes:
         records: input records up to the end or the failure.
         sent: records sent.
-        failure: its failure, or None.
         error: the error that ended it.
-        differs: differences from the recording; empty if the same.
+        differs: differences from the recording; empty if equal.
         state: differences between its final state and the checkpoint's, or None if not compared.
         reasons: messages about possible reasons for differences.
         stopped: whether it stopped before the requested record, or in the debugger.
@@ -52,7 +51,6 @@ class Replay:
 
     @property
     def is_same(self) -> bool:
-        """Whether no difference from the recording is known."""
         return not self.differs and not self.state
 
 

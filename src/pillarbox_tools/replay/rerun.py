@@ -43,7 +43,6 @@ class Rerun:
         allow_calls: whether operators may call services; otherwise they stop the task.
 
     Attributes:
-        vertex: its vertex.
         task: the task, with its state before the epoch.
         store: its log; after the run, as after the epoch.
 

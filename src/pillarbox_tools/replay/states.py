@@ -1,4 +1,4 @@
-"""Comparison of two states of a subtask, entry by entry."""
+"""Compares two states of a subtask, entry by entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that call services, in a replay: they report the pending requests and stop.
+"""Replaces operators that call services, in a replay: they report the pending requests and stop.
 
 An operator with recorded answers would replace them here.
 """
@@ -48,7 +48,6 @@ class UnansweredOperator(StreamOperator):
 
 
 def without_calls(vertex: Vertex) -> None:
-    """Replace operators that call services."""
     for node in vertex.nodes:
         if node.factory.wakes_up:
             node.factory = replace(node.factory, make=UnansweredOperator, wakes_up=False)

@@ -1,4 +1,4 @@
-"""Values as trees of plain data, so that values of two versions of a program can be compared.
+"""Values as trees of plain data, to compare values of two versions of a program.
 
 Two versions have different classes, so their objects are never equal. A tree has a pickle's content: class names and
 all values.
@@ -40,7 +40,7 @@ class Tree(NamedTuple):
 
 
 def tree_of(value: Any) -> Any:
-    """Convert a value to a tree. Plain values stay as they are."""
+    """Convert a value to a tree. Plain values stay unchanged."""
     try:
         return _tree_of(value)
     except RecursionError:  # the value contains itself
@@ -171,7 +171,6 @@ def _name(tree: Tree) -> Any:
 
 
 def shown(tree: Any, limit: int = _SHOWN) -> str:
-    """Format a tree, shortened."""
     if tree is MISSING:
         return "missing"
     if not isinstance(tree, Tree):
@@ -185,6 +184,5 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
 
 
 def difference_text(name: str, difference: ValueDifference, left_name: str, right_name: str) -> str:
-    """Format a difference between two programs."""
     path, left, right = difference
     return f"{name}{path} is {shown(left)} in {left_name}, and {shown(right)} in {right_name}"

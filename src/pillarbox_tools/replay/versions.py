@@ -47,7 +47,7 @@ class RecordedModules(MetaPathFinder):
     """Finds the user's modules only in a recording.
 
     Attributes:
-        missing: the first user module that was imported and is not in the recording, or None.
+        missing: the first imported user module that is not in the recording, or None.
     """
 
     def __init__(self, sources: dict[str, Source]) -> None:

@@ -19,7 +19,7 @@ _READ_EVERY = 1.0
 
 
 def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
-    """Return the watched form of a query; a thread follows it if pillarbox does not run its hooks.
+    """Return the watched form of a query. A thread follows it if pillarbox does not run its hooks.
 
     Args:
         method: the public method, for errors.
@@ -44,7 +44,7 @@ _watched: WeakKeyDictionary[StartedQuery, WatchedQuery] = WeakKeyDictionary()
 
 
 def watched(started: StartedQuery) -> WatchedQuery:
-    """Return the watched form of a query; a thread follows it if it has no hooks. Any thread."""
+    """Return the watched form of a query. A thread follows it if it has no hooks. Any thread."""
     with _lock:
         query = _watched.get(started)
         if query is None:
@@ -64,7 +64,6 @@ class _Follower(threading.Thread):
         self._progress = ProgressReader(started.query)
 
     def run(self) -> None:
-        """Follow the query to its end."""
         while (end := self._managed.end_within(_READ_EVERY, self._log_failure)) is None:
             self._take_progress()
         self._take_progress()

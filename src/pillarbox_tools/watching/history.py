@@ -1,9 +1,8 @@
 """The history of a checkpoint's queries: small files in the checkpoint's folder ``pillarbox/history/``.
 
-The driver writes its model of a run at most once a minute and at the end of the run, each time as a new file, and then
-removes the previous one. So the folder has one file for each recent run, with a bounded number of moments and epochs.
-Under Spark Connect files cannot be removed, so the driver writes only at the end. If the history cannot be written, the
-query continues, and the log has one warning.
+The driver writes its model of a run at most once a minute and at the end, each time as a new file, and then removes the
+previous one. So the folder has one file per recent run. Under Spark Connect files cannot be removed, so the driver
+writes only at the end. If the history cannot be written, the query continues, and the log has one warning.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ _TASKS = 64
 
 
 def folder_of(checkpoint: str) -> str:
-    """Return the folder of a checkpoint's history."""
     return f"{checkpoint.rstrip('/')}/pillarbox/history"
 
 
@@ -135,7 +133,7 @@ def _lowest(epoch: EpochRun) -> list[TaskReport]:
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
-    """Return the last snapshot of each run, newest first. Files in other formats are skipped."""
+    """Return the last snapshot of each run, newest first. Skips files in other formats."""
     newest: dict[str, Snapshot] = {}
     for _, line in session_of(spark).folder(folder_of(checkpoint)).lines():
         document: dict[str, Any] = json_object(line)
@@ -153,7 +151,6 @@ def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
 
 
 def with_earlier(snapshot: Snapshot, history: list[Snapshot]) -> Snapshot:
-    """Return a snapshot with the runs before its own, newest first."""
     runs = [_over(entry) for entry in history if entry.run.id != snapshot.run.id]
     return replace(snapshot, earlier=runs)
 

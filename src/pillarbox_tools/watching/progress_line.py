@@ -30,8 +30,6 @@ class ProgressLine:
     """A terminal line that is rewritten in place. One thread at a time uses it.
 
     Args:
-        stream: the terminal.
-        snapshot: returns the query's snapshot.
         is_batch: whether the query ends with its input.
     """
 
@@ -71,10 +69,7 @@ class ProgressLine:
 
 @contextmanager
 def progress_line(started: StartedQuery) -> Iterator[None]:
-    """Show the line of a query during the block.
-
-    Not if standard error is not a terminal, or if Spark's own progress bar uses it.
-    """
+    """Show the line of a query during the block, if standard error is a terminal without Spark's progress bar."""
     stream = sys.stderr
     if not stream.isatty() or session_of(started.start.spark).shows_progress_bar:
         yield

@@ -34,11 +34,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class WatchedQuery(QueryModel):
-    """The model of a query that this process runs, with its history.
-
-    Attributes:
-        metrics: its metrics for exporters.
-    """
+    """The model of a query that this process runs, with its history and its metrics for exporters."""
 
     def __init__(self, started: StartedQuery) -> None:
         query: Any = started.query

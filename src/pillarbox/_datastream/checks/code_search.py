@@ -15,19 +15,16 @@ from pillarbox._operators.functions.basic import Function
 # Modules without user code.
 _LIBRARIES = {"cloudpickle", "numpy", "pandas", "pillarbox", "pillarbox_tools", "pyarrow", "pyspark"}
 _FOREIGN = (sys.stdlib_module_names | _LIBRARIES) - {"__main__"}
-# A function that reaches more objects than this reaches a library, or data.
+# Maximum number of objects to search: a function that reaches more reaches a library, or data.
 _MOST = 10_000
 _MOST_ELEMENTS = 100
 
 
 def uses_processing_time(function: object) -> bool:
-    """Return whether a function sets processing-time timers.
-
-    It may declare so. If it declares nothing, its code, and the code of the helpers that it reaches, is searched for
-    the name of the method.
+    """Return whether a function sets processing-time timers: as it declares, or by a search of its code and helpers.
 
     Raises:
-        ProgramError: it declares something that is no bool.
+        ProgramError: the declaration is not a bool.
     """
     declared = function.uses_processing_time if isinstance(function, Function) else None
     if declared is None:
@@ -45,7 +42,7 @@ def event_time_use(function: object) -> EventTimeUse:
 
 
 def mentions(function: object, name: str) -> bool:
-    """Return whether the code of a function, or code that it reaches, has ``name`` as an attribute or a string."""
+    """Return whether a function's code, or code that it reaches, has ``name`` as an attribute or a string."""
     pending: list[Any] = [function]
     seen: dict[int, Any] = {}  # keeps the objects: an identity is unique only among living objects
     while pending and len(seen) < _MOST:

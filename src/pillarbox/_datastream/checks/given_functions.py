@@ -1,4 +1,4 @@
-"""Checks of functions and types that users give to a stream's methods, and names of operators."""
+"""Checks of users' functions and types, and names of operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_function(
     Args:
         may_await: whether its methods may be ``async def``.
     """
-    # Other classes, such as `str`, are functions like any other.
+    # Other classes, such as `str`, are functions.
     if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
         raise _not_an_instance(func, f"{method}()", f"a function or {interface.__name__}")
     if isinstance(func, interface):
@@ -117,7 +117,7 @@ def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
 
 
 def _methods(interfaces: Sequence[type]) -> Iterator[tuple[str, Any]]:
-    """Return the methods that a user may define."""
+    """Yield the methods that a user may define."""
     for interface in interfaces:
         for name, method in vars(interface).items():
             if inspect.isfunction(method) and not name.startswith("_"):
@@ -125,7 +125,6 @@ def _methods(interfaces: Sequence[type]) -> Iterator[tuple[str, Any]]:
 
 
 def _check_call(func: Any, method: Any, what: str) -> None:
-    """Refuse a function that does not accept a method's parameters."""
     _, *names = inspect.signature(method).parameters
     check_call(func, names, what)
 

@@ -29,13 +29,10 @@ _FUNCTIONS = (WindowFunction, AllWindowFunction, ProcessWindowFunction, ProcessA
 
 
 def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
-    """Return the trigger of an assigner.
-
-    Args:
-        env: the program's environment, for assigners that ask for it.
+    """Return an assigner's default trigger.
 
     Raises:
-        ProgramError: it is not an assigner, or has no default trigger.
+        ProgramError: not an assigner, or it has no default trigger.
     """
     if not isinstance(assigner, WindowAssigner):
         hint = "one"
@@ -65,10 +62,10 @@ def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
     """Refuse windows that would never fire.
 
     Args:
-        has_trigger: whether the program names a trigger.
+        has_trigger: whether the program sets a trigger.
 
     Raises:
-        ProgramError: they would not.
+        ProgramError: global windows without trigger.
     """
     if isinstance(assigner, GlobalWindows) and not assigner.fires_at_end and not has_trigger:
         raise ProgramError(

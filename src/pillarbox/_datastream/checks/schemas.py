@@ -28,20 +28,18 @@ if TYPE_CHECKING:
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:
-    """Check that column names are unique."""
     doubled = next((name for name, times in Counter(names).items() if times > 1), None)
     if doubled is not None:
         raise ProgramError(f"{where}: {names.count(doubled)} columns have the name {doubled!r}: rename them")
 
 
 def check_column(name: object, columns: Sequence[str], otherwise: str) -> None:
-    """Check that a column exists."""
     if name not in columns:
         raise ProgramError(f"{otherwise}; the columns are {', '.join(columns)}")
 
 
 def check_readable(schema: StructType) -> None:
-    """Check that Arrow supports the types of a DataFrame's columns."""
+    """Check that Python can read a DataFrame's columns."""
     for field in schema.fields:
         if _has_months(field.dataType):
             raise ProgramError(
@@ -77,10 +75,10 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
 
 
 def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> None:
-    """Check that the columns of a key exist, and can be a key, as far as ``step`` shows.
+    """Check that a key's columns exist and can be a key, as far as ``step`` shows.
 
     Raises:
-        ProgramError: one is not, or its values have no hash.
+        ProgramError: a column is missing, or its values have no hash.
     """
     if columns is None or not isinstance(step, SourceTransformation) or step.columns is None:
         return
@@ -98,7 +96,7 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
     """Check that the column folded by ``method`` exists, as far as ``step`` shows.
 
     Raises:
-        ProgramError: it is not.
+        ProgramError: the column is missing.
     """
     source = _source_of(step)
     columns = source.columns if isinstance(source, SourceTransformation) else None
@@ -107,7 +105,7 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
 
 
 def _source_of(step: Transformation) -> Transformation:
-    """Return the step that has made the records, skipping steps that do not change records."""
+    """Return the step that created the records, skipping steps that do not change records."""
     while isinstance(step, PartitionTransformation) or (
         isinstance(step, OperatorTransformation) and step.factory.keeps_records
     ):
@@ -133,17 +131,17 @@ def key_types(step: Transformation, keying: Keying) -> list[str] | None:
     try:
         schema = known_schema(step)
     except (ProgramError, ConfigurationError):
-        return None  # a type that is no columns, or columns in Spark's words while there is no session to parse them
+        return None  # a type without columns, or a DDL string without a session to parse it
     if schema is None or not set(columns) <= set(schema.names):
         return None
     return [schema[column].dataType.simpleString() for column in columns]
 
 
 def check_key_type(keying: Keying, schema: StructType) -> None:
-    """Check that the declared type of a key is the type of its columns, so that no key has to be converted.
+    """Check that a key's declared type is its columns' type, so that no key must be converted.
 
     Raises:
-        ProgramError: it is another one.
+        ProgramError: the types differ.
     """
     columns = keying.columns
     if keying.key_type is None or columns is None:
@@ -161,7 +159,7 @@ def check_key_type(keying: Keying, schema: StructType) -> None:
 
 
 def declared_type(step: Transformation) -> TypeInformation[Any] | None:
-    """Return the type of ``Types`` that a step's records are declared to have, if there is one."""
+    """Return the type from ``Types`` that a step's records are declared to have, or None."""
     declared = _source_of(step).output_type
     return declared if isinstance(declared, TypeInformation) else None
 
@@ -173,7 +171,7 @@ def known_schema(step: Transformation) -> StructType | None:
     while pending:
         step = _source_of(pending.pop())
         if id(step) in seen:
-            continue  # a union may have the same stream in many ways
+            continue  # a union may contain the same stream several times
         seen.add(id(step))
         if isinstance(step, DataFrameSource):
             schemas.append(step.dataframe.schema)
@@ -185,7 +183,7 @@ def known_schema(step: Transformation) -> StructType | None:
 
 
 def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:
-    """Return the encoder of a stream's records to columns, or None if a type cannot be made from Python values."""
+    """Return the encoder of a stream's records to columns, or None for types without Python values."""
     try:
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
     except ProgramError:
@@ -193,11 +191,7 @@ def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str)
 
 
 def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: str, asked_by: str) -> RowEncoder:
-    """Return the encoder of an output's columns.
-
-    Raises:
-        ProgramError: as ``declared_columns``.
-    """
+    """Return the encoder of an output's columns. Raises as :func:`declared_columns`."""
     columns = declared_columns(stream._step, schema, asked_by)
     check_column_names(columns.names, f"output {output!r}")
     declared = stream._step.output_type if schema is None else schema
@@ -206,7 +200,7 @@ def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: st
 
 
 def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:
-    """Return the columns of an output: the given schema's, or the declared columns of the previous step.
+    """Return an output's columns: the schema's, or the previous step's declared columns.
 
     Raises:
         ProgramError: the columns are missing or invalid.

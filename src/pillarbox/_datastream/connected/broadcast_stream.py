@@ -1,4 +1,4 @@
-"""Broadcast streams, and streams connected with them. Names and meaning are PyFlink's."""
+"""Broadcast streams, and streams connected with them, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PROCESS = "process() of a stream and a broadcast one"
 class BroadcastStream(Generic[T1]):
     """A stream that sends every record of type ``T1`` to each subtask, and the state that the records fill.
 
-    Made by ``DataStream.broadcast(descriptor, ...)``, for ``DataStream.connect``.
+    ``DataStream.broadcast(descriptor, ...)`` returns it, for ``DataStream.connect``.
     """
 
     def __init__(self, stream: DataStream[T1], descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
@@ -50,10 +50,7 @@ class BroadcastStream(Generic[T1]):
 
 
 class BroadcastConnectedStream(Generic[T1, T2]):
-    """A stream of type ``T1``, keyed or not, connected with a broadcast stream of type ``T2``.
-
-    Made by ``DataStream.connect``.
-    """
+    """A stream of type ``T1``, keyed or not, connected with a broadcast stream of type ``T2``."""
 
     def __init__(self, stream: DataStream[T1], broadcast: BroadcastStream[T2]) -> None:
         self._stream = stream
@@ -78,19 +75,18 @@ class BroadcastConnectedStream(Generic[T1, T2]):
 
         Args:
             func: on a keyed stream a ``KeyedBroadcastProcessFunction``, otherwise a ``BroadcastProcessFunction``.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            output_type: the results' columns; a type from ``Types`` also converts the results.
             processing_time: as in ``KeyedStream.process``.
-            on_error: as in ``KeyedStream.process``. Each subtask processes a broadcast record and has its own dead
-                letter.
+            on_error: as in ``KeyedStream.process``. Each subtask has its own dead letter for a broadcast record.
             capacity: as in ``KeyedStream.process``, like ``timeout``, ``ordered`` and ``on_barrier``: for a
-                ``KeyedBroadcastProcessFunction`` with ``async def``. A broadcast record waits for all records before
-                it, and later records wait for it.
+                ``KeyedBroadcastProcessFunction`` with ``async def``. A broadcast record waits for all earlier records,
+                and later records wait for it.
             timeout: see ``capacity``.
             ordered: see ``capacity``.
             on_barrier: see ``capacity``.
 
         Raises:
-            ProgramError: ``func`` is not such a function, or an option is invalid.
+            ProgramError: an invalid function or option.
 
         Example:
             >>> WORDS = MapStateDescriptor[str, bool]("words")

@@ -41,10 +41,10 @@ _PROCESS = "process() of connected streams"
 
 
 class ConnectedStreams(Generic[T1, T2]):
-    """Two streams, of types ``T1`` and ``T2``, for an operator that processes both.
+    """Two streams, of types ``T1`` and ``T2``, for an operator that processes both. As in PyFlink.
 
-    PyFlink's class of this name, made by ``DataStream.connect``. If both streams are keyed, before ``connect`` or by
-    :meth:`key_by`, records with the same key share a subtask and state.
+    If both streams are keyed, before ``connect`` or by :meth:`key_by`, records with the same key share a subtask and
+    state.
     """
 
     def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
@@ -74,8 +74,7 @@ class ConnectedStreams(Generic[T1, T2]):
             ...
             ...     def process_element2(self, amount, ctx):
             ...         yield ctx.get_current_key(), amount
-            >>> names, amounts = env.from_collection(["ann"]), env.from_collection([3])
-            >>> keyed = names.connect(amounts).key_by(len, lambda amount: amount)
+            >>> keyed = env.from_collection(["ann"]).connect(env.from_collection([3])).key_by(len, int)
             >>> sorted(keyed.process(Both()).execute_and_collect(), key=str)
             [(3, 'ann'), (3, 3)]
         """
@@ -91,20 +90,18 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Map each record of both streams to at most one result: None is not emitted, as in PyFlink.
+        """Map each record of both streams to at most one result. Does not emit None, as in PyFlink.
 
         Streams without partitioning are rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: ``map1`` gets the first stream's records, ``map2`` the second stream's. If both streams are keyed,
-                they share keyed state.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
-                a
-                :class:`DeadLetter` to that side output, and the stream continues.
+            func: ``map1`` receives the first stream's records, ``map2`` the second's. Two keyed streams share keyed
+                state.
+            output_type: the results' columns; a type from ``Types`` also converts the results.
+            on_error: as in ``DataStream.map``.
 
         Raises:
-            ProgramError: ``func`` is not such a function, or the keys' types differ.
+            ProgramError: an invalid function, or the keys' types differ.
 
         Example:
             >>> class AsText(CoMapFunction[int, str, str]):
@@ -132,15 +129,13 @@ class ConnectedStreams(Generic[T1, T2]):
         Streams without partitioning are rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: ``flat_map1`` gets the first stream's records, ``flat_map2`` the second stream's. If both streams are
-                keyed, they share keyed state.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
-                a
-                :class:`DeadLetter` to that side output, and the stream continues.
+            func: ``flat_map1`` receives the first stream's records, ``flat_map2`` the second's. Two keyed streams share
+                keyed state.
+            output_type: the results' columns; a type from ``Types`` also converts the results.
+            on_error: as in ``DataStream.map``.
 
         Raises:
-            ProgramError: ``func`` is not such a function, or the keys' types differ.
+            ProgramError: an invalid function, or the keys' types differ.
 
         Example:
             >>> class Words(CoFlatMapFunction[str, int, str]):
@@ -175,9 +170,9 @@ class ConnectedStreams(Generic[T1, T2]):
         rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: ``process_element1`` gets the first stream's records, ``process_element2`` the second stream's. A
-                ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` runs without state or timers.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            func: ``process_element1`` receives the first stream's records, ``process_element2`` the second's. A
+                ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` has no state or timers.
+            output_type: the results' columns; a type from ``Types`` also converts the results.
             processing_time: as in ``KeyedStream.process``.
             on_error: as in ``KeyedStream.process``.
             capacity: as in ``KeyedStream.process``, like ``timeout``, ``ordered`` and ``on_barrier``: for a
@@ -187,25 +182,22 @@ class ConnectedStreams(Generic[T1, T2]):
             on_barrier: see ``capacity``.
 
         Raises:
-            ProgramError: ``func`` is not such a function, a stream has no key, the keys' types differ, or an option is
-                invalid.
+            ProgramError: an invalid function or option, a stream without key, or the keys' types differ.
 
         Example:
             >>> class Balance(KeyedCoProcessFunction[str, int, int, int]):
             ...     def open(self, runtime_context):
-            ...         self.balance = runtime_context.get_state(ValueStateDescriptor[int]("balance"))
+            ...         self.balance = runtime_context.get_state(ValueStateDescriptor("balance", int, default=0))
             ...
             ...     def process_element1(self, paid_in, ctx):
-            ...         self.balance.update((self.balance.value() or 0) + paid_in)
-            ...         yield self.balance.value()
+            ...         self.balance.update(self.balance.value() + paid_in)
             ...
             ...     def process_element2(self, paid_out, ctx):
-            ...         self.balance.update((self.balance.value() or 0) - paid_out)
+            ...         self.balance.update(self.balance.value() - paid_out)
             ...         yield self.balance.value()
-            >>> paid_in = env.from_collection([50, 20]).key_by(lambda amount: "ann")
-            >>> paid_out = env.from_collection([30]).key_by(lambda amount: "ann")
-            >>> paid_in.connect(paid_out).process(Balance()).execute_and_collect()
-            [50, 70, 40]
+            >>> paid_in, paid_out = env.from_collection([50, 20]), env.from_collection([30])
+            >>> paid_in.connect(paid_out).key_by(bool, bool).process(Balance()).execute_and_collect()
+            [40]
         """
         methods = ("process_element1", "process_element2")
         keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)
@@ -246,7 +238,6 @@ class ConnectedStreams(Generic[T1, T2]):
         return self._apply(kind, func, factory, output_type)
 
     def _keyings(self, method: str) -> Keyings:
-        """Return both streams' keyings; None for both if one stream is not keyed."""
         first, second = self._first, self._second
         if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
             return None, None

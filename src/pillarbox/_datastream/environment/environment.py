@@ -1,4 +1,4 @@
-"""The environment of a program: its sources, and how it runs."""
+"""The environment of a program: its sources, and its execution."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 class StreamExecutionEnvironment(ProgramSettings):
     """Builds programs and runs them: on Spark if they read DataFrames, otherwise in this process.
 
+    Setters return the environment.
+
     Example:
         >>> env = StreamExecutionEnvironment.get_execution_environment()
         >>> env.from_collection(["to", "be"]).map(str.upper).execute_and_collect()
@@ -66,7 +68,7 @@ class StreamExecutionEnvironment(ProgramSettings):
             spark: the session to run on; by default the session of the DataFrames that the program reads.
 
         Raises:
-            ProgramError: not a session. (The session has the settings that Flink's method takes.)
+            ProgramError: not a session. Flink's method takes settings, which the session has here.
 
         Example:
             >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
@@ -78,7 +80,6 @@ class StreamExecutionEnvironment(ProgramSettings):
 
     @property
     def _runtime(self) -> Runtime:
-        """The program's runtime: of the given session, or of the session of a DataFrame that it reads."""
         frames = (step.dataframe for step in self._steps if isinstance(step, DataFrameSource))
         spark = self._spark or next((frame.sparkSession for frame in frames), None)
         if spark is None:
@@ -98,8 +99,7 @@ class StreamExecutionEnvironment(ProgramSettings):
 
         Args:
             df: a streaming or batch DataFrame.
-            name: the source's name in plans, metrics and errors. A start from a savepoint matches sources by name, as
-                it matches operators by uid (:meth:`from_savepoint`).
+            name: the source's name in plans, metrics, errors and savepoints (:meth:`from_savepoint`).
 
         Raises:
             ProgramError: not a Spark DataFrame, two columns have the same name, or Python cannot read a column's type.
@@ -107,8 +107,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
             >>> rows = env.from_dataframe(spark.sql("SELECT 'ann' AS card, 5 AS amount"))
-            >>> rows.map(lambda row: (row.card, row["amount"], row)).execute_and_collect()
-            [('ann', 5, Row(card='ann', amount=5))]
+            >>> rows.map(lambda row: (row.card, row["amount"])).execute_and_collect()
+            [('ann', 5)]
         """
         if not hasattr(df, "mapInArrow"):
             raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
@@ -128,7 +128,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Read a Python collection, in its order.
 
         Args:
-            collection: the elements: any finite iterable except a string.
+            collection: any finite iterable except a string.
             type_info: a type from ``Types`` that elements are converted to, as in PyFlink: values of a ROW become named
                 rows, FLOAT is rounded to 32 bits. By default they stay unchanged.
 
@@ -179,14 +179,14 @@ class StreamExecutionEnvironment(ProgramSettings):
     def execute(self, job_name: str = "pillarbox") -> None:
         """Run the program's sinks, such as ``print()``, to the end of its bounded sources.
 
-        As in Flink, a branch that ends in an operator runs as well: ``stream.map(write)`` needs no sink. Each sink and
-        branch runs once: a second call runs sinks and branches added since the first.
+        As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, runs without a sink. Each sink
+        and branch runs once: a second call runs only later ones.
 
         Args:
             job_name: the program's display name.
 
         Raises:
-            ProgramError: there is neither a sink nor a branch to run.
+            ProgramError: no sink and no branch.
             OperatorError: a function raised.
 
         Example:
@@ -214,8 +214,7 @@ class StreamExecutionEnvironment(ProgramSettings):
 
         Args:
             clock: processing time; by default the system's.
-            savepoint: initial state, as returned by :meth:`LocalJob.savepoint`; takes precedence over
-                :meth:`from_savepoint`.
+            savepoint: initial state from :meth:`LocalJob.savepoint`; overrides :meth:`from_savepoint`.
             outputs: the streams whose records each epoch returns, by name.
 
         Example:
@@ -238,10 +237,9 @@ class StreamExecutionEnvironment(ProgramSettings):
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
                 For exactly-once results, its writes must replace earlier writes of the same batch id. The outputs are
-                computed once before the call and kept until it returns, so each may be read several times. Branches of
-                the same sources that end in an operator run as well, as in :meth:`execute`.
-            outputs: the streams by output name; each a stream, or a stream and columns, as in
-                :meth:`DataStream.to_dataframe`.
+                computed once before the call and cached until it returns. Branches of the same sources that end in an
+                operator also run, as in :meth:`execute`.
+            outputs: output name -> a stream, or a stream and columns, as in :meth:`DataStream.to_dataframe`.
 
         Raises:
             ProgramError: no output, an empty name, or an output without declared columns.
@@ -251,12 +249,9 @@ class StreamExecutionEnvironment(ProgramSettings):
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
             >>> rows = env.from_dataframe(spark.readStream.format("rate").load())
             >>> def write(outputs, batch_id):
-            ...     outputs["even"].write.mode("append").parquet("even")
-            ...     outputs["odd"].write.mode("append").parquet("odd")
-            >>> even, odd = rows.filter(lambda row: row.value % 2 == 0), rows.filter(lambda row: row.value % 2 == 1)
-            >>> columns = "timestamp TIMESTAMP, value LONG"
-            >>> writer = env.for_each_batch(write, {"even": (even, columns), "odd": (odd, columns)})
-            >>> type(writer).__name__
+            ...     outputs["values"].write.mode("append").parquet("values")
+            >>> values = rows.map(lambda row: row.value)
+            >>> type(env.for_each_batch(write, {"values": (values, "value LONG")})).__name__
             'DataStreamWriter'
         """
         if not callable(function):
@@ -302,7 +297,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         return sinks
 
     def _collect(self, sink: SinkTransformation) -> Generator[list[Any], None, None]:
-        """Return the results of a program, in portions, while it runs."""
         return self._runtime.collect(self._compile("collect", [sink]), sink.limit)
 
     def _next(self) -> int:

@@ -10,7 +10,7 @@ from pillarbox._graph.transformations import DataFrameSource, Transformation, st
 
 
 class RuntimeExecutionMode(Enum):
-    """The execution mode of a program. Flink's enumeration of this name.
+    """The execution mode of a program, as in Flink.
 
     Example:
         >>> words = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection(["to", "be", "to"])

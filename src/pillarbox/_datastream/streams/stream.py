@@ -50,8 +50,7 @@ class Stream(OperatorSettings, Generic[T1]):
     """A stream of records of type ``T1``; :class:`DataStream` has its transformations.
 
     Args:
-        env: the program's environment.
-        step: the step that makes the records.
+        step: the step that creates the records.
     """
 
     def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
@@ -82,12 +81,12 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._step.name
 
     def start_new_chain(self) -> Self:
-        """Start new tasks with this stream's operator, which the operators after it may join.
+        """Start new tasks with this stream's operator. Later operators may join them.
 
-        That adds a level to the Spark plan, as :meth:`disable_chaining` does.
+        Adds a level to the Spark plan, as :meth:`disable_chaining` does.
 
         Raises:
-            ProgramError: no operator makes this stream.
+            ProgramError: the stream has no operator.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).start_new_chain().print()
@@ -100,18 +99,17 @@ class Stream(OperatorSettings, Generic[T1]):
     # -- partitions --
 
     def rebalance(self) -> DataStream[T1]:
-        """Spread the records evenly over the next operators' subtasks.
+        """Spread the records evenly over the next operators' subtasks, which have the program's parallelism.
 
-        These have the program's parallelism, after a shuffle. Use it before slow operators if the source has few
-        partitions, or partitions of different sizes. Records keep their order between each pair of subtasks.
+        Use it before slow operators if the source has few partitions, or partitions of different sizes. Records keep
+        their order between each pair of subtasks.
 
-        When Spark repeats a failed task, it must distribute the records as before: the order within a source's
-        partition must be the same at each reading, as in files and in Kafka. Spark's own shuffles and joins do not
-        guarantee it; after them, ``key_by`` is safe.
+        When Spark repeats a failed task, the order within a source's partition must be the same at each reading, as in
+        files and in Kafka. Spark's own shuffles and joins do not guarantee it; after them, ``key_by`` is safe.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> sorted(env.from_collection(range(4)).rebalance().map(str).execute_and_collect())
+            >>> numbers = env.set_parallelism(2).from_collection(range(4)).rebalance()
+            >>> sorted(numbers.map(str).execute_and_collect())
             ['0', '1', '2', '3']
         """
         return self._partition("rebalance", partitioners.RebalancePartitioner())
@@ -120,12 +118,11 @@ class Stream(OperatorSettings, Generic[T1]):
         """Send each subtask's records to few subtasks of the next operators: to one, if their numbers are equal.
 
         With fewer sending than receiving subtasks, each sends to several in turn; with more, several send to one, as in
-        Flink. A source's partition sends to one subtask: with fewer partitions than subtasks, some subtasks get
-        nothing, and ``rebalance`` is better.
+        Flink. A source's partition sends to one subtask: with fewer partitions than subtasks, some subtasks are unused,
+        and ``rebalance`` is better.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> env.from_collection(range(4)).rescale().map(str).execute_and_collect()
+            >>> env.set_parallelism(2).from_collection(range(4)).rescale().map(str).execute_and_collect()
             ['0', '1', '2', '3']
         """
         return self._partition("rescale", partitioners.RescalePartitioner())
@@ -136,16 +133,15 @@ class Stream(OperatorSettings, Generic[T1]):
         A repeated epoch draws the same numbers. For the order of records, see :meth:`rebalance`.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> sorted(env.from_collection(range(4)).shuffle().map(str).execute_and_collect())
+            >>> sorted(env.set_parallelism(2).from_collection(range(4)).shuffle().map(str).execute_and_collect())
             ['0', '1', '2', '3']
         """
         return self._partition("shuffle", partitioners.ShufflePartitioner())
 
     def forward(self) -> DataStream[T1]:
-        """Keep each record in its subtask, the default; undoes a previous partitioning.
+        """Keep each record in its subtask, the default. Undoes a previous partitioning.
 
-        The next operator must have the same parallelism, or the program is refused at its start. Without ``forward()``,
+        The next operator must have the same parallelism, or the program is refused at its start; without ``forward()``,
         the stream would be rebalanced there.
 
         Example:
@@ -158,8 +154,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """Send all records to the first subtask of the next operators.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> env.from_collection(range(4)).global_().map(str).execute_and_collect()
+            >>> env.set_parallelism(2).from_collection(range(4)).global_().map(str).execute_and_collect()
             ['0', '1', '2', '3']
         """
         return self._partition("global", partitioners.GlobalPartitioner())
@@ -172,17 +167,16 @@ class Stream(OperatorSettings, Generic[T1]):
         """Partition the stream with a function. The next operators have no keyed state.
 
         Args:
-            partitioner: ``f(key, n)`` returns the index of one of the next operators' ``n`` subtasks; or a
-                ``Partitioner``. It must always return the same index for a key.
+            partitioner: a ``Partitioner``, or ``f(key, n)``, which returns the index of one of the next operators'
+                ``n`` subtasks. A key must always have the same index.
             key_selector: the record's key: a function, a ``KeySelector``, or one or several column names.
 
         Raises:
-            ProgramError: ``partitioner`` is not such a function, or a column does not exist.
+            ProgramError: an invalid partitioner, or a column does not exist.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> numbers = env.from_collection(range(4)).partition_custom(lambda key, n: key % n, lambda number: number)
-            >>> numbers.map(str).execute_and_collect()
+            >>> numbers = env.set_parallelism(2).from_collection(range(4))
+            >>> numbers.partition_custom(lambda key, n: key % n, int).map(str).execute_and_collect()
             ['0', '2', '1', '3']
         """
         check_function(partitioner, Partitioner, "partition_custom", "partition")
@@ -208,8 +202,7 @@ class Stream(OperatorSettings, Generic[T1]):
             ProgramError: not a ``MapStateDescriptor``, or two with the same name.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> env.from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
+            >>> env.set_parallelism(2).from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
             ['TO', 'BE', 'TO', 'BE']
         """
         for descriptor in descriptors:
@@ -237,7 +230,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """Merge this stream with others.
 
         Args:
-            streams: at least one stream of the same environment. Their order is not kept.
+            streams: at least one stream of the same environment. The order of their records is undefined.
 
         Raises:
             ProgramError: no stream, or not a stream of the same environment.
@@ -265,7 +258,7 @@ class Stream(OperatorSettings, Generic[T1]):
     ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
         """Connect this stream with another: one operator processes both, with shared state.
 
-        Key both, before or after: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``; or
+        Key both, before or after (``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``), or
         neither.
 
         Args:
@@ -276,15 +269,14 @@ class Stream(OperatorSettings, Generic[T1]):
             ProgramError: not such a stream.
 
         Example:
-            >>> class Tagged(KeyedCoProcessFunction):
-            ...     def process_element1(self, value, ctx):
-            ...         yield "first", value
+            >>> class Tagged(CoMapFunction):
+            ...     def map1(self, value):
+            ...         return "first", value
             ...
-            ...     def process_element2(self, value, ctx):
-            ...         yield "second", value
-            >>> one, two = env.from_collection([1]), env.from_collection(["a"])
-            >>> connected = one.connect(two).key_by(lambda n: str(n), lambda text: text)
-            >>> sorted(connected.process(Tagged()).execute_and_collect())
+            ...     def map2(self, value):
+            ...         return "second", value
+            >>> connected = env.from_collection([1]).connect(env.from_collection(["a"]))
+            >>> sorted(connected.map(Tagged()).execute_and_collect())
             [('first', 1), ('second', 'a')]
         """
         from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream, BroadcastStream
@@ -299,8 +291,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def join(self, other: DataStream[T2]) -> JoinedStreams[T1, T2]:
         """Join records of two streams that have equal keys and the same window.
 
-        ``one.join(two).where(key).equal_to(key).window(assigner).apply(function)``. To join by closeness in time
-        instead, use ``KeyedStream.interval_join``.
+        ``first.join(second).where(key).equal_to(key).window(assigner).apply(function)``. To join by closeness in time,
+        use ``KeyedStream.interval_join``.
 
         Args:
             other: a stream of the same environment.
@@ -310,12 +302,11 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
-            >>> one = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
-            >>> two = env.from_collection(["not"]).assign_timestamps_and_watermarks(at)
-            >>> pairs = one.join(two).where(lambda word: "o" in word).equal_to(lambda word: "o" in word)
-            >>> windows = pairs.window(TumblingEventTimeWindows.of("1 second"))
+            >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+            >>> second = env.from_collection(["go"]).assign_timestamps_and_watermarks(at)
+            >>> windows = first.join(second).where(len).equal_to(len).window(TumblingEventTimeWindows.of("1 second"))
             >>> windows.apply(lambda a, b: f"{a} {b}").execute_and_collect()
-            ['to not']
+            ['to go', 'be go']
         """
         from pillarbox._datastream.connected.joined_streams import JoinedStreams
 
@@ -325,8 +316,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def co_group(self, other: DataStream[T2]) -> CoGroupedStreams[T1, T2]:
         """Process the records of two streams with equal keys and the same window together.
 
-        ``one.co_group(two).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, it also calls
-        the function if one stream has no record, as outer joins need.
+        ``first.co_group(second).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, it also
+        calls the function if one stream has no record, as outer joins need.
 
         Args:
             other: a stream of the same environment.
@@ -336,11 +327,11 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
-            >>> one = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
-            >>> two = env.from_collection(["to"]).assign_timestamps_and_watermarks(at)
-            >>> groups = one.co_group(two).where(lambda word: word).equal_to(lambda word: word)
+            >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+            >>> second = env.from_collection(["to"]).assign_timestamps_and_watermarks(at)
+            >>> groups = first.co_group(second).where(str).equal_to(str)
             >>> windows = groups.window(TumblingEventTimeWindows.of("1 second"))
-            >>> sorted(windows.apply(lambda ones, twos: [(ones, twos)]).execute_and_collect())
+            >>> sorted(windows.apply(lambda firsts, seconds: [(firsts, seconds)]).execute_and_collect())
             [(['be'], []), (['to'], ['to'])]
         """
         from pillarbox._datastream.connected.joined_streams import CoGroupedStreams
@@ -382,8 +373,8 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: ignored; PyFlink has it.
-            limit: maximum number of records, returned as a list: the program ends when it has them, and closes its
-                functions. Without a limit the program runs while the results are read: see :class:`CollectedResults`.
+            limit: maximum number of records, returned as a list: the program then ends. Without a limit it runs while
+                the results are read: see :class:`CollectedResults`.
 
         Raises:
             ProgramError: ``limit`` is not a whole number from 1.
@@ -392,8 +383,6 @@ class Stream(OperatorSettings, Generic[T1]):
         Example:
             >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)
             ['1', '2']
-            >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect()
-            ['1', '2', '3']
         """
         if limit is None:
             return CollectedResults(self._env._collect(self._sink("collect", output="collect", uid="collect")))
@@ -418,9 +407,9 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
-            >>> doubled = env.from_dataframe(spark.range(3)).map(lambda row: 2 * row.id)
+            >>> doubled = env.from_dataframe(spark.range(2)).map(lambda row: 2 * row.id)
             >>> sorted(doubled.to_dataframe("doubled LONG").collect())
-            [Row(doubled=0), Row(doubled=2), Row(doubled=4)]
+            [Row(doubled=0), Row(doubled=2)]
         """
         sink, columns = self._columns_sink("output", schema, "to_dataframe()")
         return self._env._runtime.dataframe(self._env._compile("to_dataframe", [sink]), columns)
@@ -428,14 +417,14 @@ class Stream(OperatorSettings, Generic[T1]):
     def _columns_sink(
         self, output: str, schema: SchemaLike | None, asked_by: str
     ) -> tuple[SinkTransformation, StructType]:
-        """Return a sink that makes columns, and the columns."""
+        """Return a sink that encodes columns, and the columns."""
         encoder = encoder_of_output(self, schema, output, asked_by)
         factory = OperatorFactory(partial(ColumnsOperator, encoder=encoder))
         sink = self._env._outputs[output] = self._sink(output, "columns", factory=factory)
         return sink, encoder.schema
 
     def _sink(self, name: str, kind: str | None = None, **attributes: Any) -> SinkTransformation:
-        """Return a sink. Programs compiled with it include it.
+        """Return a sink, which programs compiled with it include.
 
         Args:
             kind: its uid's prefix, if its records are a program output of the same name.
@@ -459,7 +448,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._after(step)
 
     def _plain_step(self) -> Transformation:
-        """Return the step that makes this stream's records, before any partitioning."""
+        """Return the step that creates this stream's records, before any partitioning."""
         return self._step
 
     def _apply(
@@ -488,7 +477,6 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._after(step)
 
     def _after(self, step: Transformation) -> DataStream[Any]:
-        """Add a step to the program; return its stream."""
         from pillarbox._datastream.streams.data_stream import DataStream
 
         self._env._add(step)

@@ -1,4 +1,4 @@
-"""An async operator's counters in an epoch, for the task's metrics."""
+"""An async operator's counters of an epoch, for the task's metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.budgets.gate import RATE_LIMITED
 
-# Latency percentiles cover an epoch's last requests, up to this number.
+# Latency percentiles cover at most this many of an epoch's last requests.
 _SAMPLES = 4096
 
 
@@ -21,7 +21,7 @@ class Counters:
         completed: records with results.
         failed: records whose last attempt failed.
         timed_out: records whose request timed out.
-        cache_hits: records without a request of their own.
+        cache_hits: records without their own request.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,6 @@ class Counters:
         self._seconds: deque[float] = deque(maxlen=_SAMPLES)
 
     def taken(self, requests: Sequence[Request]) -> None:
-        """Count the attempts of completed requests."""
         for request in requests:
             attempts = request.attempts
             self._attempts += attempts

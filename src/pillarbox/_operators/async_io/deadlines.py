@@ -12,12 +12,11 @@ from pillarbox.mailbox import MailboxExecutor
 class Deadlines:
     """One timer, for the earliest deadline. Mailbox thread only.
 
-    A request's deadline is its timeout after its first attempt. Relative time measures it, because the wall clock may
-    be set; a first attempt in another process is known by wall-clock time.
+    A request's timeout runs from its first attempt, in relative time, because the wall clock may be set. A first
+    attempt in another process is measured by the wall clock.
 
     Args:
         timeout: milliseconds, or None for no deadlines.
-        clock: processing time.
         executor: runs ``expire`` for requests that are already overdue.
         expire: called when a request may be overdue.
     """
@@ -37,13 +36,12 @@ class Deadlines:
             self._set(self._timeout)
 
     def cancel(self) -> None:
-        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def is_past(self, started: int) -> bool:
-        """Return whether a request with its first attempt at ``started`` (relative time) is overdue."""
+        """Return whether a request that started at ``started`` (relative ms) is overdue."""
         return self._timeout is not None and started + self._timeout <= self._clock.relative_time_millis()
 
     def to_wall_clock(self, started: int) -> int:
@@ -51,7 +49,7 @@ class Deadlines:
         return self._clock.current_processing_time() - (self._clock.relative_time_millis() - started)
 
     def from_wall_clock(self, started: int) -> int:
-        """Convert epoch milliseconds of a snapshot to relative time, at most now."""
+        """Convert a snapshot's epoch milliseconds to relative time, at most now."""
         ago = max(0, self._clock.current_processing_time() - started)
         return self._clock.relative_time_millis() - ago
 

@@ -1,7 +1,4 @@
-"""The requests of an open async operator, from input to output.
-
-Mailbox thread only, except ``_notify``.
-"""
+"""The requests of an open async operator, from input to output. Mailbox thread only, except ``_notify``."""
 
 from __future__ import annotations
 
@@ -37,11 +34,9 @@ _SETTLED = RequestState.SETTLED
 
 
 class InFlight:
-    """The requests of an async operator, from its opening to its closing.
+    """The requests of an async operator.
 
     Args:
-        context: the operator's.
-        function: the user's function or object.
         tasks: before the first shuffle, the number of concurrent tasks.
         emit_event: emits a watermark or a status change.
 
@@ -67,7 +62,7 @@ class InFlight:
         self._queue: OrderedQueue[Request] | UnorderedQueue[Request] = (
             OrderedQueue() if options.ordered else UnorderedQueue()
         )
-        # The queue's limit: the pending requests, and as many more so that none of them waits for a record.
+        # The queue's limit: the pending requests, and as many more, so that none of them waits for a record.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None
         if options.batch_size is not None:
@@ -85,7 +80,7 @@ class InFlight:
         self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
         self._results = Results(context, function, options)
-        # Requests of a snapshot that timed out before they could be asked here. Their timeout begins again, and the
+        # Requests of a snapshot that timed out before they could be sent here. Their timeout begins again, and the
         # epoch waits for them: otherwise they might never end if processes die again and again.
         self._last_chances: set[Request] = set()
         try:
@@ -114,13 +109,11 @@ class InFlight:
         return len(self._queue)
 
     def is_empty(self) -> bool:
-        """Return whether all requests and events have left."""
         return self._queue.is_empty()
 
     # -- input --
 
     def process_records(self, records: Records) -> None:
-        """Request a run's records, as fast as there is room."""
         values, stamps = records.values, records.timestamps
         keys = None if self._cache is None else self._cache.keys_of(records)
         size = self._options.batch_size or 1
@@ -153,7 +146,7 @@ class InFlight:
             submit(request)
 
     def _admit_by_key(self, values: Sequence[Any], stamps: Iterable[int | None], keys: Sequence[Any]) -> None:
-        """Request only keys whose result is neither cached nor pending."""
+        """Send only requests for keys whose result is neither cached nor pending."""
         for value, stamp, key in zip(values, stamps, keys):
             request = Request([value], None if stamp is None else [stamp])
             self._queue.put(request)
@@ -219,10 +212,10 @@ class InFlight:
                     self._settle(settled, self._cache.copies(results))
 
     def _with_followers(self, request: Request, results: Sequence[Any] | None = None) -> Iterator[Request]:
-        """Yield a completed request and its followers, which share its outcome.
+        """Yield a completed request and its followers.
 
         Args:
-            results: results to cache, or None to settle only these records.
+            results: results to cache, or None to cache nothing.
         """
         followers: Sequence[Request] = ()
         if request.key is not NO_KEY:
@@ -259,7 +252,6 @@ class InFlight:
             self._conclude(request, (), error)
 
     def _settle(self, request: Request, results: Sequence[Any]) -> None:
-        """Conclude a request with results."""
         if self._combining is not None:
             results = [self._combining.combine(value, result) for value, result in zip(request.values, results)]
         self._conclude(request, results, None)
@@ -335,14 +327,13 @@ class InFlight:
     # -- timeouts (A5) --
 
     def _expire(self) -> None:
-        """Abandon overdue requests."""
         # A completed request has not timed out, even if its mail is still queued.
         self._take_completed()
         for request in self._deadlines.overdue(self._queue.elements()):
             if request.attempts:
                 self._give_up(request)
             else:
-                # Asked in another process; queued in this one.
+                # Sent in another process, and still queued in this one.
                 request.started = self._context.processing_time_service.relative_time_millis()
                 self._last_chances.add(request)
         self.emit()
@@ -365,8 +356,8 @@ class InFlight:
     def prepare_snapshot(self) -> None:
         """Wait for the epoch's requests, or carry them over.
 
-        If each epoch may create the task again in another process, requests would be repeated and perhaps never
-        answered: the epoch then waits.
+        Waits if each epoch may create the task again in another process: requests would be repeated, and perhaps never
+        answered.
         """
         if self._options.carries and self._context.shared.stay:
             self.flush_batch()
@@ -378,7 +369,7 @@ class InFlight:
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
-        """Return the records that have not left, in order, without results, with the times of their first attempts."""
+        """Return the records that have not left, in order, with the times of their first attempts."""
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():
             if isinstance(element, Watermark):
@@ -392,7 +383,7 @@ class InFlight:
         return state
 
     def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
-        """Request the records of a snapshot."""
+        """Send requests for a snapshot's records."""
         for what, *content in state:
             if what == "watermark":
                 self.put_event(Watermark(content[0]))
@@ -405,7 +396,6 @@ class InFlight:
             self._deadlines.look()
 
     def _take_back(self, values: list[Any], stamps: list[int | None] | None, started: int | None) -> None:
-        """Put a request of a snapshot back into the queue."""
         if started is not None:
             started = self._deadlines.from_wall_clock(started)
         size = self._options.batch_size or 1
@@ -424,7 +414,6 @@ class InFlight:
                 self._look_up(request, key)
 
     def _count(self) -> None:
-        """Add the epoch's figures to the task's metrics."""
         figures = self._counters.report(
             drops=self._options.on_failure == "drop",
             in_flight=len(self._queue),

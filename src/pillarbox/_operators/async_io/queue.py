@@ -1,8 +1,8 @@
-"""The queue of an async operator: its entries, the watermarks between them, and the order of both.
+"""The queue of an async operator: its entries and the watermarks between them.
 
-An entry is a request of ``map_async``, or an element of a keyed function.
+An entry is a request, or an element of a keyed function.
 
-Source of the behaviour: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Mailbox thread only.
+Source: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class OrderedQueue(Generic[E]):
         return self._entries
 
     def is_empty(self) -> bool:
-        """Return whether there is neither entry nor event."""
         return not self._elements
 
     def put(self, entry: E) -> None:
@@ -52,15 +51,14 @@ class OrderedQueue(Generic[E]):
         self._entries += 1
 
     def put_settled(self, entry: E) -> None:
-        """Add an entry that is settled already."""
         self.put(entry)
 
     def put_event(self, event: Event) -> None:
-        """Add an event: earlier entries leave before it, later entries after it."""
+        """Add an event. Earlier entries leave before it, later entries after it."""
         self._elements.append(event)
 
     def complete(self, entry: E) -> None:
-        """Mark an entry of this queue as settled; here its own state is enough."""
+        """Mark an entry as settled; its own state is enough here."""
 
     def take_ready(self) -> Iterator[E | Event]:
         """Remove and return the elements that may leave."""
@@ -88,7 +86,7 @@ class Segment:
         # A dictionary as an ordered set.
         self.pending: dict[Any, None] = {}
         self.completed: list[Any] = []
-        # The event at its end, or None while it still takes entries.
+        # The event at its end, or None while it accepts entries.
         self.event: Event | None = None
 
 

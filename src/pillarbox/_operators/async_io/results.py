@@ -1,7 +1,4 @@
-"""Checks the results of user functions and returns the records to emit.
-
-Mailbox thread only.
-"""
+"""Checks the results of user functions. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -17,11 +14,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class Results:
-    """Checks the results of an operator's function.
-
-    Args:
-        function: the user's function or object.
-    """
+    """Checks the results of an operator's function, and returns the records to emit."""
 
     def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions) -> None:
         self._context = context
@@ -93,7 +86,6 @@ class Results:
         return list(result)
 
     def _checked(self, method: str, value: Any, results: Any) -> Sequence[Any]:
-        """Return the result of an ``AsyncFunction`` method for a record, if it is a list of records."""
         if isinstance(results, list):
             return results
         if isinstance(results, tuple):

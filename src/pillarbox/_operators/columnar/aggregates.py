@@ -1,7 +1,7 @@
-"""A program's column aggregates: built-in and user-defined.
+"""A program's column aggregates, built-in and user-defined.
 
-An aggregate names the columns that it reads. Bound to their types, it becomes an accumulator, which computes partial
-results of rows, merges them, and computes results. Null, overflow and decimals follow Spark SQL's ANSI mode.
+Bound to its columns' types, an aggregate becomes an accumulator. Null, overflow and decimals follow Spark SQL's ANSI
+mode.
 """
 
 from __future__ import annotations
@@ -43,19 +43,16 @@ class ColumnAggregate(ABC):
         """Return the accumulator for columns of these types.
 
         Raises:
-            ProgramError: it cannot be computed for them.
+            ProgramError: the aggregate does not support them.
         """
 
 
 @dataclass(frozen=True)
 class _BuiltIn(ColumnAggregate):
-    """A built-in aggregate."""
-
     name: str
     columns: tuple[str, ...]
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return the accumulator for columns of these types."""
         return _BOUND_BY[self.name](*types) if types else CountRows()
 
     def __repr__(self) -> str:
@@ -82,10 +79,10 @@ def _of(name: str, *columns: str) -> ColumnAggregate:
 
 
 def sum_(column: str) -> ColumnAggregate:
-    """Return the sum of a column's values other than null; null without values.
+    """Return the sum of a column's non-null values, or null if there are none.
 
-    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits; intervals of
-    days give intervals. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
+    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits, and day-time
+    intervals an interval. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
 
     Example:
         >>> sum_("amount")
@@ -95,7 +92,7 @@ def sum_(column: str) -> ColumnAggregate:
 
 
 def count_(column: str | None = None) -> ColumnAggregate:
-    """Return the number of rows (LONG), or of a column's values that are not null.
+    """Return the number of rows (LONG), or of a column's non-null values.
 
     Example:
         >>> count_(), count_("amount")
@@ -105,7 +102,7 @@ def count_(column: str | None = None) -> ColumnAggregate:
 
 
 def min_(column: str) -> ColumnAggregate:
-    """Return the minimum of a column without null; NaN is greater than any other number.
+    """Return the minimum of a column's non-null values. NaN is greater than any other number.
 
     Example:
         >>> min_("amount")
@@ -115,7 +112,7 @@ def min_(column: str) -> ColumnAggregate:
 
 
 def max_(column: str) -> ColumnAggregate:
-    """Return the maximum of a column without null; NaN is greater than any other number.
+    """Return the maximum of a column's non-null values. NaN is greater than any other number.
 
     Example:
         >>> max_("amount")
@@ -125,10 +122,10 @@ def max_(column: str) -> ColumnAggregate:
 
 
 def avg_(column: str) -> ColumnAggregate:
-    """Return the mean of a column's values other than null; null without values.
+    """Return the mean of a column's non-null values, or null if there are none.
 
-    It is a DOUBLE; for ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and for intervals of days an
-    ``INTERVAL DAY TO SECOND``, both rounded half up.
+    It is a DOUBLE; for ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and for day-time intervals
+    an ``INTERVAL DAY TO SECOND``, both rounded half up.
 
     Example:
         >>> avg_("amount")
@@ -138,7 +135,7 @@ def avg_(column: str) -> ColumnAggregate:
 
 
 def first_(column: str) -> ColumnAggregate:
-    """Return a column's value in the first row by event time, in milliseconds; it may be null.
+    """Return a column's value in the first row by event time, in milliseconds. It may be null.
 
     Of several rows of that time, the smallest value; null only if all are null.
 
@@ -150,7 +147,7 @@ def first_(column: str) -> ColumnAggregate:
 
 
 def last_(column: str) -> ColumnAggregate:
-    """Return a column's value in the last row by event time, in milliseconds; it may be null.
+    """Return a column's value in the last row by event time, in milliseconds. It may be null.
 
     Of several rows of that time, the smallest value; null only if all are null.
 
@@ -162,10 +159,10 @@ def last_(column: str) -> ColumnAggregate:
 
 
 def approx_count_distinct_(column: str) -> ColumnAggregate:
-    """Return the approximate number of distinct values of a column (LONG), without null.
+    """Return the approximate number of distinct non-null values of a column (LONG).
 
-    It is exact below 1,024 values; beyond, the relative standard error is 3.1 %. A key with more values stores 8 KiB
-    for each window: the 1,024 smallest hashes.
+    Exact below 1,024 values; beyond, the relative standard error is 3.1 %. A key with more values stores 8 KiB per
+    window: the 1,024 smallest hashes.
 
     Example:
         >>> approx_count_distinct_("shop")
@@ -177,9 +174,9 @@ def approx_count_distinct_(column: str) -> ColumnAggregate:
 class ArrowAggregateFunction(ColumnAggregate):
     """A user-defined aggregate of columns, as functions on Arrow arrays.
 
-    Each call is for many groups at once (a group is a key in a window): ``groups`` is an Arrow array with the number of
-    each row's group, from 0 to ``size - 1``; each number occurs. A partial result is one value in each of some arrays,
-    whose types depend on the columns' types alone. The methods are also called with empty arrays.
+    Each call processes many groups (pairs of key and window). ``groups`` is an Arrow array with each row's group
+    number, from 0 to ``size - 1``; each number occurs. A partial result is one value in each of some arrays, whose
+    types depend only on the columns' types. The methods are also called with empty arrays.
 
     Args:
         columns: the columns that it reads.
@@ -213,7 +210,7 @@ class ArrowAggregateFunction(ColumnAggregate):
         """Return the partial results of rows: arrays with ``size`` values.
 
         Args:
-            groups: the group of each row.
+            groups: each row's group.
             size: the number of groups.
             columns: the columns, as Arrow arrays.
         """
@@ -223,17 +220,16 @@ class ArrowAggregateFunction(ColumnAggregate):
         """Merge partial results by group: arrays with ``size`` values, of the same types.
 
         Args:
-            groups: the group of each partial result.
+            groups: each partial result's group.
             size: the number of groups.
             partials: results of ``partial`` or ``merge``.
         """
 
     @abstractmethod
     def result(self, /, *partials: Any) -> Any:
-        """Return the results: an array with one value for each partial result."""
+        """Return the results: an array with one value per partial result."""
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return the accumulator for columns of these types."""
         declared: Any = getattr(self, "output_type", None)
         if isinstance(declared, TypeInformation):
             declared = declared.data_type

@@ -1,4 +1,4 @@
-"""Partial results as record batches: the keys, the number of rows, and the parts of each aggregate.
+"""Partial results as record batches: keys, number of rows, and the parts of each aggregate.
 
 The same columns pass through the shuffle, are stored as state, and are merged into results.
 """
@@ -39,7 +39,7 @@ START = "__pillarbox_start"
 END = "__pillarbox_end"
 """The column with the ends of sessions, epoch milliseconds."""
 
-# Metadata of a stored stream: the cut of its panes.
+# Metadata of a stored stream: the boundaries of its panes.
 _WINDOWS = b"pillarbox.windows"
 _INT64_MAX = 2**63 - 1
 _LONG = pa.decimal128(38, 0)
@@ -47,7 +47,7 @@ _LONG = pa.decimal128(38, 0)
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a program's aggregates, as they travel to the workers.
+    """The columns of a program's aggregates. Pickled to the workers.
 
     Attributes:
         keys: the key columns with their types; :data:`ALL` for windows over all rows.
@@ -69,7 +69,7 @@ class Columns:
         """Return the accumulators of the aggregates.
 
         Raises:
-            ProgramError: an aggregate cannot be computed for its columns.
+            ProgramError: an aggregate does not support its columns.
         """
         types = {field.name: field.dataType for field in (*self.keys.fields, *self.inputs.fields)}
         accumulators = {}
@@ -81,7 +81,6 @@ class Columns:
         return accumulators
 
     def result_type(self) -> spark.StructType:
-        """Return the columns of the results."""
         results = [spark.StructField(name, bound.result_type) for name, bound in self.accumulators().items()]
         bounds = [spark.StructField(name, spark.TimestampType()) for name in ("window_start", "window_end")]
         keys = [spark.StructField(field.name, field.dataType) for field in self.keys.fields if field.name != ALL]
@@ -89,7 +88,7 @@ class Columns:
 
 
 class _Bound(NamedTuple):
-    """An aggregate, and the names of its parts."""
+    """An aggregate and the names of its parts."""
 
     name: str
     aggregate: ColumnAggregate
@@ -101,7 +100,7 @@ class Partials:
     """Creates and merges the partial results of one operator, and computes results.
 
     Args:
-        windows: the cut of the stored panes, or None without stored panes.
+        windows: describes the boundaries of the stored panes; None without stored panes.
 
     Attributes:
         schema: the columns of partial results.
@@ -139,13 +138,13 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Return the partial results of rows, one for each key and start, and their starts.
+        """Return partial results of rows, one per key and start, and their starts.
 
         Args:
             columns: the keys and the columns that aggregates read.
             times: the rows' times, epoch milliseconds.
             starts: the starts of the rows' panes or sessions.
-            ends: for sessions, their ends if the row is the last one.
+            ends: the end of each row's session if no row follows.
         """
         elements: dict[str, pa.Array] = {name: columns[name] for name in self._keys}
         elements[ROWS] = pa.array(np.ones(len(times), np.int64))
@@ -164,7 +163,6 @@ class Partials:
 
     @contextmanager
     def _located_errors(self) -> Iterator[None]:
-        """Add the operator to errors of a user-defined aggregate."""
         try:
             yield
         except PillarboxError as error:
@@ -187,11 +185,11 @@ class Partials:
         """Merge the partial results of several windows in one pass, by window and key.
 
         Args:
-            groups: the partial results of each window; a batch may be in several.
+            groups: the partial results of each window; windows may share batches.
             starts: the windows' starts, for errors.
 
         Returns:
-            The results, window by window, and the position of each one's window.
+            The results, window by window, and the position of each result's window.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)
@@ -201,7 +199,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Filter partial results by the keys of other batches; with several key columns, some other keys remain.
+        """Filter partial results by the keys of other batches. With several key columns, some other keys remain.
 
         Comparing keys is much faster than merging superfluous rows.
         """
@@ -209,7 +207,7 @@ class Partials:
         return [batch.filter(self._among(batch, values)) for batch in batches]
 
     def split(self, batch: pa.RecordBatch, other: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Split a batch by the keys of another one: (rows with these keys, other rows)."""
+        """Split a batch by another's keys: (rows with these keys, other rows)."""
         among = self._among(batch, self._different_keys([other]))
         return batch.filter(among), batch.filter(pc.invert(among))
 
@@ -218,7 +216,7 @@ class Partials:
         return [_array(table.column(name)).unique() for name in self._keys]
 
     def _among(self, batch: pa.RecordBatch, values: Sequence[pa.Array]) -> pa.Array:
-        """Return a mask of the rows whose key columns each contain one of some values."""
+        """Return a mask of rows whose key columns each contain one of some values."""
         among = pa.array(np.ones(batch.num_rows, np.bool_))
         for name, column in zip(self._keys, values):
             among = pc.and_(among, pc.is_in(batch.column(name), value_set=column))
@@ -241,7 +239,7 @@ class Partials:
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
 
     def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the positions of rows, grouped by key and in order within a key, and the number of each row's key."""
+        """Return row positions, grouped by key and in order within a key, and each row's key number."""
         positions, lengths = positions_by_key([columns[name] for name in self._keys])
         return positions, np.repeat(np.arange(len(lengths)), lengths)
 
@@ -260,7 +258,7 @@ class Partials:
     def _group(
         self, by: list[str], columns: dict[str, Any], starts: Any
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64]]:
-        """Group columns, and merge columns that have a kernel. Also return the group number of each row, if needed."""
+        """Group columns, and merge columns that have a kernel. Also returns each row's group number, if needed."""
         kernels = {ROWS: PartialColumn(pa.int64(), "count")}
         if self._sessions:
             kernels |= {START: PartialColumn(pa.int64(), "min"), END: PartialColumn(pa.int64(), "max")}
@@ -268,7 +266,7 @@ class Partials:
             kernels[_MARK] = PartialColumn(pa.bool_(), "max")
         for bound, by_kernels in self._by_kernels:
             kernels.update(zip(bound.names, by_kernels.parts))
-        # Numbers as names: Arrow derives the names of its results from them, and users' names may be any.
+        # Numbers as names: Arrow derives its result names from them, and users' names may be any.
         count = len(columns[ROWS])
         arrays = [columns[name] for name in by]
         names = [str(index) for index in range(len(by))]
@@ -306,7 +304,7 @@ class Partials:
     def results(
         self, merged: pa.RecordBatch, starts: int | npt.NDArray[np.int64], ends: int | npt.NDArray[np.int64]
     ) -> pa.RecordBatch:
-        """Return the results of windows: keys, the windows' bounds (epoch ms), and the aggregates."""
+        """Return results of windows: keys, window bounds (epoch ms), and aggregates."""
         count = merged.num_rows
         columns = dict(zip(merged.schema.names, merged.columns))
         arrays = self._key_arrays(columns)
@@ -327,7 +325,6 @@ class Partials:
         return [key_array(name, kind, columns) for name, kind in self._key_types.items()]
 
     def _overflow(self, bound: _Bound, index: int, columns: Mapping[str, Any], starts: Any) -> OperatorError:
-        """Return the error of a sum or mean that exceeds its type."""
         keys = [_shown(key.slice(index, 1)) for key in self._key_arrays(columns)]
         key = keys[0] if len(keys) == 1 else tuple(keys)
         whose = f" of key {shorten(key)}" if keys else ""
@@ -353,7 +350,6 @@ class Partials:
     # -- stored partial results --
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        """Encode partial results as an Arrow stream."""
         noted = None if self._windows is None else {_WINDOWS: self._windows}
         return batch_to_bytes(batch.replace_schema_metadata(noted))
 
@@ -389,7 +385,7 @@ _MARK = "__pillarbox_mark"
 
 
 def _shown(column: pa.Array) -> Any:
-    """Return the one value of a column for an error; text for a date that Python lacks."""
+    """Return a column's one value for an error, or its text if Python lacks the date."""
     try:
         return column_to_list(column)[0]
     except ValueError:
@@ -397,7 +393,6 @@ def _shown(column: pa.Array) -> Any:
 
 
 def _array(column: Any) -> pa.Array:
-    """Return a column as one array."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -406,7 +401,7 @@ def _array(column: Any) -> pa.Array:
 
 
 def _wide(column: Any, part: PartialColumn, count: int) -> Any:
-    """Cast numbers to a type that their sums fit, as Arrow's sums may wrap around silently."""
+    """Cast numbers to a type that fits their sum, because Arrow's sums wrap around silently."""
     kind = part.kind
     if pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision < 38):
         return column  # only 10**10 rows could make a sum of decimals that exceeds it
@@ -422,7 +417,7 @@ def _wide(column: Any, part: PartialColumn, count: int) -> Any:
 
 
 def _narrow(column: pa.Array, part: PartialColumn) -> pa.Array:
-    """Cast merged values to the type of their part.
+    """Cast merged values to their part's type.
 
     Raises:
         Overflow: a value exceeds it.

@@ -1,6 +1,6 @@
-"""Aggregates rows before the shuffle: a source sends one partial result for each key and pane of a run.
+"""Aggregates rows before the shuffle: sends one partial result per key and pane of a run.
 
-For sessions, one for each key and sequence of rows without a gap.
+For sessions, one per key and sequence of rows without a gap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 # Bounds of the buffer within an epoch: more would take more memory, and save little.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
-# Partial results are sent in pieces, so that the receivers get buffers of moderate size.
+# Rows per message, for receive buffers of moderate size.
 _PIECE = 1 << 16
 # The last millisecond of a TIMESTAMP, which counts microseconds in 64 bits.
 _MOST = (2**63 - 1) // 1000
@@ -51,7 +51,6 @@ class PreAggregateOperator(GatheringOperator):
         self._farthest = _MOST - (longest if self._panes is None else self._panes.longest)
 
     def process_records(self, records: Records) -> None:
-        """Buffer a run."""
         if not len(records):
             return
         times = times_of_run(records, type(self._program.assigner).__name__, "the window")
@@ -63,7 +62,7 @@ class PreAggregateOperator(GatheringOperator):
             self.work_off()
 
     def work_off(self) -> None:
-        """Send the partial results of the buffered rows, and then the waiting watermark."""
+        """Send the partial results of the buffered rows, then the waiting watermark."""
         if self._buffered:
             buffered, self._buffered = self._buffered, []
             self._rows = self._bytes = 0
@@ -111,14 +110,14 @@ class PreAggregateOperator(GatheringOperator):
     def _by_sessions(
         self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, None]:
-        """Return the partial results of sequences without a gap, with their bounds."""
+        """Return partial results of sequences without a gap, with their bounds."""
         assert isinstance(self._program.assigner, EventTimeSessionWindows)
         gap = self._program.assigner.gap
         order, keys = self._partials.by_key(columns)
         ordered = times[order]
         same = keys[1:] == keys[:-1]
         if (same & (ordered[1:] < ordered[:-1])).any():
-            # (The numbers of keys ascend.)
+            # Key numbers ascend.
             resort = np.lexsort((ordered, keys))
             order, ordered = order[resort], ordered[resort]
         # Rows exactly one gap apart belong to one session.

@@ -1,4 +1,4 @@
-"""The parts of columnar window aggregates, for both of their operators; and runs as columns."""
+"""The parts of columnar window aggregates, and runs as columns."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ class ColumnarProgram:
     """The parts of columnar window aggregates.
 
     Attributes:
-        assigner: assigns rows to windows.
         columns: the keys and the aggregates.
         lateness: allowed lateness, in milliseconds of event time.
-        encoder: converts rows that Python functions have touched to columns, or None.
+        encoder: converts rows that Python functions have used to columns, or None.
     """
 
     assigner: WindowAssigner
@@ -36,12 +35,7 @@ class ColumnarProgram:
     encoder: RowEncoder | None = None
 
     def columns_of(self, records: Records, operator: str) -> Mapping[str, pa.Array]:
-        """Return the required columns of a run.
-
-        Raises:
-            ProgramError: a column is missing, or has other values than its type.
-            TypeMismatchError: a record does not fit the declared columns.
-        """
+        """Return a run's key and aggregate columns. Raises as :func:`columns_of_run`."""
         keys = self.columns.keys.fields
         inputs = [field.name for field in self.columns.inputs.fields]
         fields = {field.name: field for field in (*keys, *self.columns.inputs.fields) if field.name != ALL}
@@ -59,12 +53,12 @@ def columns_of_run(
     """Return columns of a run.
 
     Args:
-        fields: their names and types.
-        encoder: converts rows that Python functions have touched to columns, or None.
+        fields: names and types of the columns.
+        encoder: converts rows that Python functions have used to columns, or None.
         operator: the operator's name, for errors.
 
     Raises:
-        ProgramError: a column is missing, or has other values than its type.
+        ProgramError: a column is missing, or its values do not have its type.
         TypeMismatchError: a record does not fit the declared columns.
     """
     if isinstance(records, ArrowRecords):

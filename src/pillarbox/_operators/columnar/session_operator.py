@@ -1,9 +1,8 @@
-"""Columnar sessions: partial sessions of a key that overlap or touch are merged by sorting.
+"""Columnar sessions: sorting merges a key's partial sessions that overlap or touch.
 
-In memory, one batch has all open sessions; an epoch merges the sessions of its keys. In the state, all sessions are at
-one address: each epoch appends the changed sessions as they are. So the latest of overlapping sessions counts, and the
-watermark shows which have ended. When there are many more rows than open sessions, the state is rewritten. There are no
-timers: each watermark checks all sessions, as columns.
+In memory, one batch has all open sessions. In the state, each epoch appends its changed sessions at one address: of
+overlapping sessions, the latest counts, and the watermark shows which have ended. The state is rewritten when it has
+many more rows than open sessions. There are no timers: each watermark checks all sessions, as columns.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 _ADDRESS = "sessions"
-# The state is rewritten when its rows exceed twice the open sessions and this, or at this many batches.
+# The state is rewritten when its rows exceed twice the open sessions plus this, or at this many batches.
 _SLACK = 1 << 13
 _MOST = 256
 # Rows of a stored batch.
@@ -46,13 +45,11 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._fired = MIN_TIMESTAMP
 
     def process_records(self, records: Records) -> None:
-        """Take partial sessions."""
         assert isinstance(records, ArrowRecords)
         if len(records):
             self._arrived.append(records.batch)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Merge the new sessions, fire ended sessions, and forward the watermark."""
         self._absorb()
         self._sessions()  # reads the state with the previous watermark
         self._fired = self._timers.current_watermark
@@ -84,14 +81,13 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._append(_ADDRESS, [changed.slice(at, _PIECE) for at in range(0, changed.num_rows, _PIECE)])
 
     def _sessions(self) -> pa.RecordBatch:
-        """Return the open sessions."""
         if self._open is None:
             self._open = self._restored(self._stored(_ADDRESS))
         return self._open
 
     def _over(self, sessions: pa.RecordBatch, watermark: int) -> _Masks:
         """Return a mask of the sessions that ended longer ago than the allowed lateness."""
-        # (The sum of an end and a lateness might exceed 64 bits.)
+        # The sum of an end and a lateness might exceed 64 bits.
         over: _Masks = _column(sessions, END) - 1 <= max(watermark - self._lateness, MIN_TIMESTAMP)
         return over
 
@@ -103,7 +99,7 @@ class ColumnarSessionOperator(ColumnarOperator):
     # -- merging --
 
     def _absorb(self) -> None:
-        """Merge the new sessions into the open sessions; fire ended sessions at once."""
+        """Merge the new sessions into the open sessions. Fires ended sessions at once."""
         if not self._arrived:
             return
         arrived = _together(self._arrived)
@@ -115,7 +111,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         marks = np.arange(both.num_rows) >= sessions.num_rows
         merged, touched = self._partials.merged_by(both, self._numbered(both), marks)
         over = self._over(merged, watermark)
-        # (Open sessions are not over, so a session that is over is late.)
+        # Open sessions are not over, so a session that is over is late.
         self._drop(_chosen(merged, over))
         self._changed.append(_chosen(merged, touched & ~over))
         ended = _column(merged, END) - 1 <= watermark
@@ -136,7 +132,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         return numbers
 
     def _restored(self, stored: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return the stored sessions that are open."""
         self._rows = sum(batch.num_rows for batch in stored)
         if not stored:
             return self._nothing()
@@ -162,13 +157,12 @@ def _chosen(batch: pa.RecordBatch, chosen: _Masks) -> pa.RecordBatch:
 
 
 def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Concatenate batches."""
     filled = [batch for batch in batches if batch.num_rows] or batches[:1]
     return filled[0] if len(filled) == 1 else pa.concat_batches(filled)
 
 
 def _running_maximum(keys: _Numbers, values: _Numbers) -> _Numbers:
-    """Return the running maximum of each key; ``keys`` ascend from 0."""
+    """Return each key's running maximum. ``keys`` ascend from 0."""
     if not len(values):
         return values
     least = int(values.min())

@@ -17,9 +17,9 @@ _FREE = 1 << 12
 class ColumnStacks(TwoStacks):
     """Merges panes with many keys each.
 
-    If panes have the same keys, all results of the front together have as many rows as the panes. If keys are rare,
-    each result has the rows of all of its panes, and all of them would be many times the state. Then the front stores
-    only some results, and a window merges the next one with the panes before it, in one pass.
+    If panes share most keys, all results of the front have as many rows as the panes. If keys are rare, each result has
+    the rows of all its panes, many times the state in total. Then the front stores only some results, and a window
+    merges the next result with the panes before it, in one pass.
     """
 
     __slots__ = ("_partials", "_raw")
@@ -32,7 +32,6 @@ class ColumnStacks(TwoStacks):
 
     @property
     def rows(self) -> int:
-        """The number of rows in the front."""
         return sum(batch.num_rows for _, batch in self._front)
 
     def _from(self, start: int, panes: Sequence[int]) -> pa.RecordBatch | None:
@@ -56,6 +55,6 @@ class ColumnStacks(TwoStacks):
         return self._in_one(waiting, result) if waiting else result
 
     def _in_one(self, waiting: list[pa.RecordBatch], result: pa.RecordBatch | None) -> pa.RecordBatch:
-        """Merge panes, the latest first, with the result after them."""
+        """Merge panes, latest first, with the result after them."""
         parts = [*reversed(waiting), *([] if result is None else [result])]
         return parts[0] if len(parts) == 1 else self._partials.merged(parts, None)

@@ -1,8 +1,7 @@
-"""Columnar tumbling, sliding and cumulating windows: each pane stores partial results, which are merged for a window.
+"""Columnar tumbling, sliding and cumulating windows, which merge the partial results of panes.
 
-The address of a pane's partial results is its start. Timers belong to windows, by their bounds. A watermark's timers
-only record windows. After the last timer, the windows fire, small ones together, because each pass over columns has a
-fixed cost.
+The address of a pane's partial results is its start. Timers belong to windows. A watermark's timers only record
+windows; after the last timer, the windows fire, small ones together, because each pass over columns has a fixed cost.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-# Windows fire together, and panes are stored together, up to this many partial results. One with more than `_ALONE` is
-# handled alone.
+# Windows fire together, and panes are stored together, up to this many partial results. A window with more than
+# `_ALONE` is processed alone.
 _TOGETHER = 1 << 16
 _ALONE = 1 << 12
 
@@ -54,14 +53,12 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._over = MIN_TIMESTAMP
 
     def restore_state(self, state: Any) -> None:
-        """Read the addresses of the restored state."""
         super().restore_state(state)
         self._starts = {address for address in self._state.addresses() if isinstance(address, int)}
 
     # -- records --
 
     def process_records(self, records: Records) -> None:
-        """Take partial results, grouped by pane."""
         assert isinstance(records, ArrowRecords)
         if not len(records):
             return
@@ -84,7 +81,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._timed.add(start)
         for window in map(TimeWindow._make, self._panes.windows(start)):
             if timed and window.end - 1 > watermark:
-                break  # it and later windows have their timers
+                break  # this and later windows have their timers
             if self._cleanup_time(window.end) > watermark:
                 if window.end - 1 <= watermark:
                     self._late.setdefault(window, []).append(batch)
@@ -105,7 +102,7 @@ class ColumnarWindowOperator(ColumnarOperator):
     # -- firing --
 
     def process_watermark(self, timestamp: int) -> None:
-        """Fire windows with late records again; then handle the watermark."""
+        """Fire windows with late records again, then process the watermark."""
         self._fire_again()
         super().process_watermark(timestamp)
 
@@ -125,7 +122,7 @@ class ColumnarWindowOperator(ColumnarOperator):
                 self._store(start, merged.slice(begin, end - begin), start)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Record that the window has ended, or must be removed, or both."""
+        """Record that the window has ended, must be removed, or both."""
         window = TimeWindow(*namespace)
         if timestamp == window.end - 1:
             self._due.append(window)
@@ -136,7 +133,7 @@ class ColumnarWindowOperator(ColumnarOperator):
 
     def flush(self) -> None:
         """Fire the windows that the watermark has ended, in order, and remove panes."""
-        # (Days may end together if a time zone omits one.)
+        # Days may end together if a time zone omits one.
         due, self._due = sorted(self._due, key=_order), []
         if len(due) == 1:
             self._fire(due[0])
@@ -174,7 +171,6 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._emit(self._partials.results(merged, starts, ends), ends)
 
     def _fire(self, window: TimeWindow) -> None:
-        """Fire one window."""
         if self._stacks is None:
             merged = self._merged(window.start)
         else:
@@ -183,7 +179,6 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._emit(self._partials.results(merged, *window), window.end)
 
     def _merged(self, start: int) -> pa.RecordBatch | None:
-        """Merge the partial results of a pane, or return None."""
         parts = self._parts(start)
         if len(parts) == 1 and start not in self._fresh:
             return parts[0]  # stored batches are merged
@@ -200,7 +195,7 @@ class ColumnarWindowOperator(ColumnarOperator):
             parts = [part for start in _within(window, ordered) for part in self._parts(start)]
             late_parts = set(map(id, batches))
             marks = [id(part) in late_parts for part in parts]
-            # (Some other keys may remain, as keys are compared by column.)
+            # Some other keys may remain, because keys are compared by column.
             parts = self._partials.of_keys(parts, batches)
             merged, touched = self._partials.touched(parts, marks, window.start)
             self._emit(self._partials.results(merged.filter(pa.array(touched)), *window), window.end)
@@ -218,10 +213,7 @@ def _within(window: TimeWindow, starts: Sequence[int]) -> Sequence[int]:
 def _portions(
     parts: Iterable[tuple[T, Sequence[pa.RecordBatch]]],
 ) -> Iterator[list[tuple[T, Sequence[pa.RecordBatch]]]]:
-    """Divide windows or panes with their partial results into portions that are merged in one pass, in order.
-
-    Empty portions are left out.
-    """
+    """Divide windows or panes into portions to merge in one pass, in order. Omits empty portions."""
     together: list[tuple[T, Sequence[pa.RecordBatch]]] = []
     total = 0
     for part in parts:

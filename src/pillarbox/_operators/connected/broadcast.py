@@ -1,7 +1,7 @@
 """process on a stream and a broadcast stream: one side writes broadcast state, the other reads it.
 
-Broadcast state belongs to the operator: each subtask has a copy, which is written like keyed state. Source of the
-behaviour: Flink's ``CoBroadcastWithNonKeyedOperator`` and ``CoBroadcastWithKeyedOperator``.
+Each subtask has a copy of the broadcast state, stored like keyed state. Source: Flink's
+``CoBroadcastWithNonKeyedOperator`` and ``CoBroadcastWithKeyedOperator``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Side(EmittingContext):
     """The context of one stream: its broadcast states by name, and the methods of all contexts.
 
     Args:
-        timers: the clocks, and the timers of the current key, if any.
+        timers: the clocks; on a keyed stream, also the current key's timers.
     """
 
     _instead: str  # advice for methods that this context lacks
@@ -94,13 +94,13 @@ class _Writable(_Side, BroadcastProcessFunction.Context):
 
 
 class KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
-    """The context of records of the keyed stream, and of timers."""
+    """The context of the keyed stream's records and timers."""
 
     _instead = "the states of all keys are changed in process_broadcast_element() only, which runs in every subtask"
 
 
 class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
-    """The context of records of the broadcast stream."""
+    """The context of the broadcast stream's records."""
 
     _instead = "a record of the broadcast stream has no key; apply_to_keyed_state(...) reaches the state of all keys"
     _view = BroadcastState
@@ -122,17 +122,15 @@ class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
 
 
 class _BroadcastOperator(FunctionOperator):
-    """The part that handles the broadcast stream."""
+    """The part that processes the broadcast stream."""
 
     _broadcast: _Side
 
     def process_broadcast(self, records: Records) -> None:
-        """Process a run of the broadcast stream."""
         process_each(self, records, self.function.process_broadcast_element, self._broadcast)
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
-        """The inputs of the stream and of the broadcast stream."""
         return (self, StreamInput(self.process_broadcast))
 
 

@@ -1,7 +1,6 @@
 """An operator that continues when its function raises: the record becomes a dead letter, and its effects are undone.
 
-It wraps the guarded operator if the program asks for it, and passes it one record at a time. So operators, and programs
-without guards, need no code for it.
+It wraps the guarded operator and passes it one record at a time, so other operators and programs need no code for it.
 """
 
 from __future__ import annotations
@@ -49,14 +48,13 @@ def guarded(
     keying: Keying | None = None,
     unchanged: Collection[str] = (),
 ) -> OperatorFactory:
-    """Return the operator's factory, wrapped in a guard if the program asks for it.
+    """Return the operator's factory, wrapped in a guard if the program requests it.
 
     Args:
-        factory: the operator's; with a guard, it must create a :class:`FunctionOperator`.
-        on_error: the handling of errors.
+        factory: with a guard, it must create a :class:`FunctionOperator`.
         method: the stream's method, for errors.
-        keying: computes the keys of records for operators without keys, or None.
-        unchanged: the names of the operator's own states that the failing function has not changed.
+        keying: computes the keys of records for operators without keys.
+        unchanged: the operator's own states that a failing function has not changed.
 
     Raises:
         ProgramError: ``on_error`` is neither ``"fail"`` nor a tag.
@@ -71,18 +69,17 @@ def guarded(
 class GuardedOperator(StreamOperator):
     """Guards an operator around one user function.
 
-    The guarded operator has the same context, except for its outputs: these hold its records back until the function
-    has returned.
+    The guarded operator has the same context, but its outputs hold its records back until the function has returned.
 
     Args:
         make: creates the guarded operator.
         tag: the side output for dead letters.
         keying: computes the keys of records if the guarded operator has no keys.
-        unchanged: the names of its own states that the failing function has not changed.
+        unchanged: the operator's own states that a failing function has not changed.
         has_key: whether letters have the key.
 
     Raises:
-        ProgramError: the function has state of the operator itself, which cannot be undone.
+        ProgramError: the function has operator state, which cannot be undone.
     """
 
     def __init__(
@@ -124,19 +121,13 @@ class GuardedOperator(StreamOperator):
         return StreamInput(partial(self.process_run, keying=keying, process=guarded.process_records), keying)
 
     def process_records(self, records: Records) -> None:
-        """Process a run of the only input."""
         (only,) = self._inputs
         only.process_records(records)
 
     # -- records and timers --
 
     def process_run(self, records: Records, keying: Keying | None, process: Callable[[Records], None]) -> None:
-        """Process a run record by record.
-
-        Args:
-            keying: gives the keys of the records, or None.
-            process: the guarded operator's method for runs of this input.
-        """
+        """Process a run record by record with ``process``, the guarded operator's method for this input."""
         values = records.values
         # An error of the key function fails the task.
         keys: Iterable[Any] = repeat(None) if keying is None else keying.keys_of(records)
@@ -145,7 +136,7 @@ class GuardedOperator(StreamOperator):
         for value, key, stamp in zip(values, keys, stamps):
             if undo is not None:
                 undo.begin()
-            # The letter contains the record as it was before the call.
+            # The letter contains the record before the call.
             record = copied(value)
             marks = self._marks()
             try:
@@ -179,7 +170,7 @@ class GuardedOperator(StreamOperator):
         self.emit_timers()
 
     def emit_timers(self) -> None:
-        """Emit results of timers if there are many; the rest follows with timers that fire together."""
+        """Emit results of timers if there are many. The rest follows with timers that fire together."""
         if len(self._main) >= RUN_LIMIT:
             self.emit()
 
@@ -187,7 +178,7 @@ class GuardedOperator(StreamOperator):
         return [(held, len(held)) for held in (self._main, *self._sides.held)]
 
     def _undo_call(self, marks: list[tuple[_Held, int]], mark: int = 0) -> None:
-        """Undo the function's outputs and changes of state since the marks."""
+        """Undo the function's outputs and state changes since the marks."""
         self._guarded.flush()  # collected results are cut off with the rest
         lengths = dict(marks)
         for held in (self._main, *self._sides.held):
@@ -204,27 +195,22 @@ class GuardedOperator(StreamOperator):
     # -- methods that emit --
 
     def end_key(self) -> None:
-        """End a key in batch mode; its timers are guarded one by one."""
         self._guarded.end_key()
         self.emit()
 
     def end_input(self) -> None:
-        """End the input."""
         self._guarded.end_input()
         self.emit()
 
     def finish(self) -> None:
-        """Emit the last records."""
         self._guarded.finish()
         self.emit()
 
     @property
     def has_close(self) -> bool:
-        """Whether the guarded function has a ``close()``."""
         return self._guarded.has_close
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit results that belong before the barrier."""
         self._guarded.prepare_snapshot_pre_barrier(checkpoint_id)
         self.emit()
 
@@ -262,11 +248,9 @@ class _Held:
         self._stamps += [None] * len(records) if records.timestamps is None else records.timestamps
 
     def cut(self, length: int) -> None:
-        """Drop the records after the first ``length``."""
         del self._values[length:], self._stamps[length:]
 
     def release(self) -> None:
-        """Emit the records."""
         if self._values:
             values, stamps = self._values, self._stamps
             self._values, self._stamps = [], []

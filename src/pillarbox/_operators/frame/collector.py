@@ -1,4 +1,4 @@
-"""The output of operators: a collector of runs."""
+"""Gathers an operator's results into runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pillarbox._state.types.sizes import size_of
 
 # A collector emits its run at this size, so that a record with many results does not fill memory.
 RUN_LIMIT = 8192
-# A run of large results is emitted at about this many bytes. Its size is measured at this many results, and then
-# whenever their number has grown fourfold.
+# Size in bytes at which a run is emitted. It is measured at FIRST_LOOK results, and whenever their number has
+# quadrupled.
 _RUN_BYTES = 8 * 1024 * 1024
 FIRST_LOOK = 64
 # Results in a size sample.
@@ -31,7 +31,7 @@ def emit_run(output: Input, values: list[Any], timestamps: Sequence[int | None] 
 
 
 def emit_columns(output: Input, batch: Any) -> None:
-    """Emit a run of results that is an Arrow batch, as :func:`emit_run`."""
+    """Emit an Arrow batch of results. Same contract as :func:`emit_run`."""
     output.process_records(ArrowRecords(batch))
 
 
@@ -68,7 +68,7 @@ def check_results(results: Any) -> None:
         TypeError: a string, bytes, mapping, row, coroutine or non-iterable.
     """
     if inspect.iscoroutine(results):
-        results.close()  # else Python warns that it was never awaited
+        results.close()  # otherwise Python warns that it was never awaited
         raise TypeError(
             f"the function returned {shorten(results)}, which is never awaited: use map_async() or AsyncDataStream"
         )
@@ -81,7 +81,7 @@ def check_results(results: Any) -> None:
 
 
 def check_tag(operator: str, tag: Any) -> None:
-    """Refuse another object than a tag as the name of a side output.
+    """Check the tag of a side output.
 
     Raises:
         ProgramError: ``tag`` is not an ``OutputTag``.
@@ -94,7 +94,6 @@ def check_tag(operator: str, tag: Any) -> None:
 
 
 def not_a_pair(results: Any) -> str:
-    """Return the message for a tag without exactly one value."""
     return (
         f"the function emitted {shorten(results)}: to a side output goes a tag and one value: yield tag, value, or"
         " return a list [(tag, value)], or call ctx.output(tag, value)"
@@ -122,7 +121,7 @@ class _SideRun:
 class Collector:
     """Gathers a function's results into runs, for the main output and the side outputs.
 
-    Consumers own the records: they are copied here, before the function can change them.
+    Consumers own the records, so values are copied here, before the function can change them.
     """
 
     __slots__ = ("_context", "_copied", "_emitted", "_look", "_side", "timestamps", "values")
@@ -141,8 +140,7 @@ class Collector:
         """Collect the results of one call, with one timestamp. ``(OutputTag, value)`` goes to a side output.
 
         Raises:
-            TypeError: a single value instead of results (see :func:`check_results`), or a tag without exactly one
-                value.
+            TypeError: a single value instead of results, or a tag without exactly one value.
             ProgramError: a value cannot be copied.
         """
         values = self.values
@@ -184,7 +182,7 @@ class Collector:
         return _TO_SIDE
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
-        """Collect one value for a side output. Drops it if the output has no consumer.
+        """Collect a value for a side output. Drops it if the output has no consumer.
 
         Raises:
             ProgramError: ``tag`` is not an ``OutputTag``.
@@ -204,7 +202,6 @@ class Collector:
                 emit_run(self._context.side_outputs[tag.tag_id], run.values, run.timestamps)
 
     def flush(self) -> None:
-        """Emit all runs."""
         if self.values:
             values, timestamps = self.values, self.timestamps
             self.values, self.timestamps = [], []

@@ -1,7 +1,6 @@
 """The context of functions: the current record, pair or timer, in one reused object.
 
-The operator updates its fields. Each kind of function has its own ``Context`` names, which the classes
-here or in the operators implement.
+The operator updates its fields. These classes, or classes in the operators, implement each function's ``Context``.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ class Clocks(TimerService):
         self.watermark = MIN_TIMESTAMP
 
     def current_processing_time(self) -> int:
-        """Return the wall clock's time."""
         return self._context.processing_time_service.current_processing_time()
 
     def current_watermark(self) -> int:
-        """Return the operator's event time."""
         return self.watermark
 
     def _refuse(self, timestamp: int) -> None:
@@ -48,7 +45,6 @@ class EmittingContext:
     """The common part of contexts: an event time and side outputs.
 
     Attributes:
-        collector: takes the side outputs.
         current: the current event time.
         domain: the clock of the current timer. Results of processing-time timers have no timestamp.
     """
@@ -59,11 +55,9 @@ class EmittingContext:
         self.domain = TimeDomain.EVENT_TIME
 
     def timestamp(self) -> Any:
-        """Return the event time of the current record or pair, or the timer's time."""
         return self.current
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """Emit a value to a side output."""
         emitted = self.current if self.domain is TimeDomain.EVENT_TIME else None
         self.collector.collect_side(tag, value, emitted)
 
@@ -72,7 +66,7 @@ class TimedContext(EmittingContext, ProcessFunction.Context):
     """The context of a non-keyed stream.
 
     Args:
-        timers: the clocks, and the current key's timers if the stream is keyed.
+        timers: the clocks; on a keyed stream, also the current key's timers.
     """
 
     def __init__(self, collector: Collector, timers: TimerService) -> None:
@@ -80,7 +74,6 @@ class TimedContext(EmittingContext, ProcessFunction.Context):
         self._timers = timers
 
     def timer_service(self) -> TimerService:
-        """Return the clocks and timers."""
         return self._timers
 
 
@@ -92,9 +85,7 @@ class KeyedTimedContext(TimedContext, KeyedProcessFunction.OnTimerContext):
         self._backend = backend
 
     def get_current_key(self) -> Any:
-        """Return the key of the current record or timer."""
         return self._backend.key
 
     def time_domain(self) -> TimeDomain:
-        """Return the timer's clock."""
         return self.domain

@@ -46,7 +46,6 @@ class FunctionOperator(StreamOperator):
     """An operator around one user function: a :class:`Function`, or any callable.
 
     Args:
-        function: the user's function, or None.
         method: the method of a :class:`Function` that processes a record.
         keying: the function's keys, or None without keyed state.
 
@@ -54,7 +53,7 @@ class FunctionOperator(StreamOperator):
         own_states: names of the operator's own keyed states, which the function may not use.
 
     Raises:
-        ProgramError: there is a key, but no keyed state.
+        ProgramError: a key without keyed state.
     """
 
     own_states: Collection[str] = ()
@@ -68,7 +67,6 @@ class FunctionOperator(StreamOperator):
         self._collector: Collector = Collector(context)  # for operators that collect their function's results
 
     def open(self) -> None:
-        """Open the user's function."""
         if isinstance(self.function, Function):
             context = RuntimeContext(self.context, self.keyed, self.own_states)
             opening = with_context(self.context, "open()", self.function.open, context)
@@ -93,7 +91,6 @@ class FunctionOperator(StreamOperator):
             with_context(self.context, "initialize_state()", self.function.initialize_state, context)
 
     def snapshot_function(self, checkpoint_id: int) -> None:
-        """Call the function's ``snapshot_state``."""
         if isinstance(self.function, CheckpointedFunction):
             context = FunctionSnapshotContext(checkpoint_id)
             with_context(self.context, "snapshot_state()", self.function.snapshot_state, context)
@@ -107,16 +104,13 @@ class FunctionOperator(StreamOperator):
 
     @property
     def has_close(self) -> bool:
-        """Whether the function has a ``close()``."""
         return has_close(self.function)
 
     def flush(self) -> None:
-        """Emit the collected results."""
         self._collector.flush()
 
     @property
     def call(self) -> Callable[..., Any]:
-        """The callable that processes a record."""
         # By type, not by attribute: another kind of class or callable may have a method of this name.
         call: Any = self.function
         if isinstance(call, Function):
@@ -124,10 +118,9 @@ class FunctionOperator(StreamOperator):
         return call  # type: ignore[no-any-return]
 
     def each(self, records: Records, keying: Keying | None, *, timeless: bool = False) -> Pass:
-        """Return a pass over a run's values. With keys, taking a value makes its key the current one.
+        """Return a pass over a run's values. With keys, taking a value makes its key current.
 
         Args:
-            keying: the records' keys, or None.
             timeless: whether the values have no timestamps.
         """
         values = records.values
@@ -139,10 +132,9 @@ class FunctionOperator(StreamOperator):
 
 
 class Pass:
-    """A pass of user code over values.
+    """A context for user code over values, which raises errors again, with operator, key and record.
 
-    Used as ``with operator.each(records, operator.keying) as values: for value in values: ...``. Errors in the block
-    are raised again, with operator, key and record.
+    ``with operator.each(records, operator.keying) as values: for value in values: ...``
 
     Args:
         values: all values.
@@ -183,7 +175,7 @@ class Pass:
 
 
 def _misses_a_timestamp(error: BaseException) -> bool:
-    """Return whether a missing timestamp caused an error: Python only names ``NoneType``."""
+    """Return whether a missing timestamp caused an error. Python only names ``NoneType``."""
     if not isinstance(error, TypeError) or "NoneType" not in str(error):
         return False
     *_, (frame, _) = walk_tb(error.__traceback__)
@@ -191,7 +183,7 @@ def _misses_a_timestamp(error: BaseException) -> bool:
 
 
 def under_keys(backend: KeyedStateBackend, keys: Iterable[Any], pending: Iterator[T]) -> Iterator[T]:
-    """Return ``pending``; taking an element makes its key the current one."""
+    """Yield elements of ``pending``. Taking an element makes its key current."""
     set_current_key = backend.set_current_key
     for value, key in zip(pending, keys):
         set_current_key(key)

@@ -10,7 +10,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class StreamInput:
-    """The input for one stream's records.
+    """The input of one stream.
 
     Args:
         process: processes a run.
@@ -23,8 +23,7 @@ class StreamInput:
 
 
 class TwoInputs(StreamOperator):
-    """Mix-in for operators with two inputs; the operator's other base class has the loop over a run."""
+    """Mix-in for operators with two inputs. The other base class iterates over a run."""
 
     def process_records(self, records: Records) -> None:
-        """Refuse records without an input."""
         raise AssertionError("an operator with two inputs has a method for each input")

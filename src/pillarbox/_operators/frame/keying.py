@@ -1,4 +1,4 @@
-"""Key selectors: the keys and subtasks of whole runs of records."""
+"""Key selectors: the keys and subtasks of whole runs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from pillarbox._types.conversion import value_converter
 from pillarbox._types.schema import resolve_schema
 from pillarbox._types.type_information import TypeInformation
 
-# Cached routes of keys, at most. A larger cache costs more memory than it saves time.
+# Maximum number of cached key routes. A larger cache costs more memory than it saves time.
 _REMEMBERED = 1 << 17
 # Names of methods of dictionaries and rows.
 _METHODS = frozenset({*dir(dict), *dir(Row)})
 
 
 class Keying:
-    """Extracts the keys of a run: with a function, or by column names (one: its value; several: a tuple)."""
+    """Extracts a run's keys with a function, or by column names (several names: a tuple)."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Keying:
     ) -> None:
         self.operator = operator
         self.key_type = key_type
-        # Whether NaN is a key like any other, as in SQL: if no state is looked up by a Python object.
+        # Whether NaN is a key like any other, as in SQL. Only if no state is looked up by a Python object.
         self.nan_is_key = False
         self._convert = None if key_type is None else value_converter(key_type, f"operator {operator!r}: a key")
         self.columns: tuple[str, ...] | None = None
@@ -64,7 +64,6 @@ class Keying:
             raise ProgramError(f"key_by() takes a function or column names, not {shorten(key)}")
 
     def with_nan(self) -> Keying:
-        """Return a copy with NaN as a key."""
         changed = copy.copy(self)
         changed.nan_is_key = True
         return changed
@@ -88,7 +87,7 @@ class Keying:
         return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]
 
     def keeps_keys(self, records: Records) -> bool:
-        """Return whether a run's keys are column values, so that they cannot have changed since it was routed."""
+        """Return whether a run's keys are column values, which cannot have changed since routing."""
         return self.columns is not None and isinstance(records, ArrowRecords)
 
     def keys_of(self, records: Records) -> list[Any]:
@@ -115,7 +114,7 @@ class Keying:
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
     def hashes_of_columns(self, records: Records, hashes: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
-        """Return the key hash of each row of a columnar run, or None if keys must be hashed one by one.
+        """Return each row's key hash of a columnar run, or None if keys must be hashed one by one.
 
         Args:
             hashes: cached hashes of values; extended by the columns' values.
@@ -130,7 +129,6 @@ class Keying:
         return parts[0] if len(parts) == 1 else hashes_of_tuples(parts)
 
     def column_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        """Return a key column of a columnar run."""
         position = batch.schema.get_field_index(name)
         if position < 0:
             raise ProgramError(
@@ -140,7 +138,7 @@ class Keying:
         return batch.column(position)
 
     def _column_of_records(self, values: list[Any], name: str) -> list[Any]:
-        """Return a column of a run of records: rows, dictionaries, objects, or a mixture."""
+        """Return a column of a run of rows, dictionaries, objects, or a mixture."""
         # Usually all have one kind. In a mixture, one kind may have a method with the column's name.
         if name not in _METHODS or len(set(map(type, values))) == 1:
             try:
@@ -184,7 +182,6 @@ class Router:
         self._hashes: dict[Any, int] = {}
 
     def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:
-        """Return each record's subtask."""
         if len(self._hashes) >= _REMEMBERED:
             self._hashes.clear()
         hashes = self._keying.hashes_of_columns(records, self._hashes)

@@ -1,4 +1,4 @@
-"""Functions that cannot keep their results: these need no copy."""
+"""Recognizes functions that cannot store their results, which need no copy."""
 
 from __future__ import annotations
 
@@ -97,5 +97,5 @@ def _is_pure_code(code: CodeType, names: Mapping[str, Any]) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value is immutable and leads to immutable values only: functions and classes have attributes."""
+    """Return whether a value leads to immutable values only. Functions and classes have attributes."""
     return not isinstance(value, type) and not hasattr(value, "__dict__") and is_fixed(value)

@@ -1,4 +1,4 @@
-"""Calls of user code. Its exceptions are raised again with operator, key and record."""
+"""Calls user code, and raises its exceptions again with operator, key and record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def raise_at_record(
 
 
 def with_context(context: OperatorContext, what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call user code. Raise its exceptions again, with the operator and ``what``."""
+    """Call user code. Raises its exceptions again, with the operator and ``what``."""
     try:
         return function(*args)
     except BaseException as error:

@@ -1,7 +1,4 @@
-"""The functions that users implement, with PyFlink's names, and their contexts.
-
-Every operator takes a plain function or lambda instead, too.
-"""
+"""User functions and their contexts, as in PyFlink. Every operator also takes a plain function."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ class OutputTag(Generic[T]):
     """The name of a side output of records of type ``T``.
 
     ``yield tag, value`` in a process function, or ``ctx.output(tag, value)``, emits to it;
-    ``DataStream.get_side_output(tag)`` is the stream. Tags with the same id are equal.
+    ``DataStream.get_side_output(tag)`` reads it. Tags with the same id are equal.
 
     Args:
-        tag_id: the name, unique among the side outputs of an operator.
-        type_info: the records' type, optional: records are converted to it, as in PyFlink.
+        tag_id: unique among an operator's side outputs.
+        type_info: the records' type, optional: records are converted to it.
 
     Raises:
         ProgramError: ``tag_id`` is not a non-empty string.
@@ -72,51 +69,46 @@ class TimeDomain(Enum):
 
 
 class Function:
-    """Base class of functions. ``open`` and ``close`` run once in a task's life.
+    """Base class of functions. ``open`` and ``close`` run once per task.
 
-    In a batch DataFrame a task ends with its partition, but a function without ``close`` stays open for the worker's
-    next partitions.
-
-    Functions of async operators, and keyed functions of ``process``, may make both ``async def``.
+    A batch DataFrame's task ends with its partition; a function without ``close`` stays open for the worker's next
+    partitions. Functions of async operators, and keyed functions of ``process``, may make both ``async def``.
 
     Attributes:
-        uses_processing_time: (functions with timers) whether it sets processing-time timers: a streaming query then
-            runs epochs without new data, too. None: pillarbox searches its code and the helpers that it calls. Declare
-            it in the class if that search misses a timer, as with ``getattr()``, or sees too many. (Flink's tasks
-            always run, so Flink has no such attribute.)
+        uses_processing_time: whether the function sets processing-time timers. A streaming query then also runs epochs
+            without new data. None searches the function's code and the helpers that it calls; set it if that search is
+            wrong, for instance because of ``getattr()``. Flink's tasks always run and need no such attribute.
     """
 
     uses_processing_time: bool | None = None
 
     def open(self, runtime_context: RuntimeContext, /) -> Awaitable[None] | None:
-        """Declare states, open connections. Called before the first record."""
+        """Declare states and open connections, before the first record."""
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Release what ``open`` acquired."""
+        """Release the resources of ``open``."""
         return None
 
 
 def has_close(function: object) -> bool:
-    """Return whether the user's function overrides ``close()``."""
     return isinstance(function, Function) and type(function).close is not Function.close
 
 
 class KeySelector(Function, ABC, Generic[In, Out]):
-    """Extracts the key (of type ``Out``) from a record.
+    """Extracts a record's key.
 
     Example:
-        >>> class WordLength(KeySelector[str, int]):
+        >>> class Length(KeySelector[str, int]):
         ...     def get_key(self, word):
         ...         return len(word)
-        >>> words = env.from_collection(["to", "be", "not"]).key_by(WordLength())
-        >>> words.reduce(lambda joined, word: joined + word).execute_and_collect()
-        ['to', 'tobe', 'not']
+        >>> env.from_collection(["to", "be", "not"]).key_by(Length()).reduce(max).execute_and_collect()
+        ['to', 'to', 'not']
     """
 
     @abstractmethod
     def get_key(self, value: In, /) -> Out:
-        """Return the record's key, such as a string or a number. Its hash must be the same in every process."""
+        """Return the record's key, such as a string or a number. Its hash must be equal in all processes."""
 
 
 class Partitioner(Function, ABC, Generic[Key]):
@@ -126,9 +118,8 @@ class Partitioner(Function, ABC, Generic[Key]):
         >>> class ByLength(Partitioner[str]):
         ...     def partition(self, key, num_partitions):
         ...         return len(key) % num_partitions
-        >>> words = env.from_collection(["to", "be"]).partition_custom(ByLength(), lambda word: word)
-        >>> words.map(str.upper).execute_and_collect()
-        ['TO', 'BE']
+        >>> env.from_collection(["to", "be"]).partition_custom(ByLength(), str).execute_and_collect()
+        ['to', 'be']
     """
 
     @abstractmethod
@@ -165,7 +156,7 @@ class FlatMapFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def flat_map(self, value: In, /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the results; None stands for no results."""
+        """Return or ``yield`` the results; None means no results."""
 
 
 class FilterFunction(Function, ABC, Generic[In]):
@@ -181,7 +172,7 @@ class FilterFunction(Function, ABC, Generic[In]):
 
     @abstractmethod
     def filter(self, value: In, /) -> bool:
-        """Return True to keep the record, False to drop it."""
+        """Return True to keep the record."""
 
 
 class ReduceFunction(Function, ABC, Generic[T]):
@@ -191,32 +182,26 @@ class ReduceFunction(Function, ABC, Generic[T]):
         >>> class Larger(ReduceFunction[int]):
         ...     def reduce(self, a, b):
         ...         return max(a, b)
-        >>> amounts = env.from_collection([3, 8, 5]).key_by(lambda amount: "all")
-        >>> amounts.reduce(Larger()).execute_and_collect()
+        >>> env.from_collection([3, 8, 5]).key_by(bool).reduce(Larger()).execute_and_collect()
         [3, 8, 8]
     """
 
     @abstractmethod
     def reduce(self, value1: T, value2: T, /) -> T:
-        """Combine two records.
-
-        Args:
-            value1: the key's result so far; at first, its first record.
-            value2: the current record.
-        """
+        """Combine the key's result so far (at first, its first record) with the current record."""
 
 
 # A record of a side output, as functions yield it.
 SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
 
-# The results of a keyed function: of a ``def``, or of an ``async def`` that yields or returns them.
+# A keyed function's results: of a ``def``, or of an ``async def`` that yields or returns them.
 Results: TypeAlias = (
     Iterable[T | SideOutput] | AsyncIterable[T | SideOutput] | Awaitable[Iterable[T | SideOutput] | None] | None
 )
 
 
 class RecordContext(ABC):
-    """The current record, as all process functions see it."""
+    """The current record."""
 
     @abstractmethod
     def timestamp(self) -> int | Any:  # Any: with event time, checkers need not handle None
@@ -225,10 +210,6 @@ class RecordContext(ABC):
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V) -> None:
         """Emit a value to a side output, with the event time of the current record or timer.
-
-        Args:
-            tag: the side output.
-            value: the record to emit.
 
         Raises:
             ProgramError: ``tag`` is not an ``OutputTag``.
@@ -264,8 +245,7 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
         """Process a record.
 
         Args:
-            value: the record.
-            ctx: its event time, the clocks and the side outputs. Valid during the call only.
+            ctx: event time, clocks and side outputs. Valid during the call only.
 
         Returns:
             The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
@@ -317,8 +297,7 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
         """Process a record, with the state of its key. May be an ``async def``.
 
         Args:
-            value: the record.
-            ctx: its event time and key, the clocks, timers and side outputs. Valid during the call only.
+            ctx: event time, key, clocks, timers and side outputs. Valid during the call only.
 
         Returns:
             The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
@@ -332,8 +311,8 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
             ctx: the timer's key and clock, timers and side outputs. Valid during the call only.
 
         Returns:
-            As ``process_element``. As in Flink, results of an event-time timer have ``timestamp`` as their event time;
-            results of a processing-time timer have no event time.
+            As ``process_element``. Results of an event-time timer have ``timestamp`` as event time; results of a
+            processing-time timer have none.
         """
         return None
 
@@ -365,10 +344,9 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
     """Refuse a function that visibly returns coroutines or generators instead of results.
 
     Args:
-        function: the user's function or object.
-        method: the object's method that will be called.
+        method: the method to check, if ``function`` is an object.
         asked_by: the caller, for the message: ``"map()"``.
-        many: whether it may return any number of results, so that a generator is right.
+        many: whether a generator is allowed.
 
     Raises:
         ProgramError: the function is ``async def``, or a generator although one result is expected.

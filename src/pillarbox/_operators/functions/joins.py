@@ -1,4 +1,4 @@
-"""Functions of joins. Names and meanings are Flink's, from its Java API; PyFlink has no joins."""
+"""Functions of joins, as in Flink's Java API. PyFlink has no joins."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class JoinFunction(Function, ABC, Generic[In1, In2, Out]):
     """Joins each pair of records into one result.
 
     Example:
-        >>> class Pair(JoinFunction[tuple[str, int], tuple[str, int], tuple[str, int, int]]):
+        >>> class Pair(JoinFunction[str, str, str]):
         ...     def join(self, first, second):
-        ...         return first[0], first[1], second[1]
-        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: 0)
-        >>> one = env.from_collection([("a", 1), ("b", 2)]).assign_timestamps_and_watermarks(at)
-        >>> two = env.from_collection([("a", 3)]).assign_timestamps_and_watermarks(at)
-        >>> joined = one.join(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
+        ...         return f"{first}+{second}"
+        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
+        >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+        >>> second = env.from_collection(["not"]).assign_timestamps_and_watermarks(at)
+        >>> joined = first.join(second).where(len).equal_to(lambda word: len(word) - 1)
         >>> joined.window(TumblingEventTimeWindows.of("1 second")).apply(Pair()).execute_and_collect()
-        [('a', 1, 3)]
+        ['to+not', 'be+not']
     """
 
     @abstractmethod
@@ -35,46 +35,45 @@ class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def join(self, first: In1, second: In2, /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the pair's results; None stands for no results."""
+        """Return or ``yield`` the pair's results; None means no results."""
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles both streams' records of a key and window, also if one stream has no records.
+    """Processes both streams' records of a key and window, even if one stream has none.
 
     Example:
         >>> class Counts(CoGroupFunction[str, str, tuple[int, int]]):
         ...     def co_group(self, firsts, seconds):
         ...         yield len(firsts), len(seconds)
         >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
-        >>> one = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
-        >>> two = env.from_collection(["to", "or"]).assign_timestamps_and_watermarks(at)
-        >>> grouped = one.co_group(two).where(str).equal_to(str).window(TumblingEventTimeWindows.of("1 second"))
+        >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+        >>> second = env.from_collection(["to", "or"]).assign_timestamps_and_watermarks(at)
+        >>> grouped = first.co_group(second).where(str).equal_to(str).window(TumblingEventTimeWindows.of("1 second"))
         >>> sorted(grouped.apply(Counts()).execute_and_collect())
         [(0, 1), (1, 0), (1, 1)]
     """
 
     @abstractmethod
     def co_group(self, firsts: Sequence[In1], seconds: Sequence[In2], /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the results; None stands for no results.
+        """Return or ``yield`` the results; None means no results.
 
         Args:
             firsts: the first stream's records, in order of arrival.
-            seconds: the second stream's records.
+            seconds: the second stream's records, in order of arrival.
         """
 
 
 class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles each pair of records of two keyed streams with close event times: see ``interval_join``.
+    """Processes each pair of records of two keyed streams with close event times: see ``interval_join``.
 
     Example:
-        >>> class Delay(ProcessJoinFunction[str, str, int]):
+        >>> class Delay(ProcessJoinFunction[int, int, int]):
         ...     def process_element(self, left, right, ctx):
         ...         yield ctx.get_right_timestamp() - ctx.get_left_timestamp()
-        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-        >>> sent = env.from_collection([("a", 1_000)]).assign_timestamps_and_watermarks(at)
-        >>> answered = env.from_collection([("a", 3_500)]).assign_timestamps_and_watermarks(at)
-        >>> both = sent.key_by(lambda e: e[0]).interval_join(answered.key_by(lambda e: e[0]))
-        >>> both.between("0 seconds", "5 seconds").process(Delay()).execute_and_collect()
+        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+        >>> sent = env.from_collection([1_000]).assign_timestamps_and_watermarks(at).key_by(bool)
+        >>> answered = env.from_collection([3_500]).assign_timestamps_and_watermarks(at).key_by(bool)
+        >>> sent.interval_join(answered).between("0 seconds", "5 seconds").process(Delay()).execute_and_collect()
         [2500]
     """
 
@@ -112,9 +111,7 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
         """Process a pair.
 
         Args:
-            left: the left stream's record.
-            right: the right stream's record.
-            ctx: their event times, and the side outputs. Valid during the call only.
+            ctx: event times and side outputs. Valid during the call only.
 
         Returns:
             The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.

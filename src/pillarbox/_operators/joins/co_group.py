@@ -1,7 +1,7 @@
 """join and co_group: the records of two streams with equal keys, in the same window.
 
-The windows contain the records of both streams, each with its stream's number. Source of the behaviour: Flink's
-``CoGroupedStreams`` and ``JoinedStreams``.
+Windows contain the records of both streams, each with its stream's number. Source: Flink's ``CoGroupedStreams`` and
+``JoinedStreams``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pillarbox._operators.windowing.operator import WindowOperator
 
 
 class CoGroupWindowOperator(WindowOperator):
-    """Windows with the records of two streams, each with its stream's number.
+    """Windows with the records of two streams.
 
     Args:
-        keyings: give the keys of the first and of the second stream's records.
+        keyings: the keys of the first and the second stream's records.
     """
 
     def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
@@ -40,13 +40,12 @@ class CoGroupWindowOperator(WindowOperator):
 
 
 class CoGroups(WindowFunction[Any, Any, Any, Any]):
-    """Calls ``f(firsts, seconds)`` with the records of a window by stream."""
+    """Calls ``f(firsts, seconds)`` with a window's records by stream."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterable[Any]:
-        """Return the results of a window."""
         results = self._function(*_by_stream(inputs))
         return () if results is None else results
 
@@ -58,7 +57,6 @@ class Pairs(WindowFunction[Any, Any, Any, Any]):
         self._function = function
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-        """Yield the results of a window."""
         firsts, seconds = _by_stream(inputs)
         for first in firsts:
             for second in seconds:
@@ -69,7 +67,6 @@ class FlatPairs(Pairs):
     """Calls ``f(first, second)`` with each pair of a window, and emits any number of results."""
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-        """Yield the results of a window."""
         for results in super().apply(key, window, inputs):
             if results is None:
                 continue

@@ -1,6 +1,6 @@
-"""sum, min, max, min_by and max_by on a keyed stream: a rolling aggregate of one field of the records.
+"""sum, min, max, min_by and max_by on a keyed stream: a rolling aggregate of one field.
 
-Source of the behaviour: Flink's ``SumAggregator`` and ``ComparableAggregator``.
+Source: Flink's ``SumAggregator`` and ``ComparableAggregator``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class FieldAggregation(ReduceFunction[Any]):
     choose a whole record, the earlier of equals. NaN is greater than all numbers, as in Flink and Spark.
 
     Args:
-        field: the field's position in tuples and rows, or its name in rows, dictionaries and objects. Position 0 of a
-            record without positions is the record itself.
+        field: position in tuples and rows, or name in rows, dictionaries and objects. Position 0 of a record without
+            positions is the record itself.
 
     Raises:
         ProgramError: ``field`` is neither a position nor a name.
@@ -44,11 +44,9 @@ class FieldAggregation(ReduceFunction[Any]):
 
     @property
     def name(self) -> str:
-        """The aggregation as the program writes it."""
         return f"{self._method}({self._field!r})"
 
     def reduce(self, value1: Any, value2: Any, /) -> Any:
-        """Combine the result so far and a record."""
         result, other = self._get(value1), self._get(value2)
         if self._method == "sum":
             if isinstance(result, _NO_NUMBERS):

@@ -1,7 +1,4 @@
-"""process on a keyed stream: keyed state and timers. The heart of most programs.
-
-Source of the behaviour: Flink's ``KeyedProcessOperator``.
-"""
+"""process on a keyed stream, with keyed state and timers. Source: Flink's ``KeyedProcessOperator``."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ class KeyedProcessOperator(KeyedOperator):
         self._ctx: Any = KeyedTimedContext(self._collector, self.user_timers, self.backend)
 
     def process_records(self, records: Records) -> None:
-        """Process a run, each record under its key."""
         self.process_run(records, self.keying, self.call)
 
     def process_run(self, records: Records, keying: Keying, call: Callable[..., Any]) -> None:
@@ -77,7 +73,7 @@ class KeyedProcessOperator(KeyedOperator):
         collector.flush()
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode: emits the results of all its keys together."""
+        """Process a run in batch mode. Emits the results of all its keys together."""
         if self._inputs:  # each input has its own loop
             super().process_key_by_key(run)
             return
@@ -101,11 +97,11 @@ class KeyedProcessOperator(KeyedOperator):
         collector.flush()
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``. Results carry the timer's timestamp (T7)."""
+        """Call ``on_timer``. Results have the timer's timestamp (T7)."""
         self._call_on_timer(timestamp, timestamp)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``. Results carry no timestamp (T7)."""
+        """Call ``on_timer``. Results have no timestamp (T7)."""
         self._ctx.domain = TimeDomain.PROCESSING_TIME
         try:
             self._call_on_timer(timestamp, None)

@@ -1,7 +1,7 @@
 """reduce on a keyed stream: emits the new value after every record; in batch mode, only the last value.
 
-Source of the behaviour: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``; but there the last
-value has the timestamp 2**63 - 1, and here the timestamp of the last record.
+Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. There the last value has the
+timestamp 2**63 - 1; here it has the last record's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ class ReduceOperator(KeyedOperator):
         self._final = Records([], [])
 
     def process_records(self, records: Records) -> None:
-        """Reduce the records of a run into their keys' state."""
         fold, state, copied = self._fold_one, self._state, self.context.copier.copied
         out: list[Any] = []
         with self.each(records, self.keying) as values:
@@ -76,7 +75,7 @@ class ReduceOperator(KeyedOperator):
         return reduced
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Reduce a run in batch mode: a key's value is in state only between two runs."""
+        """Reduce a run in batch mode. A key's value is in state only between two runs."""
         backend, state, fold = self.backend, self._state, self._fold_one
         values, timestamps = run.records.values, run.records.timestamps
         pending = iter(values)
@@ -93,7 +92,7 @@ class ReduceOperator(KeyedOperator):
                 backend.drop_keys()
 
     def end_key(self) -> None:
-        """Emit the value of the key that has ended, unless all its records are dead letters."""
+        """Emit the value of the ended key, unless all its records are dead letters."""
         super().end_key()
         if not self._has_value:
             return

@@ -1,6 +1,6 @@
-"""pandas frames of a key's rows, and columns of the frames that a program emits: as PySpark makes them.
+"""Converts rows to pandas frames and results back, like PySpark.
 
-Both use PySpark's conversions, once for all keys if that gives the same types as a conversion per key.
+Both use PySpark's conversions, once for all keys if the types are the same as with a conversion per key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def has_conversions() -> bool:
-    """Return whether PySpark has the conversions of frames that its workers use since Spark 4.3."""
+    """Return whether PySpark has the frame conversions that its workers use since Spark 4.3."""
     from pyspark.sql import conversion
 
     return hasattr(conversion, "ArrowBatchTransformer") and hasattr(conversion, "PandasToArrowConversion")
@@ -32,16 +32,16 @@ class FrameOptions:
     """Settings of the session.
 
     Attributes:
-        columns: the names of the columns of the rows.
-        key: the columns of the key.
+        columns: the names of the row columns.
+        key: the key's columns.
         schema: the columns that the program emits.
         zone: the session's time zone.
-        records: the number of rows of a frame at the most.
-        bytes: their size at the most.
-        safe: whether numbers that do not fit are an error.
-        by_name: whether columns of results go by name.
-        int_to_decimal: whether integers may stand for decimals.
-        int_extension: whether integers become pandas' own type with nulls.
+        records: maximum number of rows of a frame.
+        bytes: maximum size of a frame.
+        safe: whether numbers that do not fit raise an error.
+        by_name: whether result columns are matched by name.
+        int_to_decimal: whether integers may be decimals.
+        int_extension: whether integers have pandas' extension type with nulls.
     """
 
     columns: tuple[str, ...]
@@ -56,7 +56,7 @@ class FrameOptions:
     int_extension: bool
 
     def to_frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
-        """Return a frame of rows, with the types that PySpark gives it."""
+        """Return a frame of rows, with PySpark's types."""
         import pandas as pd
         from pyspark.sql.conversion import ArrowBatchTransformer
 
@@ -64,7 +64,6 @@ class FrameOptions:
         return pd.concat(columns, axis=1)
 
     def to_columns(self, frame: pd.DataFrame) -> pa.RecordBatch:
-        """Return the columns of a frame of results."""
         from pyspark.sql.conversion import PandasToArrowConversion
 
         return PandasToArrowConversion.convert(
@@ -79,11 +78,11 @@ class FrameOptions:
 
 
 class SortedFrames:
-    """Frames of the rows of each key.
+    """Frames of each key's rows.
 
     Args:
-        keeps_types: whether a frame has the types of the columns, as in ``applyInPandasWithState``; else pandas finds
-            them out from the values of its rows.
+        keeps_types: whether a frame has the columns' types, as in ``applyInPandasWithState``; otherwise pandas infers
+            them from the values.
 
     Attributes:
         frame: all rows.
@@ -94,7 +93,7 @@ class SortedFrames:
         self._options, self._batch, self._keeps_types = options, rows.batch, keeps_types
         self.frame: Any = options.to_frame(rows.batch)
         nulls = [field.type for field, column in zip(rows.batch.schema, rows.batch.columns) if column.null_count]
-        # The type of a column depends on whether there are nulls, or the type of its values.
+        # A column's type depends on whether there are nulls, or on the type of its values.
         self._by_key = options.int_extension or any(is_.is_boolean(kind) for kind in nulls)
         if keeps_types:
             self._by_key = options.int_extension or any(is_.is_boolean(kind) or is_.is_integer(kind) for kind in nulls)
@@ -107,7 +106,7 @@ class SortedFrames:
         self._size = min(options.records, max(1, int(options.bytes / row_bytes))) if row_bytes else options.records
 
     def of_key(self, start: int, count: int) -> Iterator[Any]:
-        """Return frames of some rows, which are a key's."""
+        """Yield frames of one key's rows."""
         end = start + count
         for at in range(start, end, self._size):
             yield self._frame(at, min(at + self._size, end))
@@ -125,7 +124,7 @@ class SortedFrames:
 
 
 class FrameResults:
-    """Turns the frames that a program emits into columns. Frames with the same columns and types become one before."""
+    """Converts emitted frames to columns. Frames with equal columns and types are concatenated first."""
 
     def __init__(self, schema: pa.Schema, options: FrameOptions) -> None:
         self._schema = schema
@@ -137,7 +136,6 @@ class FrameResults:
         return self._length
 
     def take(self, results: Iterable[Any]) -> None:
-        """Take the results of one call."""
         import pandas as pd
 
         for result in results:
@@ -151,7 +149,7 @@ class FrameResults:
                 self._length += len(result)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return all results so far as columns, and forget them."""
+        """Remove all results, and yield them as columns."""
         import pandas as pd
 
         frames, self._frames, self._length = self._frames, [], 0

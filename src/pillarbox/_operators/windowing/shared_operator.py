@@ -1,4 +1,4 @@
-"""The base of operators whose panes (or tumbling windows) are shared by all keys: elements are folded in runs."""
+"""The base of operators whose panes (or tumbling windows) all keys share: elements are folded in runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pillarbox._state.heap.shared_windows import SharedWindows
 
 Times = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.bool_]
-# Called with each key that is new in a pane, and the pane.
+# Called with each new key of a pane, and the pane.
 OnNewKey = Callable[[Any, Any], None] | None
 
 
@@ -42,7 +42,6 @@ class SharedWindowOperator(FoldingWindowOperator):
         self._windows: FixedWindows = program.assigner
 
     def process_records(self, records: Records) -> None:
-        """Fold the records of a run into their panes."""
         if not len(records):
             return
         values, keys = records.values, self.keying.keys_of(records)
@@ -67,7 +66,7 @@ class SharedWindowOperator(FoldingWindowOperator):
         self._collector.flush()
 
     def _panes_ahead(self, records: Records) -> tuple[Masks, Iterable[Any]]:
-        """Return a mask of the records whose panes have not fired, and their panes."""
+        """Return a mask of records whose panes have not fired, and their panes."""
         try:
             times = self._times_of(records)
             starts, ahead = self._ahead(times)
@@ -102,15 +101,15 @@ class SharedWindowOperator(FoldingWindowOperator):
 
     @abstractmethod
     def _on_new_key(self, records: Records) -> OnNewKey:
-        """Return the function to call for new keys in a pane."""
+        """Return the callback for new keys in a pane."""
 
     @abstractmethod
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element of the current key to its windows; windows that have fired fire again."""
+        """Add an element of the current key to its windows. Windows that have fired fire again."""
 
 
 def _at_starts(starts: Times, at: Callable[[int], Any]) -> Iterable[Any]:
-    """Return ``at(start)`` for each start; called once for each distinct one."""
+    """Return ``at(start)`` for each start, with one call per distinct start."""
     if not len(starts):
         return ()
     first = int(starts[0])

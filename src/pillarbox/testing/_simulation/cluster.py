@@ -1,6 +1,6 @@
 """A simulated cluster in this process: workers are lost, tasks fail and are repeated, buffers arrive in any order.
 
-Only a random number generator decides, so a seed repeats a run exactly.
+All decisions are random numbers from a seed, so a seed repeats a run exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pillarbox.testing._simulation.turns import Turns
 
 T = TypeVar("T")
 
-#: The kinds of faults, and the probabilities in ``FaultRates`` that each stands for.
+#: Each kind of fault, and its probabilities in ``FaultRates``.
 FAULTS: dict[str, tuple[str, ...]] = {
     "move": ("move",),
     "fail": ("fail",),
@@ -42,10 +42,9 @@ class WorkerLostError(Exception):
 
 @dataclass
 class FaultRates:
-    """The probability of each fault, drawn per run, so that some runs have many faults of one kind and no others.
+    """The probability of each fault, drawn per run, so that some runs have many faults of one kind only.
 
     Attributes:
-        workers: number of workers.
         move: a subtask moves to another worker.
         fail: an attempt at a subtask fails at some buffer.
         lose: a successful attempt is lost and repeated.
@@ -55,7 +54,7 @@ class FaultRates:
         rescale: it restarts with another parallelism.
         reorder: a subtask's buffers arrive in any order.
         delay: maximum advance of the clock before each step (milliseconds).
-        seeds: whether the process's random numbers are reseeded repeatedly, as a user's function may do.
+        seeds: whether the process's random numbers are reseeded, as a user's function may do.
     """
 
     workers: int
@@ -151,7 +150,7 @@ class SimulatedJob(PatientJob):
             self.reset()
 
     def keep_times_of(self, former: SimulatedJob) -> None:
-        """Take over the times of epochs that began before the restart."""
+        """Copy the times of epochs that began before the restart."""
         self._times = {number: time for number, time in former._times.items() if number < self.epoch}
 
     def stop_faults(self) -> None:
@@ -159,14 +158,12 @@ class SimulatedJob(PatientJob):
         self._rates = replace(self._rates, fail=0.0, lose=0.0, repeat=0.0, kill=0.0, restart=0.0)
 
     def tick(self) -> None:
-        """Advance the clock."""
         if self._rates.delay:
             self._now.advance(self._rng.randrange(self._rates.delay))
         self._turns.settle()
 
     @property
     def epoch_time(self) -> int:
-        """The time of the last epoch."""
         assert self._epoch_time is not None
         return self._epoch_time
 
@@ -235,9 +232,9 @@ class SimulatedJob(PatientJob):
         return task
 
     def _resident(self, task_id: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
-        """Return a worker's task of a subtask, restored to the version in ``store``, like Spark's workers.
+        """Return a worker's task of a subtask, restored to the version in ``store``, as in Spark's workers.
 
-        A batch keeps no tasks: each attempt has its own.
+        In a batch, each attempt has its own task.
         """
         if store is None and task_id in self._tasks:
             self._tasks.pop(task_id).close()
@@ -260,7 +257,7 @@ class SimulatedJob(PatientJob):
                 residents.pop(task_id).cancel()
 
     def _failed(self, worker: int, task_id: tuple[int, ...], error: BaseException) -> None:
-        """Remove a failed task. Raise the error again if it was not planned."""
+        """Remove a failed task. Raises the error again if it was not planned."""
         if not _is_planned(error):
             raise error
         if self._rng.random() < 0.5:

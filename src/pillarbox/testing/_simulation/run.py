@@ -49,7 +49,7 @@ class Compiled(NamedTuple):
 
 
 class Programs:
-    """A program, built and compiled once for each parallelism."""
+    """A program, compiled once per parallelism."""
 
     def __init__(self, program: SimulatedProgram) -> None:
         self.simulated = program
@@ -72,7 +72,6 @@ class Run:
     """A program with its input, to run with and without faults.
 
     Args:
-        programs: the program.
         seed: the seed of all random draws.
         faults: the kinds of faults, or None for all.
         inputs: the records of each source, or None to draw them from the program.
@@ -216,8 +215,6 @@ def _differences(prefix: str, actual: Mapping[Any, Any], expected: Mapping[Any, 
 
 
 class _FaultyRun:
-    """A run with faults on the simulated cluster."""
-
     def __init__(self, run: Run, rates: FaultRates, turns: Turns, clock: ManualProcessingTimeService) -> None:
         self._run = run
         self._rng = run.rng

@@ -1,4 +1,4 @@
-"""``simulate()``: runs a program under many schedules, and shrinks a failure's input and faults."""
+"""Runs a program under many schedules, and shrinks a failure's input and faults."""
 
 from __future__ import annotations
 
@@ -56,21 +56,18 @@ def simulate(
 ) -> None:
     """Run a program under many schedules, and check that faults do not change its outcome.
 
-    A seed determines a schedule: how the input is cut into epochs and partitions, the order of buffers, which tasks
-    fail and where, which workers are lost, when the query restarts from an earlier epoch, and its parallelism. Small
-    limits make a few records fill buffers that take millions under Spark. Everything runs in this thread, on the task
-    runtime of Spark's workers, without a JVM. The same seed repeats the same run.
+    A seed determines a schedule: how the input is cut into epochs and partitions, the order of buffers, task failures,
+    lost workers, restarts from an earlier epoch, and parallelism. Small limits make a few records fill buffers that
+    take millions under Spark. Everything runs in this thread, on the task runtime of Spark's workers, without a JVM.
 
-    Each run with faults is compared with a run of the same epochs without faults, and with ``oracle``. On a failure,
-    records and kinds of faults are left out as long as the run still fails. The error has the remaining records, the
-    steps of the run, and the call that repeats it.
-
-    This is how FoundationDB tests itself, applied to a stream program:
+    Each run with faults is compared with a run of the same epochs without faults, and with ``oracle``. A failing run is
+    shrunk: records and kinds of faults are left out as long as it fails. The error has the remaining records, the steps
+    of the run, and the call that repeats it. FoundationDB is tested like this.
 
     >>> from pillarbox import KeyedProcessFunction
     >>> from pillarbox.testing import SimulationError, simulate
     >>> class CountInAField(KeyedProcessFunction):
-    ...     '''Counts in a field, which does not survive the worker: a bug.'''
+    ...     '''Has a bug: a field does not survive the worker.'''
     ...
     ...     def open(self, runtime_context):
     ...         self.counts = {}
@@ -78,27 +75,24 @@ def simulate(
     ...     def process_element(self, card, ctx):
     ...         self.counts[card] = self.counts.get(card, 0) + 1
     ...         yield card, self.counts[card]
+    >>> def build(env, cards):
+    ...     return cards.key_by(str).process(CountInAField())
     >>> try:
-    ...     simulate(
-    ...         lambda env, cards: cards.key_by(lambda card: card).process(CountInAField()),
-    ...         {"cards": ["ann", "ann", "ann", "ann"]},
-    ...         seeds=50,
-    ...     )
+    ...     simulate(build, {"cards": ["ann", "ann", "ann", "ann"]}, seeds=50)
     ... except SimulationError as error:
     ...     print(error.inputs)
     {'cards': ['ann', 'ann']}
 
     Args:
         build: builds the program, as for a :class:`ProgramTestHarness`.
-        inputs: the records of each source by its parameter's name, in the order of writing.
+        inputs: source -> its records in the order of writing.
         seeds: number of schedules (seeds 0, 1, ...), or the seeds.
         key_by: the key of a source's records: a column or a function, for all sources or by name. Records of one key
-            stay in order in one partition, as in Kafka. None: records arrive in any order within an epoch, so a program
-            that depends on their order fails.
+            stay in order in one partition, as in Kafka. None: records arrive in any order within an epoch.
         ordered_by: the key of an output's records, for all outputs or by name. Records of one key must be emitted in
             the same order. None: the order is not compared.
-        oracle: computes the expected records from ``inputs`` without pillarbox: a mapping by output (``"output"``, if
-            ``build`` returns one stream). Use it only for programs whose outcome does not depend on the epochs.
+        oracle: computes the expected records by output (``"output"`` for a single stream) from ``inputs`` without
+            pillarbox, for programs whose outcome does not depend on the epochs.
         parallelism: the parallelisms to try.
         faults: the kinds of faults: ``"move"`` (a subtask moves to another worker), ``"fail"`` (an attempt at a task
             fails at some record), ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost),
@@ -156,7 +150,6 @@ def simulate(
 
 
 def _keys(keys: Key | Mapping[str, Key] | None, names: Iterable[str], argument: str) -> dict[str, Callable[[Any], Any]]:
-    """Return the key functions of sources or outputs, by name."""
     names = list(names)
     if keys is None:
         return {}
@@ -174,7 +167,6 @@ def _column(name: str) -> Callable[[Any], Any]:
 
 
 def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> OutcomeMismatch | None:
-    """Run a program under a seed, and return its mismatch, or None."""
     try:
         Run(programs, str(seed), faults=faults, inputs=inputs).verify()
     except OutcomeMismatch as error:
@@ -185,7 +177,6 @@ def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[
 def _explained(
     programs: Programs, seed: int, records: dict[str, list[Any]], faults: tuple[str, ...], failure: OutcomeMismatch
 ) -> SimulationError:
-    """Shrink a failure, and return its error."""
     shrinker = _Shrinker(programs, seed, records, faults, failure)
     shrinker.shrink()
     count, before = sum(map(len, shrinker.inputs.values())), sum(map(len, records.values()))

@@ -1,7 +1,7 @@
 """Event loops and inputs that take turns with the mailbox thread, within that thread.
 
-An async operator's event loop and a task's input have threads of their own, whose speed depends on the machine, so a
-run could not be repeated. In the simulation each runs in turns, and the seed determines the order and length of turns.
+Their own threads' speed would depend on the machine, so a run could not be repeated. Here the seed determines the order
+and length of turns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class SteppedEventLoop:
-    """Replaces an ``EventLoopThread``: the loop runs only within the methods here."""
+    """Replaces an ``EventLoopThread``: the loop runs only within these methods."""
 
     def __init__(self) -> None:
         self.loop = _Loop()
@@ -93,7 +93,7 @@ class SteppedEventLoop:
         self.loop.run_forever()
 
     def leap(self) -> bool:
-        """Advance to the loop's next timer, and run until no callback is ready. Return whether there was a timer."""
+        """Advance to the loop's next timer, and run until no callback is ready. Returns whether there was a timer."""
         self.loop.selector.may_leap = True
         self.loop.run_forever()
         leapt = not self.loop.selector.may_leap
@@ -101,7 +101,6 @@ class SteppedEventLoop:
         return leapt
 
     def close(self) -> None:
-        """Close the loop, after its work has ended."""
         self.loop.close()
 
 
@@ -178,14 +177,13 @@ class Turns(Patience):
         return rng.random() >= self._input_late
 
     def answer(self, now: int) -> bool:
-        """Send a simulated service's answers that are due at ``now``. Return whether there were any.
+        """Send a simulated service's answers that are due at ``now``. Returns whether there were any.
 
         There are no services here: a function's requests must wait in its event loop.
         """
         return False
 
     def times_of_answers(self) -> Iterable[int]:
-        """Return the times of pending answers."""
         return ()
 
     def settle(self) -> None:

@@ -12,13 +12,10 @@ from pillarbox._operators.functions.basic import check_call, check_plain
 
 @dataclass(frozen=True)
 class AsyncFallback:
-    """A function that returns the results of failed records; made by :func:`fallback`.
-
-    Attributes:
-        function: ``f(record, error)``.
+    """Computes the results of failed records; returned by :func:`fallback`.
 
     Raises:
-        ProgramError: (when made) not a function, an ``async def``, or the wrong parameters.
+        ProgramError: not a function, an ``async def``, or the wrong parameters.
     """
 
     function: Callable[[Any, BaseException], Any]
@@ -34,9 +31,9 @@ def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
     """Return an ``on_failure`` that computes results for records that failed or timed out.
 
     Args:
-        function: ``f(record, error)`` is called in the mailbox thread, and must not wait. It returns the result of the
-            requesting function for the record: for ``map_async`` one result, for an ``AsyncFunction`` a list. For
-            batches it is called for each record. If it raises, the task fails.
+        function: ``f(record, error)`` returns the requesting function's result for the record: one result for
+            ``map_async``, a list for an ``AsyncFunction``. Runs in the mailbox thread, for each record of a batch, and
+            must not block. If it raises, the task fails.
 
     Raises:
         ProgramError: not a function, or an ``async def``.

@@ -1,4 +1,4 @@
-"""The options of ``map_async`` and the like, checked when the program is built."""
+"""Options of ``map_async`` and similar methods, checked when the program is built."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ OnBarrier = Literal["drain", "carry"]
 
 
 class _JobRate(Budget):
-    """The ``job_rate_limit`` of one operator; no other operator shares it."""
+    """The ``job_rate_limit`` of one operator. Unnamed, so that no other operator shares it."""
 
     @property
     def limits(self) -> Limits:
-        """The limits, without a name."""
         return super().limits._replace(name="")
 
 
 class WaitKeywords(TypedDict, total=False):
-    """Options of ``AsyncDataStream`` methods that PyFlink does not have, for type checkers."""
+    """Options of ``AsyncDataStream`` methods that PyFlink lacks, for type checkers."""
 
     rate_limit: float | None
     job_rate_limit: float | None
@@ -40,7 +39,7 @@ class WaitKeywords(TypedDict, total=False):
 
 
 class AsyncKeywords(WaitKeywords, total=False):
-    """Options of ``map_async`` for any function, for type checkers."""
+    """Options of ``map_async``, for type checkers."""
 
     capacity: int
     timeout: DurationLike | None
@@ -61,11 +60,11 @@ class BatchWaitKeywords(TypedDict, total=False):
 
 
 class OptionsOfAsyncOperators:
-    """Checks and properties of the options that all async operators have.
+    """Options of all async operators.
 
     Attributes:
         capacity: the maximum number of concurrent calls in a partition.
-        ordered: whether results leave in the order of the records.
+        ordered: whether results keep the records' order.
         on_barrier: whether an epoch waits for its calls, or carries them over as state.
         caller: the stream's method, for errors.
     """
@@ -80,7 +79,6 @@ class OptionsOfAsyncOperators:
 
     @property
     def carries(self) -> bool:
-        """Whether unfinished calls are carried over to the next epoch."""
         return self.on_barrier == "carry"
 
     def check(self) -> None:
@@ -105,25 +103,23 @@ class AsyncOptions(OptionsOfAsyncOperators):
     """The options of one async operator.
 
     Attributes:
-        method: the method that the user called, for error messages.
+        method: the user's method, for error messages.
         capacity: the maximum number of concurrent requests in a partition, shared by its subtasks. Each subtask may
             queue as many more.
-        timeout: the longest duration of a request from its first attempt, retries included, or None for no limit.
-        ordered: whether results leave in the records' order; otherwise on arrival, but never across a watermark.
-        retry: a strategy, a number of further attempts, or None.
-        batch_size: the maximum number of records in the function's list, or None if it gets single records.
-        batch_timeout: how long a smaller batch waits for more records, or None for the end of the epoch or the next
+        timeout: the longest duration of a request, including retries; None for no limit.
+        ordered: whether results keep the records' order; otherwise they are emitted on arrival, but never across a
             watermark.
-        rate_limit: the maximum number of requests per second in a partition.
-        job_rate_limit: the maximum number of requests per second in all subtasks together.
+        retry: a strategy, a number of further attempts, or None.
+        batch_size: the maximum number of records in the function's list, or None for single records.
+        batch_timeout: how long a smaller batch waits for records; None until the next watermark or the epoch's end.
+        rate_limit: requests per second in a partition.
+        job_rate_limit: requests per second in all subtasks together.
         budgets: the budgets that requests are charged to.
-        cache: caches results, by a key of the record.
-        on_failure: the fate of a record whose last attempt failed: fail the task, drop it, send an ``AsyncFailure`` to
-            a side output, or emit a fallback's result.
-        on_barrier: whether the epoch waits for its requests, or carries them over as state.
+        on_failure: for a record whose last attempt failed: fail the task, drop it, emit an ``AsyncFailure`` to a side
+            output, or emit a fallback's result.
 
     Raises:
-        ProgramError: (when made) an invalid option.
+        ProgramError: an invalid option.
     """
 
     method: str
@@ -175,33 +171,27 @@ class AsyncOptions(OptionsOfAsyncOperators):
 
     @property
     def timeout_millis(self) -> int | None:
-        """The timeout in milliseconds."""
         return self._millis("timeout", self.timeout)
 
     @property
     def batch_timeout_millis(self) -> int | None:
-        """The batch timeout in milliseconds."""
         return self._millis("batch_timeout", self.batch_timeout)
 
     @property
     def retry_strategy(self) -> AsyncRetryStrategy | None:
-        """The retry strategy."""
         return retry_strategy(self.retry)
 
     @property
     def own_budget(self) -> Budget | None:
-        """The partition's budget."""
         return None if self.rate_limit is None else Budget("rate_limit", requests=self.rate_limit)
 
     @property
     def shared_budgets(self) -> list[Budget]:
-        """The budgets of all subtasks together."""
         job = [] if self.job_rate_limit is None else [_JobRate("job_rate_limit", requests=self.job_rate_limit)]
         return [*self.budgets, *job]
 
     @property
     def takes_turns(self) -> bool:
-        """Whether requests need a turn."""
         return self.rate_limit is not None or bool(self.shared_budgets)
 
     def _millis(self, name: str, duration: DurationLike | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Retry strategies: when to repeat a request, and after which pause. Names and meaning are PyFlink's."""
+"""Retry strategies: when to repeat a request, and after which delay, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class AsyncRetryPredicate(ABC, Generic[In]):
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """Return a predicate of results to retry, or None."""
+        """Return a predicate for results to retry, or None."""
 
     @abstractmethod
     def exception_predicate(self) -> Callable[[Exception], bool] | None:
-        """Return a predicate of exceptions to retry, or None."""
+        """Return a predicate for exceptions to retry, or None."""
 
 
 class AsyncRetryStrategy(ABC, Generic[In]):
-    """Decides whether and when to retry. One object serves all requests, so it must not keep state."""
+    """Decides whether and when to retry. Shared by all requests, so it must be stateless."""
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Return whether another attempt is allowed after this many."""
+        """Return whether another attempt may follow ``current_attempts``."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """Return the pause after this number of attempts, in milliseconds.
+        """Return the delay after ``current_attempts`` attempts, in milliseconds.
 
-        An error may ask for a longer one: by its attribute ``retry_after`` (seconds), or by the answer's header
-        ``Retry-After``, as in errors of HTTP clients.
+        An error may require a longer delay: by its attribute ``retry_after`` (seconds), or by its or its response's
+        ``Retry-After`` header.
         """
 
     @abstractmethod
@@ -66,11 +66,11 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Wait for the same time before each retry.
+        """Retry after a fixed delay.
 
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
-            backoff_time_millis: the pause: milliseconds, or any other duration.
+            backoff_time_millis: milliseconds, or any other duration.
             result_predicate: returns whether to retry after a result, or None for never.
             exception_predicate: returns whether to retry after an exception; or exception types; or None for never.
         """
@@ -87,15 +87,15 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Wait longer before each retry.
+        """Retry after growing delays.
 
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
-            initial_delay: the first pause: milliseconds, or any other duration.
-            max_retry_delay: the longest pause.
-            multiplier: the factor from each pause to the next.
-            result_predicate: returns whether to retry after a result, or None for never.
-            exception_predicate: returns whether to retry after an exception; or exception types; or None for never.
+            initial_delay: milliseconds, or any other duration.
+            max_retry_delay: the longest delay.
+            multiplier: the factor between delays.
+            result_predicate: as in :meth:`fixed_delay`.
+            exception_predicate: as in :meth:`fixed_delay`.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier must be a number above 0, not {shorten(multiplier)}")
@@ -163,10 +163,10 @@ class _OfTypes:
 
 
 def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy | None:
-    """Return the strategy of a ``retry`` option: a number stands for further attempts at growing intervals.
+    """Return the strategy of a ``retry`` option. A number means further attempts with growing delays.
 
     Raises:
-        ProgramError: it is neither.
+        ProgramError: neither a strategy nor a number.
     """
     if retry is None or isinstance(retry, AsyncRetryStrategy):
         return retry
@@ -179,7 +179,7 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return the pause that a service asks for (ms): an error's ``retry_after``, or a header of its answer.
+    """Return the delay (ms) that a service requires: an error's ``retry_after``, or a header of its response.
 
     The headers are the error's own (aiohttp, urllib), or its ``response``'s (httpx, requests).
     """

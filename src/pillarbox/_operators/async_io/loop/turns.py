@@ -1,4 +1,4 @@
-"""Orders the requests of an event loop by rate limits and budgets."""
+"""Orders an event loop's requests by rate limits and budgets."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ from pillarbox._operators.budgets.account import LATE, STOP
 from pillarbox._operators.budgets.gate import Gate
 from pillarbox._operators.budgets.ledger import BudgetScope, LedgerEnd, LocalLedger, Slot
 
-# A gate looks at the estimates of this many waiting requests.
+# Number of waiting requests whose estimates a gate considers.
 _LINE = 500
 
 
 class Turns:
-    """Orders the requests of an event loop: each waits until all its budgets admit it.
-
-    Subtasks that share a loop share it. Loop thread only.
+    """Admits an event loop's requests: each waits for all its budgets. Loop thread only.
 
     Args:
-        uid: the operator's.
         parallelism: the number of subtasks; 0 before the first shuffle.
         slots: before the first shuffle, the number of concurrent tasks.
 
     Attributes:
-        waited: seconds that the next request waited.
+        waited: total seconds that the next request has waited.
     """
 
     def __init__(self, options: AsyncOptions, scope: BudgetScope, uid: str, parallelism: int, slots: int) -> None:
@@ -49,7 +46,7 @@ class Turns:
         # The slowest gate of the last requests.
         self._first = 0
         self._lock = asyncio.Lock()
-        # The estimates of the waiting requests, in order: a number per gate.
+        # Estimates of the waiting requests, in order: a number per gate.
         self._line: dict[object, list[float]] = {}
         self.waited = 0.0
         self._told = 0.0
@@ -61,7 +58,7 @@ class Turns:
         return end
 
     async def take(self, argument: Any) -> list[Slot]:
-        """Wait until a request may begin; return its slots.
+        """Wait until a request may begin, and return its slots.
 
         Raises:
             BudgetExceededError: a ceiling is reached, and the budget does not hold requests.
@@ -71,7 +68,7 @@ class Turns:
         estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
         try:
             async with self._lock:
-                # While it waits for one gate, its slot at another may expire.
+                # A slot may expire while the request waits for another gate.
                 while not all(map(Gate.is_open, self._gates, estimates)):
                     await self._wait()
                 slots = [gate.take() for gate in self._gates]
@@ -106,13 +103,13 @@ class Turns:
             gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
 
     def failed(self, slots: Sequence[Slot], error: BaseException) -> None:
-        """Report an error: it costs its estimate, and 429 or ``Retry-After`` stops the budgets."""
+        """Report an error. It costs its estimate, and 429 or ``Retry-After`` stops the budgets."""
         stop = retry_after_millis(error) / 1000 or (STOP if _is_429(error) else None)
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate, succeeded=False, stop=stop)
 
     def take_waited(self) -> float:
-        """Return the seconds that the next request waited since the last call. Any thread."""
+        """Return the seconds waited since the last call. Any thread."""
         waited, self._told = self.waited - self._told, self.waited
         return waited
 
@@ -127,7 +124,7 @@ class Turns:
         return counts
 
     def close(self) -> None:
-        """Release everything: no further request begins."""
+        """Release everything. No further request begins."""
         for gate in self._gates:
             gate.close()
         for end in self._ends:
@@ -135,6 +132,6 @@ class Turns:
 
 
 def _is_429(error: BaseException) -> bool:
-    """Return whether an HTTP client's error has the status 429: aiohttp, httpx, requests or urllib."""
+    """Return whether an HTTP client's error (aiohttp, httpx, requests, urllib) has status 429."""
     holders = (error, getattr(error, "response", None))
     return any(getattr(holder, name, None) == 429 for holder in holders for name in ("status", "status_code", "code"))

@@ -1,8 +1,7 @@
-"""Workers for requests: a bounded number at a time, on an event loop next to the mailbox thread.
+"""Workers that run a bounded number of requests on an event loop next to the mailbox thread.
 
-The mailbox thread submits requests and takes their results; everything else happens in the loop's thread (A8). A fixed
-number of workers, asyncio tasks, take requests from a queue: the next request begins in the step that ends another,
-without a new task.
+The mailbox thread submits requests and takes results; everything else runs in the loop's thread (A8). Workers are a
+fixed number of asyncio tasks that take requests from a queue, so a request needs no new task.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_af
 from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
 from pillarbox._operators.async_io.loop.turns import Turns
 
-# Completed requests wait up to this long (seconds) for others before they wake the mailbox thread, while more requests
-# than _PLENTY are queued: waking it costs more than a request, and takes the interpreter from the loop.
+# Seconds that completed requests wait for others before they wake the mailbox thread, while more than _PLENTY requests
+# are queued: waking it costs more than a request, and takes the interpreter from the loop.
 _PATIENCE = 0.002
 _PLENTY = 16
 
 # Seconds for a cancelled coroutine to end, before another worker gets its place.
 _HEED = 1.0
 
-# Seconds with all places stuck, before the operator gives up.
+# Seconds with all places stuck before the operator gives up.
 _PARALYSED = 30.0
 
-# Seconds for the loop's thread to answer at the end, without its waiting.
+# Seconds for the loop's thread to answer at the end, in addition to its own waiting.
 _HEARS = 5.0
 
 
@@ -52,14 +51,13 @@ class PlaceOwner(Protocol):
 
 
 class CallSlots:
-    """CallSlots for running requests, shared by an operator's subtasks in a process. Loop thread only.
+    """Slots for running requests, shared by an operator's subtasks in a process. Loop thread only.
 
-    A subtask without a free place waits in line, and the first in line gets the next place. A subtask without any place
-    may always take one: otherwise a subtask with hanging calls could stop another, whose epoch must end before the
-    calls time out.
+    A subtask without a free slot waits in line. A subtask with no slot at all may always take one: otherwise another
+    subtask's hanging calls could block its epoch.
 
     Args:
-        most: the most running requests, except for that rule.
+        most: the maximum number of running requests, except for that rule.
 
     Attributes:
         line: waiting subtasks.
@@ -71,11 +69,11 @@ class CallSlots:
         self.line: dict[PlaceOwner, None] = {}
 
     def has_room(self, owner: PlaceOwner) -> bool:
-        """Return whether a subtask's workers may take another place."""
+        """Return whether a subtask may take another slot."""
         return self._taken < self.most or not owner.places_taken
 
     def take(self, owner: PlaceOwner) -> bool:
-        """Take a place, or wait in line for one; return whether it was taken."""
+        """Take a slot, or wait in line for one. Returns whether it was taken."""
         if not self.has_room(owner):
             if owner.places_taken < self.most:
                 self.line[owner] = None
@@ -84,7 +82,7 @@ class CallSlots:
         return True
 
     def give(self) -> None:
-        """Return a place, for the next in line."""
+        """Return a slot, for the next in line."""
         self._taken -= 1
         while self.line and self._taken < self.most:
             first = next(iter(self.line))
@@ -92,30 +90,25 @@ class CallSlots:
             first.start_workers()
 
     def are_wanted(self, owner: PlaceOwner) -> bool:
-        """Return whether others wait for this subtask's place."""
+        """Return whether others wait for this subtask's slot."""
         return next(iter(self.line), owner) is not owner
 
     def leave(self, owner: PlaceOwner) -> None:
-        """Leave the line."""
         self.line.pop(owner, None)
 
     def close(self) -> None:
-        """Release nothing: the last subtask has left."""
+        """Do nothing: the last subtask has left."""
 
 
 class RequestWorkers:
     """The workers of one operator.
 
     Args:
-        operator: the operator's name.
-        thread: the event loop.
-        function: requests one element, or with ``batched`` a list of them.
-        places: for running requests.
-        retry: the retry strategy.
+        function: requests one element, or with ``batched`` a list of elements.
         turns: orders attempts by rate limits and budgets, or None.
-        clock: returns relative time (ms); called in the loop's thread.
+        clock: returns relative time (ms), in the loop's thread.
         notify: called in the loop's thread when there are completed requests; not again before they are taken.
-        copied: copies a result before anything else runs in the loop, as its function may change it later.
+        copied: copies a result before anything else runs in the loop, because its function may change it later.
         cancellable: whether calls can be cancelled; calls of plain functions cannot.
     """
 
@@ -147,41 +140,39 @@ class RequestWorkers:
         self._copied = copied
         self._cancellable = cancellable
         self._plenty = max(_PLENTY, places.most // 2)
-        # Appended to by the mailbox thread, taken from by the workers.
+        # Appended by the mailbox thread, taken by the workers.
         self._waiting: deque[Request] = deque()
-        # Appended to by the workers, taken from by the mailbox thread.
+        # Appended by the workers, taken by the mailbox thread.
         self._completed: deque[Request] = deque()
         # Set by the loop's thread before it notifies, reset by the mailbox thread before it takes.
         self._notified = False
         self._closing = False
-        # From here on, written by the loop's thread only. Whether its workers have returned all places.
+        # The loop's thread alone writes this and what follows. Whether all workers' slots were returned.
         self._has_left = False
-        # Workers with a place.
+        # Workers with a slot.
         self._active: set[asyncio.Task[None]] = set()
-        # Workers that ignored their cancellation and lost their places, with their requests; and workers that should
-        # lose theirs, although too many have already.
+        # Workers that ignored their cancellation and lost their slots, with their requests; and workers that should
+        # lose theirs although too many already have.
         self._stuck: dict[asyncio.Task[None], Request] = {}
         self._paralysed: dict[asyncio.Task[None], Request] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         self._most_active = 0
         self._later: asyncio.TimerHandle | None = None
         self._failure: OperatorError | None = None
-        # Each worker runs in a copy of this. A worker whose request has changed it is replaced by a new one, so that
-        # context variables do not leak from request to request.
+        # Each worker runs in a copy of this context. A worker whose request changed it is replaced, so that context
+        # variables do not leak between requests.
         self._context = copy_context()
-        # Python's decimals keep their context in it, made at the first use.
+        # Python creates the context's decimal settings at first use.
         self._context.run(getcontext)
 
     # -- mailbox thread --
 
     def submit(self, request: Request) -> None:
-        """Queue a request; :meth:`start` begins it."""
         self._waiting.append(request)
 
     def start(self) -> None:
-        """Begin queued requests, as far as there is room."""
-        # Active workers take requests by themselves. A worker that is about to stop leaves `_active` before its last
-        # look at the queue: either it sees the queued requests, or this line sees that it stops.
+        # Active workers take requests by themselves. A worker that is about to stop leaves `_active` before it checks
+        # the queue a last time: either it sees the queued requests, or this line sees that it stops.
         if self._waiting and len(self._active) < self._places.most:
             self._loop.call_soon_threadsafe(self.start_workers)
 
@@ -207,14 +198,14 @@ class RequestWorkers:
         return most
 
     def cancel(self, request: Request) -> None:
-        """Abandon a request: its worker continues with another."""
+        """Abandon a request. Its worker continues with another."""
         self._loop.call_soon_threadsafe(self._cancel, request)
 
     def close(self) -> None:
         """Abandon all requests, and wait some seconds for their end.
 
         Raises:
-            concurrent.futures.TimeoutError: the call did not even reach the loop's thread.
+            concurrent.futures.TimeoutError: the loop's thread is blocked.
         """
         self._closing = True
         self._waiting.clear()
@@ -223,7 +214,6 @@ class RequestWorkers:
     # -- loop thread --
 
     def start_workers(self) -> None:
-        """Begin queued requests, as far as there are places."""
         for _ in range(min(len(self._waiting), self._places.most - len(self._active))):
             if self._closing or not self._places.take(self):
                 break
@@ -232,7 +222,6 @@ class RequestWorkers:
         self._most_active = max(self._most_active, len(self._active))
 
     async def _work(self) -> None:
-        """Process requests until the queue is empty."""
         worker = asyncio.current_task()
         assert worker is not None
         waiting, active, stuck = self._waiting, self._active, self._stuck
@@ -253,7 +242,7 @@ class RequestWorkers:
                     continue
                 request.running = worker
                 try:
-                    if simple:  # as in _ask(), with a coroutine less per request
+                    if simple:  # as in _ask(), with one coroutine less per request
                         request.attempts = 1
                         if request.started is None:
                             request.started = clock()
@@ -275,16 +264,16 @@ class RequestWorkers:
                 if not self._notified:
                     self._announce(len(waiting) <= plenty)
                 if stuck and worker in stuck:
-                    return  # another has its place
+                    return  # another has its slot
                 if line and places.are_wanted(self):
                     return
                 if differs(clean):
-                    return  # the next one begins with a clean context
+                    return  # the next worker begins with a clean context
         finally:
             self._leave(worker)
 
     def _leave(self, worker: asyncio.Task[None]) -> None:
-        """Pass a worker's place on, if there is work."""
+        """Pass a worker's slot on, if there is work."""
         self._active.discard(worker)
         if self._stuck.pop(worker, None) is None:
             self._give_place()
@@ -297,7 +286,6 @@ class RequestWorkers:
 
     @property
     def places_taken(self) -> int:
-        """Number of its workers' places. Loop thread."""
         return len(self._active)
 
     def _give_place(self) -> None:
@@ -346,7 +334,7 @@ class RequestWorkers:
         return of_results is not None and of_results(request.result)
 
     def _announce(self, at_once: bool) -> None:
-        """Notify the mailbox thread of completed requests: at once, or together with the next requests."""
+        """Notify the mailbox thread of completed requests, at once or together with later ones."""
         if at_once:
             self._notified = True
             # After everything that is ready in this step of the loop: one mail for all of it.
@@ -376,7 +364,7 @@ class RequestWorkers:
             self._replace(worker, request)
 
     def _replace(self, worker: asyncio.Task[None], request: Request) -> None:
-        """Pass on the place of a worker that is still busy with an abandoned request."""
+        """Pass on the slot of a worker that is still busy with an abandoned request."""
         if request.running is not worker or self._closing:
             return
         if len(self._stuck) < most_stuck(self._places.most):

@@ -1,7 +1,7 @@
-"""Keys of columnar joins as 64-bit codes: rows with equal keys have equal codes.
+"""Keys of columnar joins as 64-bit codes. Equal keys have equal codes.
 
-If the key is one column of numbers, times or the like, different keys have different codes; otherwise a code is a hash,
-and rows with equal codes must be compared. Codes are never stored.
+A single key column of fixed-size values, such as numbers or times, has distinct codes; otherwise a code is a hash, and
+rows with equal codes must be compared. Codes are never stored.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pillarbox._operators.columnar import sketch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C)
-# Bits of a hash: with more, a row's key, time and position would often exceed one integer, and sorting would take
-# several times as long. Rows of different keys with equal bits are compared.
+# Bits of a hash. With more, a row's key, time and position would often exceed one integer, and sorting would take
+# several times as long.
 _HASH_BITS = 25
 
 
 def without_nulls(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the rows without null in any key column, or None if all are."""
+    """Return a mask of rows without null in any key column, or None if no row has one."""
     valid = [column.is_valid() for column in columns if column.null_count]
     return None if not valid else reduce(pc.and_, valid).to_numpy(zero_copy_only=False)
 
@@ -38,7 +38,7 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
     """Return the codes of keys.
 
     Args:
-        exact: give different keys different codes: only if :func:`are_exact`, and without nulls.
+        exact: whether different keys have different codes: only if :func:`are_exact`, and without nulls.
     """
     if exact:
         return sketch.numbers_of(columns[0])
@@ -53,7 +53,7 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
 
 
 def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return for each row whether the keys are equal; nulls equal each other, and so do NaNs."""
+    """Return per row whether the keys are equal. Nulls equal each other, and so do NaNs."""
     equal = np.ones(len(columns[0]), np.bool_)
     for column, other in zip(_leaves(columns), _leaves(others)):
         same = pc.equal(column, other)
@@ -66,7 +66,7 @@ def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.ND
 
 
 def _leaves(columns: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the columns, with a struct replaced by its validity and its fields."""
+    """Return the columns, with each struct replaced by its validity and fields."""
     leaves: list[pa.Array] = []
     for column in columns:
         if pa.types.is_struct(column.type):

@@ -1,9 +1,8 @@
-"""Columnar interval joins: binary search finds rows of two streams with equal keys and near event times.
+"""Columnar interval joins: binary search pairs rows of two streams with equal keys and near event times.
 
-The rows of a run are buffered until event time advances, or the epoch ends. Then they are sorted, and joined with each
-other and with the stored rows: sorted segments of each side, merged when of similar length, as in a log-structured
-merge tree. In the state, each segment is an Arrow stream at its own address, under one key, the smallest integer that
-the subtask owns. There are no timers: rows are dropped as the watermark passes.
+Rows are buffered until event time advances or the epoch ends, then sorted and joined with each other and with the
+stored rows. Each side stores sorted segments, merged when of similar length. In the state, a segment is an Arrow stream
+at its own address. There are no timers: rows are dropped as the watermark passes.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ _BYTES = 64 * 1024 * 1024
 
 
 class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
-    """Finds pairs; subclasses handle them.
+    """Finds pairs. Subclasses process them.
 
     Attributes:
-        stored: the rows of both sides, and which rows have been matched.
+        stored: both sides' rows, and which rows have been matched.
     """
 
     own_states: Collection[str] = ("rows",)
@@ -71,13 +70,11 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
 
     @property
     def watermark(self) -> int:
-        """The watermark, epoch milliseconds."""
         return self._timers.current_watermark
 
     # -- joining --
 
     def join_if_many(self) -> None:
-        """Join the buffered rows if the buffer is full."""
         if self._left.rows + self._right.rows >= _ROWS or self._left.bytes + self._right.bytes >= _BYTES:
             self.work_off()
 
@@ -99,7 +96,7 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
             self._left.segments.append(left)
 
     def _emit(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
-        """Emit pairs of rows with equal keys, out of pairs with equal codes."""
+        """Emit the pairs with equal keys, out of pairs with equal codes."""
         if not self._left.are_exact:
             equal = are_equal(left.columns(ours, self._left.keys), right.columns(theirs, self._right.keys))
             if not equal.all():
@@ -133,7 +130,7 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     # -- state --
 
     def restore_state(self, state: Any) -> None:
-        """Check the stored rows; they are read when the watermark is known.
+        """Check the stored rows. They are read when the watermark is known.
 
         Raises:
             CheckpointMismatchError: they have other columns.
@@ -150,7 +147,7 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Join the buffered rows, emit rows that can no longer match, and store the rest.
 
-        A row may be unable to match on arrival: then the next watermark may be epochs away.
+        A row may be unable to match on arrival, and the next watermark may be epochs away.
         """
         super().prepare_snapshot_pre_barrier(checkpoint_id)
         self.flush()
@@ -160,12 +157,12 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
 
 @dataclass(frozen=True)
 class ColumnarJoin:
-    """A join whose results are columns, as it travels to the workers.
+    """A join with columnar results. Pickled to the workers.
 
     Attributes:
-        interval: the allowed distance from a left row to a right one.
-        outer: whether left rows without a partner are emitted.
-        dropped: right columns that are missing in the results: keys, which the left side has.
+        interval: the allowed distance from a left row to a right row.
+        outer: whether to emit left rows without a partner.
+        dropped: right key columns that the results omit, because the left side has them.
         names: the names of the other columns, the left side's first.
     """
 
@@ -177,7 +174,6 @@ class ColumnarJoin:
     names: tuple[str, ...]
 
     def result_type(self) -> spark.StructType:
-        """Return the columns of the results."""
         right = [field for field in self.right.columns.fields if field.name not in self.dropped]
         fields = zip(self.names, (*self.left.columns.fields, *right))
         return spark.StructType([spark.StructField(name, field.dataType) for name, field in fields])
@@ -201,7 +197,6 @@ class ColumnarJoinOperator(BaseJoinOperator):
         self.output.process_records(ArrowRecords(batch, stamps))
 
     def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
-        """Emit left rows without a partner."""
         nulls = [pa.nulls(len(stamps), self._right.schema.types[index]) for index in self._emitted]
         if len(stamps):
             batch = pa.RecordBatch.from_arrays([*columns, *nulls], schema=self._result_schema)

@@ -1,4 +1,4 @@
-"""Rows of one side of a join, sorted by key and time, so that binary search finds partners."""
+"""Rows of one side of a join, sorted by key and time for binary search."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class _Grid:
-    """Encodes key and time of rows as one integer, in the order of both.
+    """Encodes a row's key and time as one integer, in the order of both.
 
     It is the rank of the key's code, times the number of time ranks, plus the rank of the time. A rank is the distance
     from the minimum, or the index among the distinct values if distances are too large.
@@ -57,7 +57,7 @@ class _Grid:
         return integers
 
     def in_order(self, integers: Ints) -> tuple[Ints | None, Ints]:
-        """Return the stable sort order of integers, and the sorted integers. The order is None if they are sorted."""
+        """Return the stable sort order of integers, or None if they are sorted; and the sorted integers."""
         if (integers[1:] >= integers[:-1]).all():
             return None, integers
         bits = (len(integers) - 1).bit_length()
@@ -70,7 +70,7 @@ class _Grid:
         return packed & ((1 << bits) - 1), packed >> bits
 
     def near(self, codes: Ints, times: Ints, lower: int, upper: int) -> tuple[Ints, Ints, Ints]:
-        """Return the positions of rows that may have partners here, and the bounds of the partners' integers.
+        """Return positions of rows that may have partners here, and the bounds of the partners' integers.
 
         Partners are ``lower`` to ``upper`` milliseconds later.
         """
@@ -95,13 +95,12 @@ class _Grid:
 
 
 class Segment:
-    """Rows with their keys' codes and their times, sorted by both.
+    """Rows with their keys' codes and times, sorted by both.
 
     Attributes:
         batch: the columns; only :meth:`columns` knows the order of its rows.
-        codes: the code of each row's key.
         times: epoch milliseconds.
-        matched: which rows have been emitted, with a partner or alone, or None if not tracked.
+        matched: which rows have been emitted, with a partner or alone; None if not tracked.
         number: the segment's number in the state, or None.
         changed: blocks of rows matched since they were last written.
     """
@@ -144,14 +143,13 @@ class Segment:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether the rows of the batch are in the segment's order."""
         return self._order is None
 
     def columns(self, positions: Ints | None = None, columns: Sequence[int] | None = None) -> list[pa.Array]:
         """Return columns of the rows at some positions.
 
         Args:
-            positions: of the rows, or None for all.
+            positions: None for all rows.
             columns: indices, or None for all.
         """
         arrays = self.batch.columns if columns is None else [self.batch.column(index) for index in columns]
@@ -172,7 +170,7 @@ class Segment:
             self.changed.update(np.unique(positions // BLOCK).tolist())
 
     def pairs_with(self, other: Segment, lower: int, upper: int) -> Iterator[tuple[Ints, Ints]]:
-        """Yield the positions of pairs: rows of this segment, and of the other one with the same key.
+        """Yield positions of pairs: rows of this segment, and rows of the other with the same key.
 
         The other's rows are ``lower`` to ``upper`` milliseconds later.
         """
@@ -199,13 +197,13 @@ class Segment:
     # -- age --
 
     def expire(self, limit: int) -> Ints:
-        """Return the positions of rows older than ``limit`` (epoch ms), each once."""
+        """Return the positions of rows older than ``limit`` (epoch ms), each only once."""
         if limit <= self._grid.low:
             return _NONE
         if self._ages is None:
             before = self.times < limit
             if 2 * int(np.count_nonzero(before)) >= len(self):
-                over = np.flatnonzero(before)  # so the remaining rows get a segment of their own
+                over = np.flatnonzero(before)  # so the remaining rows get their own segment
                 self._over = len(over)
                 return over
             self._by_age = np.argsort(self.times, kind="stable")
@@ -216,7 +214,6 @@ class Segment:
 
     @property
     def is_mostly_over(self) -> bool:
-        """Whether half of the rows are older than the limit."""
         return 2 * self._over >= len(self)
 
     def alive(self) -> Segment:
@@ -227,19 +224,18 @@ class Segment:
         return self.at(np.sort(self._by_age[self._over :]))
 
     def since(self, limit: int) -> Segment | None:
-        """Return the rows that are not older than ``limit``, as a segment without a number, or None."""
+        """Return the rows that are not older than ``limit``, as a new segment, or None."""
         alive = np.flatnonzero(self.times >= limit)
         return self.at(alive) if len(alive) else None
 
     def at(self, positions: Ints) -> Segment:
-        """Return the rows at ascending positions, as a segment without a number."""
+        """Return the rows at ascending positions, as a new segment."""
         batch = pa.RecordBatch.from_arrays(self.columns(positions), schema=self.batch.schema)
         matched = None if self.matched is None else self.matched[positions]
         return Segment.of(batch, self.codes[positions], self.times[positions], matched)
 
     @staticmethod
     def together(segments: Sequence[Segment]) -> Segment:
-        """Merge segments into one without a number."""
         schema = segments[0].batch.schema
         columns = zip(*(segment.columns() for segment in segments))
         batch = pa.RecordBatch.from_arrays([pa.concat_arrays(parts) for parts in columns], schema=schema)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024
 _MATCHES = "matches"
-# Metadata of a stream of left rows without information about partners.
+# Metadata of a stream of left rows that lacks information about partners.
 _NOT_KEPT = {b"pillarbox.matches": b"not kept"}
 
 TIME = "__pillarbox_time"
@@ -38,12 +38,11 @@ TIME = "__pillarbox_time"
 
 @dataclass(frozen=True)
 class JoinSide:
-    """One side of a columnar join, as it travels to the workers.
+    """One side of a columnar join. Pickled to the workers.
 
     Attributes:
-        columns: its columns.
         keys: the names of its key columns, in the order of the other side's.
-        encoder: converts rows that Python functions have touched to columns, or None.
+        encoder: converts rows that Python functions have used to columns, or None.
         late_tag: the side output for late rows, or None to drop and count them.
         joins_nulls: whether null keys equal each other; otherwise rows with a null key join nothing.
     """
@@ -56,7 +55,7 @@ class JoinSide:
 
 
 class SideRows:
-    """The rows of one stream: buffered and stored.
+    """The buffered and stored rows of one stream.
 
     Args:
         name: ``"left"`` or ``"right"``.
@@ -89,7 +88,6 @@ class SideRows:
     # -- records --
 
     def process_records(self, records: Records) -> None:
-        """Buffer a run of the stream's rows."""
         if not len(records):
             return
         operator = self._operator
@@ -115,7 +113,7 @@ class SideRows:
             operator.join_if_many()
 
     def take(self) -> Segment | None:
-        """Remove the buffered rows as a segment, or return None."""
+        """Remove the buffered rows, and return them as a segment, or None."""
         if not self._buffered:
             return None
         (batch,) = pa.Table.from_batches(self._buffered).combine_chunks().to_batches()
@@ -132,7 +130,7 @@ class SideRows:
         return np.zeros(rows, np.bool_) if self._keeps_matches else None
 
     def expire(self, watermark: int) -> list[tuple[Segment, Ints]]:
-        """Drop rows that can no longer match; return them as positions in segments."""
+        """Drop rows that can no longer match. Returns them as positions in segments."""
         limit = MAX_WATERMARK if watermark == MAX_WATERMARK else watermark - self._reach
         limit = min(max(limit, MIN_TIMESTAMP), MAX_WATERMARK)
         over: list[tuple[Segment, Ints]] = []
@@ -154,7 +152,7 @@ class SideRows:
         self.segments = []
         for address in self._addresses():
             batch = self.decode(self._stored_rows.at(address).value())
-            # (Written by an outer join that is now an inner join: rewrite it with the note, and without matches.)
+            # Written by an outer join that is now an inner join: rewrite it with the note, and without matches.
             is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
             rows = batch.select(range(len(self.schema)))
@@ -201,20 +199,20 @@ class SideRows:
             return
         older = streams_to_merge(reversed(stored), sum(map(len, fresh)), self._longest)
         stored = stored[: len(stored) - len(older)]
-        # (A new segment has no information about expired rows.)
+        # A new segment has no information about expired rows.
         parts = [segment.alive() for segment in (*older[::-1], *fresh)]
         whole = Segment.together(parts) if len(parts) > 1 else parts[0]
         longest = self._longest(whole)
         if len(whole) <= longest:
             self.segments = [*stored, whole]
         else:
-            # By time, so that a piece expires as a whole, and is skipped for rows that are far away.
+            # By time, so that a piece expires as a whole, and distant rows skip it.
             by_time = np.argsort(whole.times, kind="stable")
             pieces = [np.sort(by_time[start : start + longest]) for start in range(0, len(whole), longest)]
             self.segments = [*stored, *map(whole.at, pieces)]
 
     def _longest(self, segment: Segment) -> int:
-        """Return how many rows like these may be in one stream."""
+        """Return the maximum number of such rows in one stream."""
         return max(1, min(_LONGEST, _LARGEST * len(segment) // max(1, int(segment.batch.nbytes))))
 
     def _encode(self, segment: Segment) -> bytes:
@@ -225,7 +223,7 @@ class SideRows:
         """Decode stored rows without copying them.
 
         Raises:
-            CheckpointMismatchError: they have other columns; or they lack information about partners.
+            CheckpointMismatchError: they have other columns, or lack information about partners.
         """
         batch = batch_from_bytes(payload)
         if not batch.schema.equals(self._stored):
