@@ -4,8 +4,8 @@ Watermarks are emitted after each run and at the end of an epoch, not by the clo
 watermarks.
 
 After a shuffle, the last watermark, the status and the start of its silence (in epoch times) are state, so the subtask
-becomes idle at the same time in any worker; in Flink, the countdown starts over with the task. At a source, whose
-partitions have no identity, the reading task counts instead (:class:`~pillarbox._task.network.input_gate.InputGate`).
+becomes idle at the same time in any worker; in Flink, the countdown starts over with the task. At a source, the reading
+task counts instead (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 def status_said_anew(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's event-time state that makes it emit the idle status once more.
-
-    For receivers that may not know the status. Repeating it is harmless.
-    """
+    """Return an operator's event-time state that makes it emit the idle status once more, which is harmless."""
     return {**state, "idle": None, "silent": False} if state.get("idle") else {**state}
 
 
@@ -69,7 +66,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     def _start_over(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
         context = self.context
-        if not context.batch:  # batch mode has only the last watermark
+        if not context.batch:
             make, clock = self.strategy.create_generator, context.epoch_time
             self._generator = with_context(context, "making its watermark generator", make, clock)
         self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last, zone=context.zone)
@@ -77,7 +74,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def _idleness(self) -> WatermarksWithIdleness | None:
-        """The countdown of the strategy's idleness, or None if there is none or another task counts."""
         generator = self._generator
         counts = self.strategy.idle_timeout is not None and self.context.epoch_time is not None
         return generator if counts and isinstance(generator, WatermarksWithIdleness) else None
@@ -102,7 +98,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             self._start_over(idle=None)
 
     def process_records(self, records: Records) -> None:
-        """Assign timestamps to a run, emit it, then call the generator."""
         if not len(records):
             return
         if isinstance(self._generator, NoWatermarksGenerator) and self.strategy.timestamp_assigner is None:
@@ -134,7 +129,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         with_context(self.context, what, self._generator.on_periodic_emit, self._watermarks)
 
     def _punctuated(self, records: Records) -> None:
-        """Pass each record to a generator that may emit in between, after the earlier records."""
         values, timestamps = records.values, records.timestamps
         assert timestamps is not None
         pending = _Pending(self.output, self._watermarks, values, timestamps)
@@ -149,7 +143,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         pending.emit()
 
     def _stamp(self, records: Records) -> tuple[Records, int]:
-        """Return the records with their timestamps, and the latest timestamp."""
         column = self.strategy.timestamp_column
         assigner = self.strategy.timestamp_assigner
         if column is not None:
@@ -185,7 +178,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             try:
                 return self._stamp(records)
             except OperatorError:
-                pass  # retry in parts
+                pass
         good: list[int] = []
         stamps: list[int | None] = []
         latest = MIN_TIMESTAMP
@@ -237,11 +230,9 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
 
 class EventTimes(NamedTuple):
-    """The event times of records.
+    """The event times of records, in epoch milliseconds.
 
     Attributes:
-        earliest: the smallest timestamp (epoch ms).
-        latest: the largest timestamp (epoch ms).
         location: the source position of the latest record, if its columns contain it.
     """
 
@@ -251,7 +242,6 @@ class EventTimes(NamedTuple):
 
     @staticmethod
     def of(records: Records, latest: int, before: EventTimes | None) -> EventTimes:
-        """Combine the times of records, of which ``latest`` is the largest, with earlier ones."""
         columns = records.stamps if isinstance(records, ArrowRecords) else None
         if columns is not None:
             earliest = int(columns.min())
@@ -272,7 +262,6 @@ _METADATA, _FILE = "_metadata", "file_path"
 
 
 def _location_of(records: Records, position: int) -> dict[str, Any]:
-    """Return a record's source position, or an empty dictionary without such columns."""
     if isinstance(records, ArrowRecords):
         batch = records.batch
         names = batch.schema.names
@@ -299,8 +288,6 @@ def _location_of(records: Records, position: int) -> dict[str, Any]:
 
 
 class _Pending(WatermarkOutput):
-    """The part of a run that the generator has seen and that was not emitted."""
-
     def __init__(
         self, output: Input, watermarks: WatermarkOutput, values: list[Any], timestamps: Sequence[int | None]
     ) -> None:

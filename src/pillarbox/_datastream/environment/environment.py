@@ -180,7 +180,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Run the program's sinks, such as ``print()``, to the end of its bounded sources.
 
         As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, runs without a sink. Each sink
-        and branch runs once: a second call runs only later ones.
+        and branch runs once: a second call skips it.
 
         Args:
             job_name: the program's display name.

@@ -12,7 +12,6 @@ class Batches:
     """The open batch. Mailbox thread only.
 
     Args:
-        size: the maximum number of records of a batch.
         timeout: milliseconds until a smaller batch is sent, or None if only a flush sends it.
         put: called with each new, still growing batch, which is queued at its first record's position.
         send: called with each complete batch.

@@ -18,9 +18,7 @@ class Counters:
     """The figures of one epoch. Mailbox thread only.
 
     Attributes:
-        completed: records with results.
         failed: records whose last attempt failed.
-        timed_out: records whose request timed out.
         cache_hits: records without their own request.
     """
 
@@ -43,12 +41,7 @@ class Counters:
                 self._seconds.append(request.seconds)
 
     def report(self, *, drops: bool, in_flight: int, in_flight_max: int, rate_limited: float | None) -> dict[str, int]:
-        """Return the figures by name.
-
-        Args:
-            drops: whether failed records are dropped.
-            rate_limited: seconds that the next request waited for a rate limit, or None without a limit.
-        """
+        """Return the figures by name. ``rate_limited`` is seconds, or None without a limit."""
         p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
         return {
             "requests": self._attempts,

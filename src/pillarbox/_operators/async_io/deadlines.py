@@ -12,8 +12,8 @@ from pillarbox.mailbox import MailboxExecutor
 class Deadlines:
     """One timer, for the earliest deadline. Mailbox thread only.
 
-    A request's timeout runs from its first attempt, in relative time, because the wall clock may be set. A first
-    attempt in another process is measured by the wall clock.
+    A request's timeout runs from its first attempt, in relative time, because the wall clock may be set. The wall clock
+    measures a first attempt in another process.
 
     Args:
         timeout: milliseconds, or None for no deadlines.
@@ -31,7 +31,6 @@ class Deadlines:
         self._timer: ScheduledTimer | None = None
 
     def watch(self) -> None:
-        """Set the timer for requests that begin from now on."""
         if self._timer is None and self._timeout is not None:
             self._set(self._timeout)
 
@@ -41,20 +40,16 @@ class Deadlines:
             self._timer = None
 
     def is_past(self, started: int) -> bool:
-        """Return whether a request that started at ``started`` (relative ms) is overdue."""
         return self._timeout is not None and started + self._timeout <= self._clock.relative_time_millis()
 
     def to_wall_clock(self, started: int) -> int:
-        """Convert relative time to epoch milliseconds, for a snapshot."""
         return self._clock.current_processing_time() - (self._clock.relative_time_millis() - started)
 
     def from_wall_clock(self, started: int) -> int:
-        """Convert a snapshot's epoch milliseconds to relative time, at most now."""
         ago = max(0, self._clock.current_processing_time() - started)
         return self._clock.relative_time_millis() - ago
 
     def overdue(self, elements: Iterable[Request | Event]) -> list[Request]:
-        """Return the overdue requests, and set the timer for the others."""
         if self._timeout is None:
             return []
         now = self._clock.relative_time_millis()

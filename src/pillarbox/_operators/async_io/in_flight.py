@@ -39,9 +39,6 @@ class InFlight:
     Args:
         tasks: before the first shuffle, the number of concurrent tasks.
         emit_event: emits a watermark or a status change.
-
-    Raises:
-        OperatorError: the function could not be opened.
     """
 
     def __init__(
@@ -81,7 +78,7 @@ class InFlight:
         self._counters = Counters()
         self._results = Results(context, function, options)
         # Requests of a snapshot that timed out before they could be sent here. Their timeout begins again, and the
-        # epoch waits for them: otherwise they might never end if processes die again and again.
+        # epoch waits for them: otherwise they might never end if processes die repeatedly.
         self._last_chances: set[Request] = set()
         try:
             self.host: FunctionHost = FunctionHost(function, options, context, tasks=tasks, notify=self._notify)
@@ -92,7 +89,6 @@ class InFlight:
         self._turns = self.host.turns
 
     def close(self) -> None:
-        """Abandon pending requests, and close the function."""
         self._deadlines.cancel()
         if self._batches is not None:
             self._batches.clear()
@@ -146,7 +142,6 @@ class InFlight:
             submit(request)
 
     def _admit_by_key(self, values: Sequence[Any], stamps: Iterable[int | None], keys: Sequence[Any]) -> None:
-        """Send only requests for keys whose result is neither cached nor pending."""
         for value, stamp, key in zip(values, stamps, keys):
             request = Request([value], None if stamp is None else [stamp])
             self._queue.put(request)
@@ -167,7 +162,6 @@ class InFlight:
         self._workers.submit(request)
 
     def put_event(self, event: Event) -> None:
-        """Add a watermark or status change, in order with the results."""
         self.flush_batch()
         if self._queue.is_empty():
             self._emit_event(event)
@@ -175,7 +169,6 @@ class InFlight:
             self._queue.put_event(event)
 
     def flush_batch(self) -> None:
-        """Send the open batch."""
         if self._batches is not None:
             self._batches.flush()
         self._workers.start()
@@ -190,7 +183,6 @@ class InFlight:
             pass  # the task is ending
 
     def take_completed(self) -> None:
-        """Take completed requests, and emit results that may leave."""
         self._take_completed()
         self.emit()
 
@@ -212,11 +204,7 @@ class InFlight:
                     self._settle(settled, self._cache.copies(results))
 
     def _with_followers(self, request: Request, results: Sequence[Any] | None = None) -> Iterator[Request]:
-        """Yield a completed request and its followers.
-
-        Args:
-            results: results to cache, or None to cache nothing.
-        """
+        """Yield a completed request and its followers. Caches ``results`` unless None."""
         followers: Sequence[Request] = ()
         if request.key is not NO_KEY:
             assert self._cache is not None
@@ -226,11 +214,6 @@ class InFlight:
             yield settled
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        """Conclude a request whose last attempt failed (A6).
-
-        Raises:
-            ProgramError: its result cannot be copied, which is not the request's fault.
-        """
         if isinstance(error, ProgramError):
             raise error
         if self._combining is not None and self._combining.takes_failures:
@@ -271,7 +254,6 @@ class InFlight:
     # -- output --
 
     def emit(self) -> None:
-        """Emit everything that may leave, as runs."""
         values: list[Any] = []
         # None until a record has one.
         stamps: list[int | None] | None = None
@@ -356,8 +338,7 @@ class InFlight:
     def prepare_snapshot(self) -> None:
         """Wait for the epoch's requests, or carry them over.
 
-        Waits if each epoch may create the task again in another process: requests would be repeated, and perhaps never
-        answered.
+        Waits if each epoch may create the task in another process: requests would be repeated, perhaps forever.
         """
         if self._options.carries and self._context.shared.stay:
             self.flush_batch()
@@ -383,7 +364,6 @@ class InFlight:
         return state
 
     def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
-        """Send requests for a snapshot's records."""
         for what, *content in state:
             if what == "watermark":
                 self.put_event(Watermark(content[0]))

@@ -1,7 +1,7 @@
 """Sends concurrent requests for records to a service, and emits the results (A1 to A10).
 
-Completions are mails, many in one. A full queue yields to the mailbox, so that completions, timers and checkpoints
-continue. Timeouts are processing-time timers. Source: Flink's ``AsyncWaitOperator``.
+Completions are mails. A full queue yields to the mailbox, so that completions, timers and checkpoints continue. Source:
+Flink's ``AsyncWaitOperator``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class AsyncWaitOperator(StreamOperator):
 
     Args:
         function: an :class:`AsyncFunction`, or a callable: ``async def`` or plain, which runs in a thread pool.
-            ``open`` and ``close`` of a :class:`Function` run in the event loop's thread.
-        slots: before the first shuffle, where Spark sets the parallelism: the number of concurrent tasks.
+            ``open`` and ``close`` run in the event loop's thread.
+        slots: before the first shuffle, the number of concurrent tasks.
     """
 
     def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions, *, slots: int = 1) -> None:
@@ -78,7 +78,6 @@ class AsyncWaitOperator(StreamOperator):
             super().process_status(event.idle)
 
     def end_input(self) -> None:
-        """Wait for all pending requests, with timeouts: bounded input has ended."""
         self.in_flight.drain()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:

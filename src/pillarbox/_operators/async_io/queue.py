@@ -1,7 +1,5 @@
 """The queue of an async operator: its entries and the watermarks between them.
 
-An entry is a request, or an element of a keyed function.
-
 Source: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Mailbox thread only.
 """
 
@@ -19,7 +17,7 @@ _EVENTS = frozenset((Watermark, WatermarkStatus))
 
 
 class Entry(Protocol):
-    """An entry of a queue.
+    """A request, or an element of a keyed function.
 
     Attributes:
         state: whether it may leave.
@@ -57,11 +55,9 @@ class OrderedQueue(Generic[E]):
         """Add an event. Earlier entries leave before it, later entries after it."""
         self._elements.append(event)
 
-    def complete(self, entry: E) -> None:
-        """Mark an entry as settled; its own state is enough here."""
+    def complete(self, entry: E) -> None: ...
 
     def take_ready(self) -> Iterator[E | Event]:
-        """Remove and return the elements that may leave."""
         elements: deque[Any] = self._elements
         while elements:
             first = elements[0]
@@ -73,7 +69,6 @@ class OrderedQueue(Generic[E]):
             yield first
 
     def elements(self) -> Iterator[E | Event]:
-        """Return all elements, in a possible order of arrival."""
         return iter(self._elements)
 
 
@@ -83,7 +78,6 @@ class Segment:
     __slots__ = ("completed", "event", "pending")
 
     def __init__(self) -> None:
-        # A dictionary as an ordered set.
         self.pending: dict[Any, None] = {}
         self.completed: list[Any] = []
         # The event at its end, or None while it accepts entries.

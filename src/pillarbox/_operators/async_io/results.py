@@ -23,11 +23,6 @@ class Results:
         self._copied = context.copier.copied
 
     def of(self, request: Request) -> Sequence[Any]:
-        """Return a completed request's results.
-
-        Raises:
-            OperatorError: the function returned something else.
-        """
         result = request.result
         request.result = None
         if self._options.batch_size is not None:
@@ -37,12 +32,6 @@ class Results:
         return self._checked("async_invoke", request.values[0], result)
 
     def of_timeout(self, request: Request) -> Sequence[Any]:
-        """Return the results of a request that timed out.
-
-        Raises:
-            TimeoutError: the function does not override ``timeout``.
-            OperatorError: the function returned something else.
-        """
         function, values = self._function, request.values
         if isinstance(function, AsyncFunction):
             return self._checked("timeout", values[0], self._copied(function.timeout(values[0])))
@@ -51,11 +40,6 @@ class Results:
         raise TimeoutError(f"no answer within {self._options.timeout_millis} ms")
 
     def of_fallback(self, request: Request, fallback: AsyncFallback, error: BaseException) -> list[Any]:
-        """Return a failed request's results from its fallback.
-
-        Raises:
-            OperatorError: the fallback raised, or returned something else.
-        """
         results: list[Any] = []
         for value in request.values:
             try:
@@ -74,7 +58,6 @@ class Results:
         return results
 
     def _one_each(self, asked: str, values: Sequence[Any], result: Any) -> Sequence[Any]:
-        """Return a batch's results, if there is one per record."""
         # An array or a column is as good as a list.
         countable = isinstance(result, Sized) and not isinstance(result, (str, bytes, Mapping, Set))
         if not countable or len(result) != len(values):

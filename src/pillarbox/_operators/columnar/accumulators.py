@@ -1,7 +1,7 @@
 """Computes aggregates: rows become partial results, which are merged into results.
 
-Partial results are columns. Arrow's grouping kernels merge most of them, with each row as a partial result. Functions
-that receive each row's group number merge the others.
+Partial results are columns. Arrow's grouping kernels merge most of them. Functions that receive each row's group number
+merge the others.
 """
 
 from __future__ import annotations
@@ -32,11 +32,6 @@ _MORE_DIGITS = 4
 
 
 def arrow_type(declared: spark.DataType) -> pa.DataType:
-    """Return the Arrow type of a Spark type.
-
-    Raises:
-        ProgramError: the type is not supported.
-    """
     try:
         return codec_for(declared, dt.timezone.utc, "").arrow
     except ProgramError:
@@ -69,7 +64,6 @@ class Accumulator(ABC):
     """An aggregate bound to the types of its columns.
 
     Attributes:
-        result_type: the type of its results.
         parts: the columns of its partial results.
     """
 
@@ -81,7 +75,6 @@ class Accumulator(ABC):
 
         Args:
             rows: the number of rows of each group.
-            parts: the partial results.
 
         Raises:
             Overflow: a result exceeds its type.
@@ -93,8 +86,7 @@ class ByKernels(Accumulator):
     """An aggregate that Arrow's kernels merge."""
 
     @abstractmethod
-    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return each row's partial result."""
+    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]: ...
 
 
 class ByGroups(Accumulator):
@@ -102,11 +94,10 @@ class ByGroups(Accumulator):
 
     @abstractmethod
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of rows: ``size`` values in each part. ``times`` are epoch ms."""
+        """Return partial results of rows: ``size`` values in each part. ``times`` are epoch ms."""
 
     @abstractmethod
-    def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
-        """Merge partial results by group."""
+    def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]: ...
 
 
 class CountRows(ByKernels):
@@ -126,7 +117,7 @@ class Count(ByKernels):
     """The number of values."""
 
     def __init__(self, kind: spark.DataType) -> None:
-        arrow_type(kind)  # raises for unsupported columns
+        arrow_type(kind)
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[PartialColumn, ...] = (PartialColumn(pa.int64(), "count"),)
@@ -184,11 +175,7 @@ class Average(ByKernels):
 
 
 def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -> npt.NDArray[Any]:
-    """Return quotients of scaled sums, rounded half up, as in Spark.
-
-    Raises:
-        Overflow: a quotient is not below ``limit``.
-    """
+    """Return quotients of scaled sums, rounded half up, as in Spark."""
     # The smallest 64-bit integer is its own absolute value.
     largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
     if sums.dtype != object and largest <= (2**62) // (2 * factor):
@@ -243,7 +230,7 @@ class Earliest(ByGroups):
         keys = [("time", self._order), ("value", "ascending")]
         order = pc.sort_indices(table, sort_keys=keys).to_numpy()
         chosen = np.empty(size, np.int64)
-        # The last assignment to a group wins: the first in the order.
+        # The last assignment to a group wins.
         chosen[groups[order[::-1]]] = order[::-1]
         indices = pa.array(chosen)
         return [part.take(indices) for part in parts]
@@ -360,11 +347,6 @@ def _added_as(kind: spark.DataType) -> pa.DataType:
 
 
 def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
-    """Check that values are compared as in Spark.
-
-    Raises:
-        ProgramError: they are not comparable.
-    """
     if is_collated(kind):
         why_not = "texts are compared byte by byte"
     elif is_compared(kind):
@@ -381,7 +363,6 @@ def is_compared(kind: spark.DataType) -> bool:
 
 
 def is_collated(kind: spark.DataType) -> bool:
-    """Return whether Spark compares these texts by a collation instead of bytes."""
     return isinstance(kind, spark.StringType) and not kind.isUTF8BinaryCollation()
 
 
@@ -399,7 +380,6 @@ def _ordered(column: pa.Array) -> pa.Array:
 
 
 def _numbers_of(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert the integers of :func:`_ordered` back to floats."""
     bits = column.fill_null(0).to_numpy()
     numbers = (bits ^ ((bits >> 63) & _MAGNITUDE)).view(np.float64)
     return pa.array(numbers, mask=_nulls(column)).cast(kind, safe=False)
@@ -425,7 +405,6 @@ def int128_values(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def int128_array(values: npt.NDArray[Any], kind: pa.DataType, nulls: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return 128-bit decimals with these unscaled values."""
     if values.dtype == object:
         content = b"".join([value.to_bytes(16, "little", signed=True) for value in values.tolist()])
     else:

@@ -1,8 +1,4 @@
-"""A program's column aggregates, built-in and user-defined.
-
-Bound to its columns' types, an aggregate becomes an accumulator. Null, overflow and decimals follow Spark SQL's ANSI
-mode.
-"""
+"""A program's column aggregates. Null, overflow and decimals follow Spark SQL's ANSI mode."""
 
 from __future__ import annotations
 
@@ -40,11 +36,7 @@ class ColumnAggregate(ABC):
 
     @abstractmethod
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return the accumulator for columns of these types.
-
-        Raises:
-            ProgramError: the aggregate does not support them.
-        """
+        """Return the accumulator for columns of these types."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +71,9 @@ def _of(name: str, *columns: str) -> ColumnAggregate:
 
 
 def sum_(column: str) -> ColumnAggregate:
-    """Return the sum of a column's non-null values, or null if there are none.
+    """Return the sum of a column's non-null values, or null without values.
 
-    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits, and day-time
+    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits, day-time
     intervals an interval. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
 
     Example:
@@ -122,7 +114,7 @@ def max_(column: str) -> ColumnAggregate:
 
 
 def avg_(column: str) -> ColumnAggregate:
-    """Return the mean of a column's non-null values, or null if there are none.
+    """Return the mean of a column's non-null values, or null without values.
 
     It is a DOUBLE; for ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and for day-time intervals
     an ``INTERVAL DAY TO SECOND``, both rounded half up.
@@ -135,7 +127,7 @@ def avg_(column: str) -> ColumnAggregate:
 
 
 def first_(column: str) -> ColumnAggregate:
-    """Return a column's value in the first row by event time, in milliseconds. It may be null.
+    """Return a column's value in the first row by event time (ms). It may be null.
 
     Of several rows of that time, the smallest value; null only if all are null.
 
@@ -147,9 +139,7 @@ def first_(column: str) -> ColumnAggregate:
 
 
 def last_(column: str) -> ColumnAggregate:
-    """Return a column's value in the last row by event time, in milliseconds. It may be null.
-
-    Of several rows of that time, the smallest value; null only if all are null.
+    """Return a column's value in the last row by event time (ms), otherwise as :func:`first_`.
 
     Example:
         >>> last_("amount")
@@ -161,8 +151,8 @@ def last_(column: str) -> ColumnAggregate:
 def approx_count_distinct_(column: str) -> ColumnAggregate:
     """Return the approximate number of distinct non-null values of a column (LONG).
 
-    Exact below 1,024 values; beyond, the relative standard error is 3.1 %. A key with more values stores 8 KiB per
-    window: the 1,024 smallest hashes.
+    Exact below 1,024 values; beyond, the relative standard error is 3.1 %. A key then stores 8 KiB per window: the
+    1,024 smallest hashes.
 
     Example:
         >>> approx_count_distinct_("shop")
@@ -177,9 +167,6 @@ class ArrowAggregateFunction(ColumnAggregate):
     Each call processes many groups (pairs of key and window). ``groups`` is an Arrow array with each row's group
     number, from 0 to ``size - 1``; each number occurs. A partial result is one value in each of some arrays, whose
     types depend only on the columns' types. The methods are also called with empty arrays.
-
-    Args:
-        columns: the columns that it reads.
 
     Example:
         >>> import numpy as np, pyarrow as pa
@@ -207,22 +194,13 @@ class ArrowAggregateFunction(ColumnAggregate):
 
     @abstractmethod
     def partial(self, groups: Any, size: int, /, *columns: Any) -> Sequence[Any]:
-        """Return the partial results of rows: arrays with ``size`` values.
-
-        Args:
-            groups: each row's group.
-            size: the number of groups.
-            columns: the columns, as Arrow arrays.
-        """
+        """Return partial results of rows: arrays with ``size`` values. ``columns`` are Arrow arrays."""
 
     @abstractmethod
     def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
         """Merge partial results by group: arrays with ``size`` values, of the same types.
 
-        Args:
-            groups: each partial result's group.
-            size: the number of groups.
-            partials: results of ``partial`` or ``merge``.
+        ``groups`` has each partial result's group; ``partials`` are results of ``partial`` or ``merge``.
         """
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """State of operators that store the rows of all keys together.
 
-A subtask's state belongs to one key, the smallest integer that the subtask owns, in namespaces called *addresses*. An
-address has Arrow streams. Each epoch adds some; streams of similar length are merged at times, as in a log-structured
-merge tree. So there are few streams, and the bytes written are a small multiple of the bytes added.
+The state belongs to the smallest integer that the subtask owns as key, in namespaces called *addresses*. Each epoch
+adds Arrow streams to an address; streams of similar length are merged at times, as in a log-structured merge tree. So
+there are few streams, and the bytes written are a small multiple of the bytes added.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class AllKeysState:
         return self._state
 
     def addresses(self) -> list[Any]:
-        """Return the addresses with state, and the namespaces of timers."""
         self._backend.set_current_key(self._key)
         return self._backend.get_namespaces()
 

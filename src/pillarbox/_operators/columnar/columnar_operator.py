@@ -38,17 +38,11 @@ class ColumnarOperator(KeyedOperator):
         self._state = AllKeysState(context, self.backend, MapStateDescriptor("partials", *types))
 
     def restore_state(self, state: Any) -> None:
-        """Check the restored state.
-
-        Raises:
-            CheckpointMismatchError: it belongs to other windows or aggregates.
-        """
         for address in self._state.addresses():
             for stream in [*self._state.at(address).values()][:1]:
                 self._partials.decode(stream)
 
     def _drop(self, batch: pa.RecordBatch) -> None:
-        """Count the rows in late partial results."""
         self._dropped += pc.sum(batch.column(batch.schema.get_field_index(ROWS))).as_py() or 0
 
     def _emit(self, results: pa.RecordBatch, ends: int | npt.NDArray[np.int64]) -> None:
@@ -59,11 +53,9 @@ class ColumnarOperator(KeyedOperator):
     # -- state --
 
     def _stored(self, address: Any) -> list[pa.RecordBatch]:
-        """Return the partial results at an address, in order of arrival."""
         return [self._partials.decode(stream) for _, stream in sorted(self._state.at(address).items())]
 
     def _store(self, address: Any, batch: pa.RecordBatch, start: int) -> None:
-        """Store partial results of one window or pane. Merges many short streams."""
         streams = self._state.at(address)
         numbers = sorted(streams.keys())
         stored = (self._partials.decode(streams.get(number)) for number in reversed(numbers))

@@ -15,7 +15,6 @@ from pillarbox._operators.windowing.by_key import with_one_zero
 
 
 def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.StructField]:
-    """Yield the columns that represent keys."""
     for field in fields:
         if isinstance(field.dataType, spark.StructType):
             yield spark.StructField(f"{field.name}?", spark.BooleanType())
@@ -37,7 +36,6 @@ def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 
 def key_array(name: str, kind: pa.DataType, columns: Mapping[str, pa.Array]) -> pa.Array:
-    """Return a key, built from its columns."""
     if not pa.types.is_struct(kind):
         return columns[name]
     valid = columns[f"{name}?"]

@@ -52,7 +52,6 @@ class Columns:
     Attributes:
         keys: the key columns with their types; :data:`ALL` for windows over all rows.
         inputs: the columns that aggregates read, without the grouping columns.
-        aggregates: by the names of their results.
         sessions: whether each partial result has its own start and end.
     """
 
@@ -62,15 +61,9 @@ class Columns:
     sessions: bool = False
 
     def grouped(self) -> list[spark.StructField]:
-        """Return the grouping columns: the keys, or their representation."""
         return list(grouped_fields(self.keys.fields))
 
     def accumulators(self) -> dict[str, Accumulator]:
-        """Return the accumulators of the aggregates.
-
-        Raises:
-            ProgramError: an aggregate does not support its columns.
-        """
         types = {field.name: field.dataType for field in (*self.keys.fields, *self.inputs.fields)}
         accumulators = {}
         for name, aggregate in self.aggregates.items():
@@ -88,8 +81,6 @@ class Columns:
 
 
 class _Bound(NamedTuple):
-    """An aggregate and the names of its parts."""
-
     name: str
     aggregate: ColumnAggregate
     accumulator: Accumulator
@@ -101,9 +92,6 @@ class Partials:
 
     Args:
         windows: describes the boundaries of the stored panes; None without stored panes.
-
-    Attributes:
-        schema: the columns of partial results.
     """
 
     def __init__(self, columns: Columns, operator: str, windows: str | None = None) -> None:
@@ -141,8 +129,7 @@ class Partials:
         """Return partial results of rows, one per key and start, and their starts.
 
         Args:
-            columns: the keys and the columns that aggregates read.
-            times: the rows' times, epoch milliseconds.
+            times: epoch milliseconds.
             starts: the starts of the rows' panes or sessions.
             ends: the end of each row's session if no row follows.
         """
@@ -172,11 +159,7 @@ class Partials:
     # -- merging --
 
     def merged(self, batches: Sequence[pa.RecordBatch], start: int | None) -> pa.RecordBatch:
-        """Merge the partial results of one window by key.
-
-        Args:
-            start: the window's start, for errors, or None.
-        """
+        """Merge the partial results of one window by key. ``start`` is the window's start for errors, or None."""
         return self._merged(batches, {}, [*self._keys], start)[0]
 
     def merged_apart(
@@ -184,12 +167,7 @@ class Partials:
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         """Merge the partial results of several windows in one pass, by window and key.
 
-        Args:
-            groups: the partial results of each window; windows may share batches.
-            starts: the windows' starts, for errors.
-
-        Returns:
-            The results, window by window, and the position of each result's window.
+        Windows may share batches. Returns the results, window by window, and the position of each result's window.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)
@@ -199,7 +177,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Filter partial results by the keys of other batches. With several key columns, some other keys remain.
+        """Filter partial results by the keys of other batches. May leave some other keys.
 
         Comparing keys is much faster than merging superfluous rows.
         """
@@ -207,7 +185,6 @@ class Partials:
         return [batch.filter(self._among(batch, values)) for batch in batches]
 
     def split(self, batch: pa.RecordBatch, other: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Split a batch by another's keys: (rows with these keys, other rows)."""
         among = self._among(batch, self._different_keys([other]))
         return batch.filter(among), batch.filter(pc.invert(among))
 
@@ -216,7 +193,6 @@ class Partials:
         return [_array(table.column(name)).unique() for name in self._keys]
 
     def _among(self, batch: pa.RecordBatch, values: Sequence[pa.Array]) -> pa.Array:
-        """Return a mask of rows whose key columns each contain one of some values."""
         among = pa.array(np.ones(batch.num_rows, np.bool_))
         for name, column in zip(self._keys, values):
             among = pc.and_(among, pc.is_in(batch.column(name), value_set=column))
@@ -266,7 +242,7 @@ class Partials:
             kernels[_MARK] = PartialColumn(pa.bool_(), "max")
         for bound, by_kernels in self._by_kernels:
             kernels.update(zip(bound.names, by_kernels.parts))
-        # Numbers as names: Arrow derives its result names from them, and users' names may be any.
+        # Numbers as names, because users' names may be any.
         count = len(columns[ROWS])
         arrays = [columns[name] for name in by]
         names = [str(index) for index in range(len(by))]
@@ -330,7 +306,6 @@ class Partials:
         whose = f" of key {shorten(key)}" if keys else ""
         start = starts if isinstance(starts, int) else None
         if isinstance(starts, np.ndarray):
-            # Per row, or per window number.
             start = int(starts[columns[_GROUP][index].as_py() if _GROUP in columns else index])
         for name in (START, _GROUP):
             if start is None and name in columns:
@@ -354,11 +329,7 @@ class Partials:
         return batch_to_bytes(batch.replace_schema_metadata(noted))
 
     def decode(self, payload: bytes) -> pa.RecordBatch:
-        """Decode partial results without copying them.
-
-        Raises:
-            CheckpointMismatchError: they belong to other windows, aggregates or keys.
-        """
+        """Decode partial results without copying them. Refuses other windows, aggregates or keys."""
         batch = batch_from_bytes(payload)
         noted = (batch.schema.metadata or {}).get(_WINDOWS)
         windows = None if noted is None else noted.decode()
@@ -385,7 +356,6 @@ _MARK = "__pillarbox_mark"
 
 
 def _shown(column: pa.Array) -> Any:
-    """Return a column's one value for an error, or its text if Python lacks the date."""
     try:
         return column_to_list(column)[0]
     except ValueError:
@@ -417,11 +387,6 @@ def _wide(column: Any, part: PartialColumn, count: int) -> Any:
 
 
 def _narrow(column: pa.Array, part: PartialColumn) -> pa.Array:
-    """Cast merged values to their part's type.
-
-    Raises:
-        Overflow: a value exceeds it.
-    """
     if column.type == part.kind:
         return column
     try:

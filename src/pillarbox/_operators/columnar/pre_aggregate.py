@@ -1,7 +1,4 @@
-"""Aggregates rows before the shuffle: sends one partial result per key and pane of a run.
-
-For sessions, one per key and sequence of rows without a gap.
-"""
+"""Aggregates rows before the shuffle: one partial result per key and pane (or gapless sequence) of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _MOST = (2**63 - 1) // 1000
 class PreAggregateOperator(GatheringOperator):
     """Buffers the rows of an epoch, and sends partial results.
 
-    A watermark waits for the rows before it: records may overtake a watermark, but not vice versa.
+    A watermark waits for the rows before it.
     """
 
     def __init__(self, context: OperatorContext, program: ColumnarProgram) -> None:
@@ -62,7 +59,6 @@ class PreAggregateOperator(GatheringOperator):
             self.work_off()
 
     def work_off(self) -> None:
-        """Send the partial results of the buffered rows, then the waiting watermark."""
         if self._buffered:
             buffered, self._buffered = self._buffered, []
             self._rows = self._bytes = 0
@@ -79,7 +75,6 @@ class PreAggregateOperator(GatheringOperator):
             super().process_watermark(watermark)
 
     def _check(self, times: npt.NDArray[np.int64]) -> None:
-        """Refuse times whose windows would exceed TIMESTAMPs."""
         for time in (int(times.min()), int(times.max())):
             if abs(time) > self._farthest:
                 error = OperatorError(
@@ -92,7 +87,6 @@ class PreAggregateOperator(GatheringOperator):
     def _by_panes(
         self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
-        """Return partial results, grouped by pane, and the starts of their panes."""
         assert self._panes is not None
         outside = self._panes.outside(times)
         if outside is not None and outside.any():
@@ -110,7 +104,6 @@ class PreAggregateOperator(GatheringOperator):
     def _by_sessions(
         self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, None]:
-        """Return partial results of sequences without a gap, with their bounds."""
         assert isinstance(self._program.assigner, EventTimeSessionWindows)
         gap = self._program.assigner.gap
         order, keys = self._partials.by_key(columns)
@@ -128,7 +121,6 @@ class PreAggregateOperator(GatheringOperator):
         return self._partials.of_rows(columns, times, starts, times + gap)[0], None
 
     def process_watermark(self, timestamp: int) -> None:
-        """Forward a watermark, at once if no rows wait."""
         self._watermark = timestamp
         if not self._buffered or timestamp == MAX_WATERMARK:
             self.work_off()

@@ -1,8 +1,8 @@
 """Columnar sessions: sorting merges a key's partial sessions that overlap or touch.
 
-In memory, one batch has all open sessions. In the state, each epoch appends its changed sessions at one address: of
-overlapping sessions, the latest counts, and the watermark shows which have ended. The state is rewritten when it has
-many more rows than open sessions. There are no timers: each watermark checks all sessions, as columns.
+In memory, one batch has all open sessions. Each epoch appends its changed sessions to the state; of overlapping
+sessions, the latest counts. The state is rewritten when it has many more rows than open sessions. There are no timers:
+each watermark checks all sessions, as columns.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ class ColumnarSessionOperator(ColumnarOperator):
 
     def process_watermark(self, timestamp: int) -> None:
         self._absorb()
-        self._sessions()  # reads the state with the previous watermark
+        self._sessions()
         self._fired = self._timers.current_watermark
         super().process_watermark(timestamp)
 
     def flush(self) -> None:
-        """Fire the sessions that the watermark has ended."""
         watermark = self._timers.current_watermark
         sessions = self._sessions()
         last = _column(sessions, END) - 1
@@ -64,7 +63,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._open = _chosen(sessions, ~self._over(sessions, watermark))
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Merge the new sessions, and store changed sessions."""
         self._absorb()
         if not self._changed:
             return
@@ -86,7 +84,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         return self._open
 
     def _over(self, sessions: pa.RecordBatch, watermark: int) -> _Masks:
-        """Return a mask of the sessions that ended longer ago than the allowed lateness."""
         # The sum of an end and a lateness might exceed 64 bits.
         over: _Masks = _column(sessions, END) - 1 <= max(watermark - self._lateness, MIN_TIMESTAMP)
         return over
@@ -99,13 +96,11 @@ class ColumnarSessionOperator(ColumnarOperator):
     # -- merging --
 
     def _absorb(self) -> None:
-        """Merge the new sessions into the open sessions. Fires ended sessions at once."""
         if not self._arrived:
             return
         arrived = _together(self._arrived)
         self._arrived = []
         watermark = self._timers.current_watermark
-        # Sessions of other keys do not change.
         sessions, rest = self._partials.split(self._sessions(), arrived)
         both = _together([sessions, arrived])
         marks = np.arange(both.num_rows) >= sessions.num_rows
@@ -119,7 +114,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._open = _together([rest, _chosen(merged, ~over)])
 
     def _numbered(self, sessions: pa.RecordBatch) -> _Numbers:
-        """Return the number of the merged session that contains each partial one."""
         order, keys = self._partials.by_key(dict(zip(sessions.schema.names, sessions.columns)))
         starts, ends = _column(sessions, START)[order], _column(sessions, END)[order]
         resort = np.lexsort((starts, keys))
@@ -162,7 +156,6 @@ def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _running_maximum(keys: _Numbers, values: _Numbers) -> _Numbers:
-    """Return each key's running maximum. ``keys`` ascend from 0."""
     if not len(values):
         return values
     least = int(values.min())

@@ -1,7 +1,7 @@
 """Approximate counts of distinct values, from the smallest hashes of each group's values (k minimum values).
 
-With fewer than ``K`` values, a sketch has all hashes. Otherwise the K-th smallest of evenly distributed hashes gives
-their density. Hashes are part of the state, so they never change.
+With fewer than ``K`` values, a sketch has all hashes. Otherwise the K-th smallest hash gives their density. Hashes are
+part of the state, so they never change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ def least(groups: npt.NDArray[np.int64], values: Hashes, size: int) -> pa.Array:
 
 
 def estimates(sketches: pa.Array) -> pa.Array:
-    """Return the approximate number of distinct values of each group."""
     counts = np.diff(sketches.offsets.to_numpy()).astype(np.int64)
     full = np.flatnonzero(counts >= K)
     if len(full):
@@ -51,7 +50,6 @@ def estimates(sketches: pa.Array) -> pa.Array:
 
 
 def hashes(column: pa.Array) -> Hashes:
-    """Return a 64-bit hash per value of a column without nulls."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         # Each text once: most columns have many more rows than texts.
@@ -88,7 +86,6 @@ def _mixed(words: Hashes) -> Hashes:
 
 
 def _of_texts(texts: pa.Array) -> Hashes:
-    """Return hashes of texts: of their bytes as a polynomial, and their length."""
     texts = texts.cast(pa.binary())
     ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     content = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
@@ -118,7 +115,6 @@ def _polynomials(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) ->
 
 @lru_cache(maxsize=1)
 def _powers() -> tuple[Hashes, Hashes]:
-    """Return the powers of the base and of its inverse."""
     powers = []
     for base in (_BASE, _INVERSE):
         factors = np.full(_BYTES + 1, base, np.uint64)

@@ -17,9 +17,9 @@ _FREE = 1 << 12
 class ColumnStacks(TwoStacks):
     """Merges panes with many keys each.
 
-    If panes share most keys, all results of the front have as many rows as the panes. If keys are rare, each result has
-    the rows of all its panes, many times the state in total. Then the front stores only some results, and a window
-    merges the next result with the panes before it, in one pass.
+    If panes share most keys, the front's results have about as many rows as the panes. If keys are rare, each result
+    has the rows of all its panes. Then the front stores only some results, and a window merges the next result with the
+    panes before it, in one pass.
     """
 
     __slots__ = ("_partials", "_raw")
@@ -55,6 +55,5 @@ class ColumnStacks(TwoStacks):
         return self._in_one(waiting, result) if waiting else result
 
     def _in_one(self, waiting: list[pa.RecordBatch], result: pa.RecordBatch | None) -> pa.RecordBatch:
-        """Merge panes, latest first, with the result after them."""
         parts = [*reversed(waiting), *([] if result is None else [result])]
         return parts[0] if len(parts) == 1 else self._partials.merged(parts, None)

@@ -1,7 +1,7 @@
 """Columnar tumbling, sliding and cumulating windows, which merge the partial results of panes.
 
-The address of a pane's partial results is its start. Timers belong to windows. A watermark's timers only record
-windows; after the last timer, the windows fire, small ones together, because each pass over columns has a fixed cost.
+The address of a pane's partial results is its start. Timers belong to windows and only record them; after a watermark's
+last timer, the windows fire, small windows together, because each pass over columns has a fixed cost.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
         # The merged panes of the next windows; None for tumbling windows.
         self._stacks = None if panes.tumbling else ColumnStacks(self._partials, self._merged)
-        # The windows that the current watermark ends, and the maximum end of windows to remove.
+        # Windows that the current watermark ends, and the maximum end of windows to remove.
         self._due: list[TimeWindow] = []
         self._over = MIN_TIMESTAMP
 
@@ -102,12 +102,10 @@ class ColumnarWindowOperator(ColumnarOperator):
     # -- firing --
 
     def process_watermark(self, timestamp: int) -> None:
-        """Fire windows with late records again, then process the watermark."""
         self._fire_again()
         super().process_watermark(timestamp)
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Fire windows with late records again, and store this epoch's partial results."""
         self._fire_again()
         fresh, self._fresh = self._fresh, {}
         for some in _portions(fresh.items()):
@@ -126,13 +124,10 @@ class ColumnarWindowOperator(ColumnarOperator):
         window = TimeWindow(*namespace)
         if timestamp == window.end - 1:
             self._due.append(window)
-        if timestamp >= self._cleanup_time(
-            window.end
-        ):  # another version of the program may have kept windows for longer
+        if timestamp >= self._cleanup_time(window.end):  # kept by another version of the program
             self._over = max(self._over, window.end)
 
     def flush(self) -> None:
-        """Fire the windows that the watermark has ended, in order, and remove panes."""
         # Days may end together if a time zone omits one.
         due, self._due = sorted(self._due, key=_order), []
         if len(due) == 1:
@@ -149,7 +144,6 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._clear(start)
 
     def _fire_all(self, windows: Iterable[TimeWindow]) -> None:
-        """Fire windows in order, small windows together."""
         panes: dict[int, list[pa.RecordBatch]] = {}
         ordered = sorted(self._starts)
 
@@ -181,14 +175,13 @@ class ColumnarWindowOperator(ColumnarOperator):
     def _merged(self, start: int) -> pa.RecordBatch | None:
         parts = self._parts(start)
         if len(parts) == 1 and start not in self._fresh:
-            return parts[0]  # stored batches are merged
+            return parts[0]
         return self._partials.merged(parts, start) if parts else None
 
     def _parts(self, start: int) -> list[pa.RecordBatch]:
         return [*self._stored(start), *self._fresh.get(start, ())]
 
     def _fire_again(self) -> None:
-        """Fire windows again for the keys of their late records."""
         late, self._late = self._late, {}
         ordered = sorted(self._starts) if late else []
         for window, batches in late.items():
@@ -206,14 +199,13 @@ def _order(window: TimeWindow) -> tuple[int, int]:
 
 
 def _within(window: TimeWindow, starts: Sequence[int]) -> Sequence[int]:
-    """Return the starts of a window's panes, out of the ordered starts of all panes."""
     return starts[bisect_left(starts, window.start) : bisect_left(starts, window.end)]
 
 
 def _portions(
     parts: Iterable[tuple[T, Sequence[pa.RecordBatch]]],
 ) -> Iterator[list[tuple[T, Sequence[pa.RecordBatch]]]]:
-    """Divide windows or panes into portions to merge in one pass, in order. Omits empty portions."""
+    """Divide windows or panes into portions to merge in one pass, in order."""
     together: list[tuple[T, Sequence[pa.RecordBatch]]] = []
     total = 0
     for part in parts:

@@ -32,13 +32,9 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class _Side(EmittingContext):
-    """The context of one stream: its broadcast states by name, and the methods of all contexts.
+    """The context of one stream: its broadcast states by name, and the methods of all contexts."""
 
-    Args:
-        timers: the clocks; on a keyed stream, also the current key's timers.
-    """
-
-    _instead: str  # advice for methods that this context lacks
+    _instead: str
     _view: type[ReadOnlyBroadcastState[Any, Any]] = ReadOnlyBroadcastState
 
     def __init__(
@@ -154,6 +150,5 @@ class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
         self._broadcast = KeyedWritable(context, self._collector, self.user_timers, descriptors)
 
     def process_broadcast(self, records: Records) -> None:
-        """Process a run of the broadcast stream, without a current key."""
         self.backend.leave_key()
         super().process_broadcast(records)

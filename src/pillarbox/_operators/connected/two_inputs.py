@@ -1,7 +1,7 @@
 """Operators with two inputs: CoMap, CoFlatMap, CoProcess and keyed CoProcess.
 
-Each extends the one-input operator, with one method of the function per stream. Event time is the minimum of both.
-Source: Flink's ``CoStreamMap``, ``CoStreamFlatMap``, ``CoProcessOperator`` and ``KeyedCoProcessOperator``.
+Event time is the minimum of both. Source: Flink's ``CoStreamMap``, ``CoStreamFlatMap``, ``CoProcessOperator`` and
+``KeyedCoProcessOperator``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.process import ProcessOperator
 
-#: The keys of the first and the second stream's records; None for operators without keyed state.
+#: The keys of both streams' records; None for operators without keyed state.
 Keyings = tuple[Keying, Keying] | tuple[None, None]
 
 

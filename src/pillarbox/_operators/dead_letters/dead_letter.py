@@ -34,8 +34,8 @@ class DeadLetter:
 
     Attributes:
         value: the record before the call; None for a timer; the elements of a window whose function raised.
-        key: the record's or timer's key; None for operators without keys.
-        timestamp: the record's or timer's timestamp (epoch ms), or None.
+        key: its key; None for operators without keys.
+        timestamp: its timestamp (epoch ms), or None.
         operator: the operator's name.
         error: type and message of the error.
         traceback: the traceback of the error and its causes, with frames of user code only.
@@ -92,7 +92,7 @@ class DeadLetters:
         self._tag_id = tag.tag_id
         self._outputs = outputs
         self._count = context.metrics.get(DEAD_LETTERS, Counter)
-        # Each DataFrame of a program is a separate query, with only the operators that lead to it.
+        # Each DataFrame of a program is a separate query.
         self._warned = tag.tag_id in context.read_elsewhere
 
     def write(self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None) -> None:
@@ -108,11 +108,6 @@ class DeadLetters:
         return DeadLetter(value, key, stamp, self._context.name, describe(cause), formatted(cause), timer)
 
     def emit(self, letter: DeadLetter | None, cause: str) -> None:
-        """Emit and count a letter.
-
-        Args:
-            cause: the error's class, for the log.
-        """
         self._count.inc()
         if letter is not None:
             emitted = None if letter.timer is TimeDomain.PROCESSING_TIME else letter.timestamp
@@ -131,8 +126,7 @@ class DeadLetters:
 def cause_of(error: PillarboxError) -> Exception:
     """Return the cause of a dead letter: an exception of user code, or the error of the record itself.
 
-    Raises:
-        OperatorError: ``error`` itself, if it concerns the program or the environment instead of a record.
+    Raises ``error`` if it concerns the program or the environment instead of a record.
     """
     if not isinstance(error, OperatorError):
         return error
@@ -143,7 +137,6 @@ def cause_of(error: PillarboxError) -> Exception:
 
 
 def concerns_record(error: BaseException | None) -> TypeGuard[Exception]:
-    """Return whether an error of user code concerns its record, not the program or the environment."""
     return isinstance(error, Exception) and not isinstance(error, (PillarboxError, MemoryError))
 
 
@@ -160,8 +153,8 @@ def sort_out(
     Args:
         check: raises one of ``errors`` if a record is bad.
         letters: receives each bad record.
-        in_halves: whether to check many records at once, for columns; otherwise one by one, so that a user function is
-            called once per record.
+        in_halves: whether to check many records at once, for columns; otherwise a user function is called once per
+            record.
     """
     pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
     while pending:
@@ -180,11 +173,6 @@ def sort_out(
 
 
 def check_on_error(on_error: Any, method: str) -> None:
-    """Check a value of ``on_error``.
-
-    Raises:
-        ProgramError: it is neither ``"fail"`` nor an ``OutputTag``.
-    """
     if on_error != "fail" and not isinstance(on_error, OutputTag):
         raise ProgramError(
             f'{method}: on_error must be "fail" or the OutputTag for dead letters, not {shorten(on_error)}'

@@ -25,7 +25,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.internal_timer_service import Triggerable
 
-# Methods that are delegated unchanged. The others concern records, timers, and emitted output.
+# Methods that do not concern records, timers or output.
 _DELEGATED = (
     "open",
     "begin_epoch",
@@ -52,12 +52,8 @@ def guarded(
 
     Args:
         factory: with a guard, it must create a :class:`FunctionOperator`.
-        method: the stream's method, for errors.
         keying: computes the keys of records for operators without keys.
         unchanged: the operator's own states that a failing function has not changed.
-
-    Raises:
-        ProgramError: ``on_error`` is neither ``"fail"`` nor a tag.
     """
     check_on_error(on_error, method)
     if not isinstance(on_error, OutputTag):
@@ -73,7 +69,6 @@ class GuardedOperator(StreamOperator):
 
     Args:
         make: creates the guarded operator.
-        tag: the side output for dead letters.
         keying: computes the keys of records if the guarded operator has no keys.
         unchanged: the operator's own states that a failing function has not changed.
         has_key: whether letters have the key.
@@ -178,8 +173,7 @@ class GuardedOperator(StreamOperator):
         return [(held, len(held)) for held in (self._main, *self._sides.held)]
 
     def _undo_call(self, marks: list[tuple[_Held, int]], mark: int = 0) -> None:
-        """Undo the function's outputs and state changes since the marks."""
-        self._guarded.flush()  # collected results are cut off with the rest
+        self._guarded.flush()
         lengths = dict(marks)
         for held in (self._main, *self._sides.held):
             held.cut(lengths.get(held, 0))
@@ -187,7 +181,6 @@ class GuardedOperator(StreamOperator):
             self._undo.restore(mark)
 
     def emit(self) -> None:
-        """Emit the records and letters that are held back."""
         self._main.release()
         for held in self._sides.held:
             held.release()
@@ -216,8 +209,6 @@ class GuardedOperator(StreamOperator):
 
 
 class _GuardedTimers:
-    """Handles the timers of a service for the guarded operator."""
-
     def __init__(self, guard: GuardedOperator, triggerable: Triggerable) -> None:
         self._guard = guard
         self._triggerable = triggerable
@@ -270,11 +261,7 @@ def _is_given(stamp: int | None) -> bool:
 
 
 class _HeldOutputs(Mapping[str, Input]):
-    """The side outputs, which hold their records back.
-
-    Attributes:
-        held: the outputs used so far.
-    """
+    """The side outputs, which hold their records back."""
 
     def __init__(self, outputs: Mapping[str, Input]) -> None:
         self._outputs = outputs

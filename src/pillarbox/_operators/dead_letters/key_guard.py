@@ -37,7 +37,6 @@ class KeyGuardOperator(StreamOperator):
             self.output.process_records(records)
 
     def _with_keys(self, records: Records) -> Records:
-        """Return the records with a key, and write the letters of the others."""
         # A missing column fails the task.
         errors = (OperatorError, KeyTypeError, TypeMismatchError)
         in_halves = self._keying.keeps_keys(records)

@@ -69,7 +69,6 @@ class _Unpickler(pickle.Unpickler):
 
 
 _PICKLING: Any = cloudpickle.cloudpickle
-# Classes made from pickles.
 _made: WeakSet[type] = WeakSet()
 
 
@@ -86,7 +85,6 @@ def _set_class_state(kind: type, state: Any) -> Any:
 
 
 def load(payload: bytes) -> Any:
-    """Load a pickled user object."""
     return _Unpickler(BytesIO(payload)).load()
 
 
@@ -108,8 +106,8 @@ class BroadcastReferences:
 class Captured(Generic[P, R]):
     """A function, pickled as soon as the program receives it, like in PyFlink and PySpark.
 
-    It may use a loop variable, or be an object that several operators share; each operator calls its own copy. The
-    runtime reports objects that cannot be pickled, because it knows their operators.
+    So it may use a loop variable. Each operator calls its own copy. The runtime reports objects that cannot be pickled,
+    because it knows their operators.
 
     Attributes:
         function: the user's function, or a wrapper of it.

@@ -17,11 +17,9 @@ from pillarbox._state.types.sizes import size_of
 
 # A collector emits its run at this size, so that a record with many results does not fill memory.
 RUN_LIMIT = 8192
-# Size in bytes at which a run is emitted. It is measured at FIRST_LOOK results, and whenever their number has
-# quadrupled.
+# Size in bytes of an emitted run. It is measured at FIRST_LOOK results, and whenever their number has quadrupled.
 _RUN_BYTES = 8 * 1024 * 1024
 FIRST_LOOK = 64
-# Results in a size sample.
 _SAMPLE = 4
 
 
@@ -31,18 +29,16 @@ def emit_run(output: Input, values: list[Any], timestamps: Sequence[int | None] 
 
 
 def emit_columns(output: Input, batch: Any) -> None:
-    """Emit an Arrow batch of results. Same contract as :func:`emit_run`."""
     output.process_records(ArrowRecords(batch))
 
 
 def is_from_downstream(error: BaseException) -> bool:
-    """Return whether a downstream operator raised an error."""
     emitting = (emit_run.__code__, emit_columns.__code__)
     return any(frame.f_code in emitting for frame, _ in walk_tb(error.__traceback__))
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return the number of results at which to measure the run's size next, or 0 to emit it now.
+    """Return the number of results before the next measurement of the run's size, or 0 to emit it now.
 
     Args:
         limit: number of results to emit in any case.
@@ -52,12 +48,11 @@ def next_look(values: list[Any], limit: int = 2**63) -> int:
     sample = values[:: len(values) // _SAMPLE]
     try:
         is_large = sum(map(size_of, sample)) * len(values) >= _RUN_BYTES * len(sample)
-    except Exception:  # a user's class, such as a dict; its size is not needed
+    except Exception:
         is_large = False
     return 0 if is_large else min(4 * len(values), limit)
 
 
-# Usual results of functions with any number of results.
 USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
 
 
@@ -68,7 +63,7 @@ def check_results(results: Any) -> None:
         TypeError: a string, bytes, mapping, row, coroutine or non-iterable.
     """
     if inspect.iscoroutine(results):
-        results.close()  # otherwise Python warns that it was never awaited
+        results.close()
         raise TypeError(
             f"the function returned {shorten(results)}, which is never awaited: use map_async() or AsyncDataStream"
         )
@@ -81,11 +76,6 @@ def check_results(results: Any) -> None:
 
 
 def check_tag(operator: str, tag: Any) -> None:
-    """Check the tag of a side output.
-
-    Raises:
-        ProgramError: ``tag`` is not an ``OutputTag``.
-    """
     if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
         raise ProgramError(
             f"operator {operator!r}: a side output needs an OutputTag, not {shorten(tag)}: create tag"
@@ -108,8 +98,6 @@ _TO_SIDE = object()
 
 
 class _SideRun:
-    """The run of a side output, and the number of results before its next size check."""
-
     __slots__ = ("look", "timestamps", "values")
 
     def __init__(self) -> None:
@@ -182,11 +170,7 @@ class Collector:
         return _TO_SIDE
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
-        """Collect a value for a side output. Drops it if the output has no consumer.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Collect a value for a side output. Drops it if the output has no consumer."""
         check_tag(self._context.name, tag)
         if tag.tag_id not in self._context.side_outputs:
             return

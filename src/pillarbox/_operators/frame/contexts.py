@@ -1,7 +1,4 @@
-"""The context of functions: the current record, pair or timer, in one reused object.
-
-The operator updates its fields. These classes, or classes in the operators, implement each function's ``Context``.
-"""
+"""The context of functions: the current record, pair or timer, in one object that the operator updates."""
 
 from __future__ import annotations
 
@@ -63,11 +60,7 @@ class EmittingContext:
 
 
 class TimedContext(EmittingContext, ProcessFunction.Context):
-    """The context of a non-keyed stream.
-
-    Args:
-        timers: the clocks; on a keyed stream, also the current key's timers.
-    """
+    """The context of a non-keyed stream."""
 
     def __init__(self, collector: Collector, timers: TimerService) -> None:
         super().__init__(collector)

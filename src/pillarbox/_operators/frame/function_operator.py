@@ -29,11 +29,6 @@ _NO_TIMESTAMP = ", which has no timestamp (assign_timestamps_and_watermarks(...)
 
 
 def keyed_context(context: OperatorContext) -> KeyedContext:
-    """Return the keyed state and timers of a keyed operator.
-
-    Raises:
-        ProgramError: its task is not keyed.
-    """
     if context.keyed is None:
         raise ProgramError(
             f"operator {context.name!r} needs keyed state, and its input has no keys: call key_by(...) directly"
@@ -51,9 +46,6 @@ class FunctionOperator(StreamOperator):
 
     Attributes:
         own_states: names of the operator's own keyed states, which the function may not use.
-
-    Raises:
-        ProgramError: a key without keyed state.
     """
 
     own_states: Collection[str] = ()
@@ -64,7 +56,7 @@ class FunctionOperator(StreamOperator):
         self.keying = keying
         self.keyed: KeyedContext | None = None if keying is None else keyed_context(context)
         self._method = method
-        self._collector: Collector = Collector(context)  # for operators that collect their function's results
+        self._collector: Collector = Collector(context)
 
     def open(self) -> None:
         if isinstance(self.function, Function):
@@ -78,11 +70,6 @@ class FunctionOperator(StreamOperator):
                 )
 
     def initialize_function(self, *, is_restored: bool) -> None:
-        """Call the function's ``initialize_state``.
-
-        Raises:
-            ProgramError: the operator runs before the first shuffle, which has no operator state.
-        """
         if isinstance(self.function, CheckpointedFunction):
             store = self.context.operator_state
             if store is None:
@@ -96,7 +83,6 @@ class FunctionOperator(StreamOperator):
             with_context(self.context, "snapshot_state()", self.function.snapshot_state, context)
 
     def close(self) -> None:
-        """Close the user's function. No record follows, so there is no current key."""
         if self.keyed is not None:
             self.keyed.backend.leave_key()
         if isinstance(self.function, Function):
@@ -140,7 +126,6 @@ class Pass:
         values: all values.
         pending: an iterator over them, whose position shows the progress.
         iterator: the iterator for the block.
-        timeless: whether the values have no timestamps.
     """
 
     __slots__ = ("_operator", "_pending", "_taken", "_timeless", "_values")

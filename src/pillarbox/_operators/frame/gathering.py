@@ -12,7 +12,6 @@ class GatheringOperator(StreamOperator):
     """
 
     def work_off(self) -> None:
-        """Process the buffered records."""
         raise NotImplementedError
 
     def process_watermark(self, timestamp: int) -> None:

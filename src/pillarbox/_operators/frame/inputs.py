@@ -10,12 +10,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class StreamInput:
-    """The input of one stream.
-
-    Args:
-        process: processes a run.
-        keying: the records' keys, or None.
-    """
+    """The input of one stream."""
 
     def __init__(self, process: Callable[[Records], None], keying: Keying | None = None) -> None:
         self.process_records = process

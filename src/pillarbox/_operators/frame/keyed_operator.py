@@ -26,9 +26,6 @@ class KeyedOperator(FunctionOperator):
 
     Attributes:
         drops_late: whether it drops late records and counts them in the epoch's metrics.
-
-    Raises:
-        ProgramError: the task has no keyed state.
     """
 
     keying: Keying
@@ -42,7 +39,6 @@ class KeyedOperator(FunctionOperator):
         self._dropped = 0
 
     def process_watermark(self, timestamp: int) -> None:
-        """Fire due timers, then emit the watermark (T5)."""
         self.time_services.advance_watermark(timestamp)
         self.flush()
         super().process_watermark(timestamp)
@@ -52,7 +48,6 @@ class KeyedOperator(FunctionOperator):
         self.flush()
 
     def fire_at_the_end(self) -> None:
-        """Fire the ended key's timers. Their results stay in the collector."""
         assert isinstance(self.time_services, BatchTimeServiceManager)
         self.time_services.end_key()
 
@@ -63,7 +58,6 @@ class KeyedOperator(FunctionOperator):
         raise AssertionError(f"operator {self.name!r} has no processing-time timers")
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """Count the dropped records of the epoch. There is no state besides keyed state."""
         if self.drops_late:
             self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
             self._dropped = 0
@@ -83,7 +77,6 @@ class KeyedOperator(FunctionOperator):
             self._collector.collect_side(tag, value, timestamp)
 
     def take_late_run(self, records: Records, tag: OutputTag[Any] | None) -> None:
-        """Emit late records unchanged to a side output. Without a tag, drop and count them."""
         if tag is None:
             self._dropped += len(records)
         elif tag.tag_id in self.side_outputs:

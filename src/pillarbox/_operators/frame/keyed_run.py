@@ -16,8 +16,7 @@ class KeyedRun(NamedTuple):
     Attributes:
         way_in: the number of the input.
         keys: the keys, in order; empty for a non-keyed stream.
-        ends: for each key that ends in this run, the number of records before its end. If the first is 0, the previous
-            run's key ends.
+        ends: for each key that ends in this run, the number of records before its end; 0 ends the previous run's key.
     """
 
     way_in: int

@@ -30,7 +30,6 @@ from pillarbox._types.type_information import TypeInformation
 
 # Maximum number of cached key routes. A larger cache costs more memory than it saves time.
 _REMEMBERED = 1 << 17
-# Names of methods of dictionaries and rows.
 _METHODS = frozenset({*dir(dict), *dir(Row)})
 
 
@@ -69,7 +68,6 @@ class Keying:
         return changed
 
     def note(self) -> KeyNote:
-        """Return the description of the keys for checkpoints."""
         if self.columns is not None:
             note = KeyNote(columns=list(self.columns))
         else:
@@ -91,12 +89,7 @@ class Keying:
         return self.columns is not None and isinstance(records, ArrowRecords)
 
     def keys_of(self, records: Records) -> list[Any]:
-        """Return each record's key, converted to the declared type.
-
-        Raises:
-            OperatorError: the key function raised, or a record lacks the column.
-            TypeMismatchError: a key does not fit the declared type.
-        """
+        """Return each record's key, converted to the declared type. Raises if a key is missing or has another type."""
         keys = self._keys_of(records)
         return keys if self._convert is None else list(map(self._convert, keys))
 
@@ -116,8 +109,7 @@ class Keying:
     def hashes_of_columns(self, records: Records, hashes: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
         """Return each row's key hash of a columnar run, or None if keys must be hashed one by one.
 
-        Args:
-            hashes: cached hashes of values; extended by the columns' values.
+        Extends ``hashes``, the cached hashes of values.
         """
         if self.key_type is not None or self.columns is None or not isinstance(records, ArrowRecords):
             return None
@@ -139,7 +131,7 @@ class Keying:
 
     def _column_of_records(self, values: list[Any], name: str) -> list[Any]:
         """Return a column of a run of rows, dictionaries, objects, or a mixture."""
-        # Usually all have one kind. In a mixture, one kind may have a method with the column's name.
+        # In a mixture of kinds, one kind may have a method with the column's name.
         if name not in _METHODS or len(set(map(type, values))) == 1:
             try:
                 keys = list(map(self._getter(values[0], name), values))
@@ -151,7 +143,7 @@ class Keying:
 
     def _getter(self, value: Any, name: str) -> Callable[[Any], Any]:
         if isinstance(value, Row):
-            # Attributes are faster; but rows have attributes, such as `count`, that are not columns.
+            # Attributes are faster, but some attributes of rows, such as `count`, are not columns.
             return attrgetter(name) if name in value._fields and hasattr(type(value), name) else itemgetter(name)
         if isinstance(value, dict):
             return itemgetter(name)
@@ -162,7 +154,7 @@ class Keying:
         try:
             keys = list(map(function, pending))
             if len(keys) < len(values):
-                raise RuntimeError("the function raised StopIteration")  # which silently ends a map()
+                raise RuntimeError("the function raised StopIteration")
             return keys
         except BaseException as error:
             where = f"operator {self.operator!r}: the key function"
@@ -178,7 +170,6 @@ class Router:
         self._owners = owners(max_parallelism, parallelism)
         self._owner_array = np.array(self._owners, dtype=np.int64)
         self._routes: dict[Any, int] = {}
-        # Hashes of the parts of keys with several columns.
         self._hashes: dict[Any, int] = {}
 
     def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:

@@ -1,9 +1,9 @@
 """The operator: an input for records, watermarks and status, with an output of the same shape.
 
 Operators of a chain call each other directly (P6), with *runs* of records: a record costs no call per operator beyond
-the user's function. An operator processes a whole run before the next operator sees it.
+the user's function.
 
-A program holds factories. An operator is created where it runs, from its context, and belongs to the mailbox thread.
+A program holds factories. An operator is created where it runs, and belongs to the mailbox thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RecordInput(Protocol):
 
 
 class Input(RecordInput, WatermarkSink, Protocol):
-    """The receiver of an operator's output: the next operator, several operators, or the record writer."""
+    """The receiver of an operator's output."""
 
 
 class Discard:
@@ -86,7 +86,7 @@ class MicroBatch(NamedTuple):
 
     Attributes:
         number: its id, or None in a batch query.
-        time: its time (epoch ms).
+        time: epoch milliseconds.
         watermark: Spark's watermark (epoch ms), or -1.
     """
 
@@ -100,7 +100,6 @@ class SparkTime:
     """Arguments of the Spark operator around an operator that follows Spark's time.
 
     Attributes:
-        output_mode: Spark's name of the output mode.
         time_mode: ``None``, ``ProcessingTime`` or ``EventTime``.
         event_time_column: the results' event-time column, or "".
     """
@@ -112,7 +111,7 @@ class SparkTime:
 
 @dataclass(frozen=True)
 class KeyedContext:
-    """Keyed state and timer services, for the operator at the head of a keyed task."""
+    """Keyed state and timers, for the operator at the head of a keyed task."""
 
     backend: KeyedStateBackend
     timers: InternalTimeServiceManager
@@ -123,7 +122,6 @@ class OperatorContext:
     """An operator's access to its task.
 
     Attributes:
-        name: the display name.
         uid: the name of its stored state.
         subtask: index of the parallel instance. A source's operator has another index in each epoch.
         parallelism: number of instances; 0 before the first shuffle, where Spark sets it.
@@ -137,8 +135,7 @@ class OperatorContext:
         max_parallelism: number of key groups.
         epoch: the current or last epoch.
         micro_batch: the current or last micro-batch, or None if unknown, as in a replay.
-        operator_state: declares operator state; None before a shuffle, which cannot store it.
-        batch: whether it runs in batch mode.
+        operator_state: declares operator state; None before a shuffle.
         epoch_time: returns the epoch's processing time (epoch ms), equal in all tasks and repetitions; None before a
             shuffle.
         budget_scope: the place of the task's budgets.
@@ -179,18 +176,17 @@ class OperatorContext:
 class StreamOperator:
     """Base class of operators.
 
-    An operator is created after the operators that it sends to, and declares its states and timers then. Life: ``open``
-    (opens the user's function), ``restore_state``, records, ``end_input`` and ``finish`` at the end of bounded input,
-    ``close``. Each epoch calls ``prepare_snapshot_pre_barrier``, then ``snapshot_state``. ``close`` is only called
-    after ``open``, so resources are acquired in ``open``.
+    An operator is created after the operators that it sends to. Life: ``open`` (opens the user's function),
+    ``restore_state``, records, ``end_input`` and ``finish`` at the end of bounded input, ``close``. Each epoch calls
+    ``prepare_snapshot_pre_barrier``, then ``snapshot_state``. ``close`` is only called after ``open``, so resources are
+    acquired in ``open``.
 
     Attributes:
-        by_key: whether batch mode processes a keyed operator key by key. False if the operator stores the state of all
-            keys together.
+        by_key: whether batch mode processes a keyed operator key by key. False if it stores the state of all keys
+            together.
     """
 
     by_key: bool = True
-    # Inputs of operators with several streams, or with a wrapper before them.
     _inputs: Sequence[RecordInput] = ()
 
     def __init__(self, context: OperatorContext) -> None:
@@ -216,7 +212,7 @@ class StreamOperator:
     def inputs(self) -> Sequence[RecordInput]:
         """One input per stream that the operator reads.
 
-        The operator itself receives watermarks and status changes: with several streams, their minimum.
+        The operator itself receives the minimum of their watermarks and statuses.
         """
         return self._inputs or (self,)
 
@@ -248,7 +244,6 @@ class StreamOperator:
             return
         assert self.context.keyed is not None
         drop_keys = self.context.keyed.backend.drop_keys
-        # Convert columns to rows once, for all keys.
         records = Records(run.records.values, run.records.timestamps)
         for _, start, end, ended in run.stretches():
             if start < end:
@@ -258,7 +253,6 @@ class StreamOperator:
                 drop_keys()
 
     def process_watermark(self, timestamp: int) -> None:
-        """Advance the operator's event time, then emit the watermark."""
         self.output.process_watermark(timestamp)
         for side in self.side_outputs.values():
             side.process_watermark(timestamp)
@@ -292,22 +286,16 @@ class StreamOperator:
         """Whether the program needs no more output of this operator."""
         return False
 
-    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit records that belong before the barrier."""
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None: ...
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
         """Return the operator's own state, or None. Excludes keyed state."""
         return None
 
-    def resume_after_snapshot(self) -> None:
-        """Continue after the epoch's state has been written."""
+    def resume_after_snapshot(self) -> None: ...
 
     def restore_state(self, state: Any) -> None:
-        """Restore the result of ``snapshot_state``; None at the first start.
-
-        Raises:
-            CheckpointMismatchError: the state belongs to another kind of operator.
-        """
+        """Restore the result of ``snapshot_state``; None at the first start. Refuses another operator's state."""
         if state is not None:
             raise CheckpointMismatchError(
                 f"the checkpoint holds elements that operator {self.name!r} had not finished, and the program has"
@@ -318,8 +306,7 @@ class StreamOperator:
     def snapshot_event_time(self) -> dict[str, Any] | None:
         """Return the operator's event time and idleness without timers, as plain data, or None.
 
-        A task after a shuffle writes it with the epoch, to continue its watermarks. Dropped if the program no longer
-        has the operator.
+        A task after a shuffle writes it with the epoch, to continue its watermarks.
         """
         return None
 
@@ -346,11 +333,9 @@ class OperatorFactory:
         stateful: whether ``snapshot_state`` returns a state, which needs a shuffle before the operator.
         result_types: side output tag (None: main output) -> declared type, or column names, of results.
         asked_tags: tags of the side outputs that the program reads, connected or not.
-        state_depends_on: subject -> condition that its keyed state depends on. Stored with the state
-            (``_state/keys/state_note.py``).
+        state_depends_on: subject -> condition that its keyed state depends on (``_state/keys/state_note.py``).
         keeps_records: whether it emits its input records unchanged, so that facts about their columns still hold.
         keeps_columns: whether columnar input stays columnar.
-        budgets: the budgets that its requests are charged to.
         sides_are_fixed: whether it stores records of each input, so that inputs must not be swapped.
         spark_time: for operators that follow Spark's time.
     """
@@ -373,10 +358,8 @@ class OperatorFactory:
             object.__setattr__(self, "make", Captured(self.make))
 
     def with_result_type(self, tag: str | None, declared: Any) -> OperatorFactory:
-        """Return a factory whose results have a declared type or columns, if any."""
         result_type = declared if isinstance(declared, TypeInformation) else column_names(declared)
         return self if result_type is None else replace(self, result_types={**self.result_types, tag: result_type})
 
     def with_side_output(self, tag: str, declared: Any) -> OperatorFactory:
-        """Return a factory with a side output that the program reads, with a declared type or columns, if any."""
         return replace(self.with_result_type(tag, declared), asked_tags=tuple(sorted({*self.asked_tags, tag})))

@@ -74,8 +74,8 @@ _REACHES_FURTHER = ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_BUILD_
 def is_pure(function: Any) -> bool:
     """Return whether no call of a function can reach earlier results, if its arguments are immutable.
 
-    True for a plain function without closure whose code names only builtins and constants: most lambdas. May be False
-    for other pure functions.
+    True for a plain function without closure whose code names only builtins and constants: most lambdas. False if
+    unsure.
     """
     if type(function) is not FunctionType or function.__closure__:
         return False

@@ -13,11 +13,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 def raise_at_record(
     error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], hint: str = "", **details: Any
 ) -> NoReturn:
-    """Raise a user exception from a pass over ``values`` again, with ``where`` and the record.
-
-    Args:
-        hint: text after the record.
-    """
+    """Raise a user exception from a pass over ``values`` again, with ``where``, the record and ``hint``."""
     position = len(values) - length_hint(pending) - 1
     at = f"{where} {failed(error)}"
     if 0 <= position < len(values):

@@ -25,11 +25,8 @@ class OutputTag(Generic[T]):
     ``DataStream.get_side_output(tag)`` reads it. Tags with the same id are equal.
 
     Args:
-        tag_id: unique among an operator's side outputs.
-        type_info: the records' type, optional: records are converted to it.
-
-    Raises:
-        ProgramError: ``tag_id`` is not a non-empty string.
+        tag_id: a non-empty string, unique among an operator's side outputs.
+        type_info: the type that records are converted to, or None.
 
     Example:
         >>> LATE = OutputTag[str]("late")
@@ -55,7 +52,7 @@ class OutputTag(Generic[T]):
         return f"OutputTag({self.tag_id!r})"
 
     def __reduce__(self) -> Any:
-        return make, ("OutputTag", self.tag_id)  # equality is by id
+        return make, ("OutputTag", self.tag_id)
 
 
 class TimeDomain(Enum):
@@ -76,8 +73,8 @@ class Function:
 
     Attributes:
         uses_processing_time: whether the function sets processing-time timers. A streaming query then also runs epochs
-            without new data. None searches the function's code and the helpers that it calls; set it if that search is
-            wrong, for instance because of ``getattr()``. Flink's tasks always run and need no such attribute.
+            without new data; Flink's tasks always run. None searches the function's code and the helpers that it calls,
+            but cannot see calls through ``getattr()``.
     """
 
     uses_processing_time: bool | None = None
@@ -102,13 +99,13 @@ class KeySelector(Function, ABC, Generic[In, Out]):
         >>> class Length(KeySelector[str, int]):
         ...     def get_key(self, word):
         ...         return len(word)
-        >>> env.from_collection(["to", "be", "not"]).key_by(Length()).reduce(max).execute_and_collect()
-        ['to', 'to', 'not']
+        >>> env.from_collection(["to", "not"]).key_by(Length()).reduce(max).execute_and_collect()
+        ['to', 'not']
     """
 
     @abstractmethod
     def get_key(self, value: In, /) -> Out:
-        """Return the record's key, such as a string or a number. Its hash must be equal in all processes."""
+        """Return the record's key. Its hash must be equal in all processes."""
 
 
 class Partitioner(Function, ABC, Generic[Key]):
@@ -134,8 +131,8 @@ class MapFunction(Function, ABC, Generic[In, Out]):
         >>> class Length(MapFunction[str, int]):
         ...     def map(self, word):
         ...         return len(word)
-        >>> env.from_collection(["to", "be", "not"]).map(Length()).execute_and_collect()
-        [2, 2, 3]
+        >>> env.from_collection(["to", "not"]).map(Length()).execute_and_collect()
+        [2, 3]
     """
 
     @abstractmethod
@@ -150,13 +147,13 @@ class FlatMapFunction(Function, ABC, Generic[In, Out]):
         >>> class Words(FlatMapFunction[str, str]):
         ...     def flat_map(self, line):
         ...         yield from line.split()
-        >>> env.from_collection(["to be", "or not"]).flat_map(Words()).execute_and_collect()
-        ['to', 'be', 'or', 'not']
+        >>> env.from_collection(["to be"]).flat_map(Words()).execute_and_collect()
+        ['to', 'be']
     """
 
     @abstractmethod
     def flat_map(self, value: In, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the results; None means no results."""
+        """Return or ``yield`` results, or None."""
 
 
 class FilterFunction(Function, ABC, Generic[In]):
@@ -188,10 +185,9 @@ class ReduceFunction(Function, ABC, Generic[T]):
 
     @abstractmethod
     def reduce(self, value1: T, value2: T, /) -> T:
-        """Combine the key's result so far (at first, its first record) with the current record."""
+        """Combine the key's result so far (at first, its first record) with a record."""
 
 
-# A record of a side output, as functions yield it.
 SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
 
 # A keyed function's results: of a ``def``, or of an ``async def`` that yields or returns them.
@@ -204,16 +200,12 @@ class RecordContext(ABC):
     """The current record."""
 
     @abstractmethod
-    def timestamp(self) -> int | Any:  # Any: with event time, checkers need not handle None
+    def timestamp(self) -> int | Any:
         """Return the record's event time in epoch milliseconds, or None."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V) -> None:
-        """Emit a value to a side output, with the event time of the current record or timer.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Emit a value to a side output, with the event time of the current record or timer."""
 
 
 class ProcessFunction(Function, ABC, Generic[In, Out]):
@@ -242,13 +234,9 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a record.
+        """Process a record. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
 
-        Args:
-            ctx: event time, clocks and side outputs. Valid during the call only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        ``ctx`` has event time, clocks and side outputs. It is valid during the call only.
         """
 
 
@@ -283,7 +271,7 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
 
         @abstractmethod
         def get_current_key(self) -> KeyOut:
-            """Return the key of the current record or timer."""
+            """Return the current key."""
 
     class OnTimerContext(Context[KeyOut], Generic[KeyOut]):
         """The current timer and its key. ``timestamp()`` is the timer's time."""
@@ -296,23 +284,19 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
     def process_element(self, value: In, ctx: KeyedProcessFunction.Context[Key], /) -> Results[Out]:
         """Process a record, with the state of its key. May be an ``async def``.
 
-        Args:
-            ctx: event time, key, clocks, timers and side outputs. Valid during the call only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output. ``ctx`` has event time, key,
+        timers and side outputs. It is valid during the call only.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer, with the state of its key. May be an ``async def``.
 
+        Results are as in ``process_element``. Results of an event-time timer have its ``timestamp`` as event time; other
+        results have no event time.
+
         Args:
             timestamp: the timer's time, in epoch milliseconds.
             ctx: the timer's key and clock, timers and side outputs. Valid during the call only.
-
-        Returns:
-            As ``process_element``. Results of an event-time timer have ``timestamp`` as event time; results of a
-            processing-time timer have none.
         """
         return None
 
@@ -323,13 +307,10 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
     Args:
         names: the arguments' names.
         what: the caller and the function, for the message: ``"map() got f, which"``.
-
-    Raises:
-        ProgramError: the function cannot take these arguments.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a built-in
+    except (TypeError, ValueError):
         return
     try:
         signature.bind(*names)
@@ -347,9 +328,6 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
         method: the method to check, if ``function`` is an object.
         asked_by: the caller, for the message: ``"map()"``.
         many: whether a generator is allowed.
-
-    Raises:
-        ProgramError: the function is ``async def``, or a generator although one result is expected.
     """
     called = getattr(function, method, function)
     while isinstance(called, partial):

@@ -76,7 +76,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
     """Broadcast state on the broadcast side: writable.
 
-    All subtasks receive the same broadcast records and must reach the same state, so values must not depend on anything
+    All subtasks receive the same broadcast records and must reach the same state, so values must depend on nothing
     else. An epoch writes only a large map's changed entries.
     """
 
@@ -118,11 +118,8 @@ class _ReadOnlyContext(_Context):
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
         """Return a broadcast state, read-only: otherwise the subtasks' copies would diverge.
 
-        Args:
-            state_descriptor: a descriptor that the stream was broadcast with.
-
         Raises:
-            ProgramError: the stream was broadcast without it.
+            ProgramError: the stream was broadcast without this descriptor.
         """
 
 
@@ -131,11 +128,8 @@ class _BroadcastContext(_Context):
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> BroadcastState[K, V]:
         """Return a broadcast state.
 
-        Args:
-            state_descriptor: a descriptor that the stream was broadcast with.
-
         Raises:
-            ProgramError: the stream was broadcast without it.
+            ProgramError: the stream was broadcast without this descriptor.
         """
 
 
@@ -165,7 +159,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """
 
     class ReadOnlyContext(_ReadOnlyContext):
-        """A record of the stream that is not broadcast."""
+        """A record of the non-broadcast stream."""
 
     class Context(_BroadcastContext):
         """A record of the broadcast stream."""
@@ -174,14 +168,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     def process_element(
         self, value: In1, ctx: BroadcastProcessFunction.ReadOnlyContext, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a record of the stream that is not broadcast.
-
-        Args:
-            ctx: event time, clocks, broadcast state and side outputs. Valid during the call only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
-        """
+        """Process a record of the non-broadcast stream, as ``ProcessFunction.process_element``."""
 
     @abstractmethod
     def process_broadcast_element(
@@ -189,8 +176,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     ) -> Iterable[Out | SideOutput] | None:
         """Process a broadcast record. Every subtask does, and every subtask emits the results.
 
-        Args:
-            ctx: event time, clocks, broadcast state and side outputs. Valid during the call only.
+        ``ctx`` is valid during the call only.
         """
 
 
@@ -223,7 +209,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
         @abstractmethod
         def get_current_key(self) -> KeyOut:
-            """Return the key of the current record or timer."""
+            """Return the current key."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
@@ -241,15 +227,14 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
         @abstractmethod
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
-            """Call a function for each key of the subtask that has a state.
+            """Call a function for each key of the subtask that has a state. Flink's ``applyToKeyedState``.
 
-            The keys are those with the state before the first call, in an order that depends on the keys alone. Costs
-            one call per key; changes are written with the epoch. Flink's ``applyToKeyedState``.
+            The keys have the state before the first call; their order depends on the keys alone. Costs one call per
+            key; changes are written with the epoch.
 
             Args:
                 descriptor: a keyed state that ``open`` has declared.
-                function: ``f(key, state)``. May read and change the key's states, and emit to side outputs. May not set
-                    timers.
+                function: ``f(key, state)``. May change the key's states and emit to side outputs. May not set timers.
 
             Raises:
                 ProgramError: ``open`` has not declared the state.
@@ -277,22 +262,13 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
     @abstractmethod
     def process_element(self, value: In1, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext[Key], /) -> Results[Out]:
-        """Process a record of the keyed stream, with the state of its key.
-
-        Args:
-            ctx: event time, key, clocks, timers, broadcast state and side outputs. Valid during the call only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
-        """
+        """Process a record of the keyed stream, as ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
     def process_broadcast_element(self, value: In2, ctx: KeyedBroadcastProcessFunction.Context, /) -> Results[Out]:
         """Process a broadcast record. Every subtask does, and every subtask emits the results.
 
-        Args:
-            ctx: event time, clocks, broadcast state, keyed state of all keys, and side outputs. Valid during the call
-                only.
+        ``ctx`` also has the keyed state of all keys. It is valid during the call only.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext[Key], /) -> Results[Out]:

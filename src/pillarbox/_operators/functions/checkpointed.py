@@ -11,7 +11,6 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 
 
 def no_operator_state(name: str) -> str:
-    """Return the error for operator state before the first shuffle."""
     return (
         f"operator {name!r} has state of the operator itself (CheckpointedFunction), for which there is no place before"
         " the first shuffle: the partitions of a source have no identity from one epoch to the next; put rebalance() or"
@@ -20,7 +19,6 @@ def no_operator_state(name: str) -> str:
 
 
 def no_undo(name: str) -> str:
-    """Return the error for operator state together with dead letters."""
     return (
         f"operator {name!r} has a side output for its errors (on_error=..., side_output_errors(...)), and state of the"
         " operator itself (CheckpointedFunction), which is not put back when the function raises: catch in the function"
@@ -39,7 +37,7 @@ class OperatorStateStore:
         """Return a list state. On rescaling, its elements are split among the new subtasks.
 
         Args:
-            descriptor: its name is unique among the function's states; no time-to-live.
+            descriptor: its name is unique among the function's states.
 
         Raises:
             ProgramError: not a ``ListStateDescriptor``, or it has a time-to-live.
@@ -49,25 +47,15 @@ class OperatorStateStore:
     def get_union_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
         """Return a list state. On rescaling, each new subtask receives all elements.
 
-        Without rescaling, each subtask restores its own elements; in Flink, each receives all elements on every
-        restart.
-
-        Args:
-            descriptor: as in :meth:`get_list_state`.
-
-        Raises:
-            ProgramError: not a ``ListStateDescriptor``, or it has a time-to-live.
+        Without rescaling, each subtask restores its own elements; in Flink, all elements. Arguments and errors are as
+        in :meth:`get_list_state`.
         """
         return self._declared(descriptor, union=True)
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a list that the checkpoint has and the function no longer declares.
+        """Delete a list that the checkpoint has and the function no longer declares. Spark's ``deleteIfExists``.
 
-        Keep the call as long as you may start from checkpoints or savepoints with that list. Spark's
-        ``deleteIfExists``.
-
-        Args:
-            name: the name in the list's descriptor.
+        Keep the call as long as you may start from checkpoints or savepoints with that list.
 
         Raises:
             ProgramError: the function declares it.

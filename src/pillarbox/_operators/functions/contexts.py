@@ -67,7 +67,7 @@ class RuntimeContext:
         return self._context.parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """Return the program's max parallelism, the upper limit for the number of subtasks."""
+        """Return the program's max parallelism."""
         return self._context.max_parallelism
 
     def get_task_name_with_subtasks(self) -> str:
@@ -75,13 +75,11 @@ class RuntimeContext:
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
 
     def get_metrics_group(self) -> MetricGroup:
-        """Return the group that creates the function's metrics: counters, meters, distributions, gauges."""
+        """Return the group that creates the function's metrics."""
         return MetricGroup(self._context.metrics)
 
     def get_logger(self, name: str = "pillarbox.functions") -> logging.LoggerAdapter[logging.Logger]:
-        """Return a logger that adds operator, subtask (from 0) and epoch to each line.
-
-        Log records also have them as fields ``operator``, ``subtask`` and ``epoch``.
+        """Return a logger that adds operator, subtask (from 0) and epoch to each line, and as fields to log records.
 
         Args:
             name: the standard logger whose handlers and level apply.
@@ -92,11 +90,10 @@ class RuntimeContext:
             ...         self.log = runtime_context.get_logger(__name__)
             ...
             ...     def map(self, amount):
-            ...         if amount < 0:
-            ...             self.log.warning("negative: %d", amount)  # ... (operator 'check', subtask 0, ...)
+            ...         self.log.debug("amount %d", amount)  # amount 5 (operator 'check', subtask 0, ...)
             ...         return amount
-            >>> env.from_collection([5, 9]).map(Check()).name("check").execute_and_collect()
-            [5, 9]
+            >>> env.from_collection([5]).map(Check()).name("check").execute_and_collect()
+            [5]
         """
         return TaskLogger(logging.getLogger(name), self._context)
 
@@ -121,14 +118,11 @@ class RuntimeContext:
         return self._declared(state_descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a keyed state that the checkpoint has and the program no longer declares.
+        """Delete a keyed state that the checkpoint has and the program no longer declares. Spark's ``deleteIfExists``.
 
         Without this call, pillarbox refuses such a checkpoint. Call it in ``open()``. The first epoch rewrites the
-        operator's state without it, and without keys that had nothing else. Once that epoch is committed, only older
-        checkpoints and savepoints need the call. Spark's ``deleteIfExists``.
-
-        Args:
-            name: the name in the state's descriptor.
+        operator's state without it, and without keys that had nothing else. Afterwards, only older checkpoints and
+        savepoints need the call.
 
         Raises:
             ProgramError: the program declares this name, or has renamed a state from it; the task has processed
@@ -138,13 +132,11 @@ class RuntimeContext:
             >>> class Count(MapFunction[str, int]):
             ...     def open(self, runtime_context):
             ...         runtime_context.delete_if_exists("first_seen")
-            ...         self.count = runtime_context.get_state(ValueStateDescriptor("count", int, default=0))
             ...
             ...     def map(self, word):
-            ...         self.count.update(self.count.value() + 1)
-            ...         return self.count.value()
-            >>> env.from_collection(["to", "to"]).key_by(str).map(Count()).execute_and_collect()
-            [1, 2]
+            ...         return len(word)
+            >>> env.from_collection(["to"]).key_by(str).map(Count()).execute_and_collect()
+            [2]
         """
         self._backend_for(name).delete_if_exists(name)
 
@@ -203,7 +195,7 @@ class TimerService(ABC):
     def register_event_time_timer(self, timestamp: int) -> None:
         """Call ``on_timer`` once when the watermark reaches ``timestamp``.
 
-        A timer that the watermark has already passed fires with the next watermark.
+        If the watermark has already passed it, the timer fires with the next watermark.
 
         Raises:
             ProgramError: the stream has no key.
@@ -211,7 +203,7 @@ class TimerService(ABC):
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete the current key's event-time timer at ``timestamp``, if it exists."""
+        """Delete the current key's event-time timer, if it exists."""
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp: int) -> None:
@@ -223,4 +215,4 @@ class TimerService(ABC):
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Delete the current key's processing-time timer at ``timestamp``, if it exists."""
+        """Delete the current key's processing-time timer, if it exists."""

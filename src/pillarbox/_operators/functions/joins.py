@@ -17,12 +17,12 @@ class JoinFunction(Function, ABC, Generic[In1, In2, Out]):
         >>> class Pair(JoinFunction[str, str, str]):
         ...     def join(self, first, second):
         ...         return f"{first}+{second}"
-        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
+        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
         >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
-        >>> second = env.from_collection(["not"]).assign_timestamps_and_watermarks(at)
-        >>> joined = first.join(second).where(len).equal_to(lambda word: len(word) - 1)
-        >>> joined.window(TumblingEventTimeWindows.of("1 second")).apply(Pair()).execute_and_collect()
-        ['to+not', 'be+not']
+        >>> second = env.from_collection(["or"]).assign_timestamps_and_watermarks(at)
+        >>> joined = first.join(second).where(len).equal_to(len).window(TumblingEventTimeWindows.of("1 second"))
+        >>> joined.apply(Pair()).execute_and_collect()
+        ['to+or', 'be+or']
     """
 
     @abstractmethod
@@ -35,32 +35,27 @@ class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def join(self, first: In1, second: In2, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the pair's results; None means no results."""
+        """Return or ``yield`` the pair's results, or None."""
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Processes both streams' records of a key and window, even if one stream has none.
+    """Processes both streams' records of a key and window, even if only one stream has records.
 
     Example:
         >>> class Counts(CoGroupFunction[str, str, tuple[int, int]]):
         ...     def co_group(self, firsts, seconds):
         ...         yield len(firsts), len(seconds)
-        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
+        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
         >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
-        >>> second = env.from_collection(["to", "or"]).assign_timestamps_and_watermarks(at)
-        >>> grouped = first.co_group(second).where(str).equal_to(str).window(TumblingEventTimeWindows.of("1 second"))
+        >>> second = env.from_collection(["not"]).assign_timestamps_and_watermarks(at)
+        >>> grouped = first.co_group(second).where(len).equal_to(len).window(TumblingEventTimeWindows.of("1 second"))
         >>> sorted(grouped.apply(Counts()).execute_and_collect())
-        [(0, 1), (1, 0), (1, 1)]
+        [(0, 1), (2, 0)]
     """
 
     @abstractmethod
     def co_group(self, firsts: Sequence[In1], seconds: Sequence[In2], /) -> Iterable[Out] | None:
-        """Return or ``yield`` the results; None means no results.
-
-        Args:
-            firsts: the first stream's records, in order of arrival.
-            seconds: the second stream's records, in order of arrival.
-        """
+        """Return or ``yield`` results, or None. Records are in order of arrival."""
 
 
 class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
@@ -98,21 +93,13 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
         @abstractmethod
         def output(self, tag: OutputTag[V], value: V) -> None:
-            """Emit a value to a side output, with the event time of the pair.
-
-            Raises:
-                ProgramError: ``tag`` is not an ``OutputTag``.
-            """
+            """Emit a value to a side output, with the event time of the pair."""
 
     @abstractmethod
     def process_element(
         self, left: In1, right: In2, ctx: ProcessJoinFunction.Context, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a pair.
+        """Process a pair. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
 
-        Args:
-            ctx: event times and side outputs. Valid during the call only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        ``ctx`` is valid during the call only.
         """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     _Adapter = logging.LoggerAdapter[logging.Logger]
 else:
-    _Adapter = logging.LoggerAdapter  # Python 3.10 cannot subscript it
+    _Adapter = logging.LoggerAdapter
 
 
 class TaskLogger(_Adapter):

@@ -1,7 +1,7 @@
 """Metrics of user functions, as in PyFlink: counters, meters, distributions and gauges.
 
-Reported once per epoch with the task's metrics, and reset: a task may move to another worker, so lasting numbers belong
-in state. Functions of async operators may use them from their own threads; the mailbox thread reports them.
+Reported and reset in each epoch; lasting numbers belong in state. Functions of async operators may use them from their
+own threads; the mailbox thread reports them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ class Meter:
 class Distribution:
     """Reports number, sum, extremes and mean of the epoch's values.
 
-    They are the counter ``<name>.count`` and, if there are values, the gauges ``<name>.sum``, ``.min``, ``.max`` and
-    ``.mean``.
+    They are the counter ``<name>.count`` and, with values, the gauges ``<name>.sum``, ``.min``, ``.max`` and ``.mean``.
     """
 
     def __init__(self) -> None:
@@ -106,7 +105,8 @@ class _Gauge:
 class MetricGroup:
     """Creates metrics by name; returned by ``runtime_context.get_metrics_group()``.
 
-    ``pillarbox.metrics(progress)`` reports them, prefixed with the operator's uid.
+    A name that is no string, or belongs to another kind of metric, raises ``ProgramError``.
+    ``pillarbox.metrics(progress)`` reports the metrics, prefixed with the operator's uid.
 
     Example:
         >>> class Check(FilterFunction[int]):
@@ -130,19 +130,12 @@ class MetricGroup:
 
         Args:
             extra: the name of a group inside it, such as a value.
-
-        Raises:
-            ProgramError: a name is not a string.
         """
         parts = [_checked(part) for part in (name, extra) if part is not None]
         return MetricGroup(self._metrics, "".join([self._prefix, *(f"{part}." for part in parts)]))
 
     def counter(self, name: str) -> Counter:
-        """Return the counter of this name. The same name is the same counter.
-
-        Raises:
-            ProgramError: the name is not a string, or belongs to another kind of metric.
-        """
+        """Return the counter of this name. The same name is the same counter."""
         return self._metrics.get(self._prefix + _checked(name), Counter)
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
@@ -150,29 +143,21 @@ class MetricGroup:
 
         Args:
             time_span_in_seconds: ignored; PyFlink has it. The rate covers the epoch.
-
-        Raises:
-            ProgramError: the name is not a string, or belongs to another kind of metric.
         """
         return self._metrics.get(self._prefix + _checked(name), Meter)
 
     def distribution(self, name: str) -> Distribution:
-        """Return the distribution of this name. The same name is the same distribution.
-
-        Raises:
-            ProgramError: the name is not a string, or belongs to another kind of metric.
-        """
+        """Return the distribution of this name. The same name is the same distribution."""
         return self._metrics.get(self._prefix + _checked(name), Distribution)
 
     def gauge(self, name: str, obj: Callable[[], int | float]) -> None:
-        """Report a function's result at the end of each epoch.
+        """Report a function's result at the end of each epoch, in ``TaskReport.gauges``.
 
         Args:
-            name: its name in ``TaskReport.gauges``.
             obj: returns a number. Called in the mailbox thread. Its errors fail the task.
 
         Raises:
-            ProgramError: the name is not a string or is taken, or ``obj`` is not callable.
+            ProgramError: the name is taken, or ``obj`` is not callable.
         """
         if not callable(obj):
             raise ProgramError(f"gauge({name!r}) takes a function that returns a number, not {shorten(obj)}")

@@ -29,11 +29,11 @@ class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def map1(self, value: In1, /) -> Out | None:
-        """Return the result for a record of the first stream, or None."""
+        """Return the result for a first stream's record, or None."""
 
     @abstractmethod
     def map2(self, value: In2, /) -> Out | None:
-        """Return the result for a record of the second stream, or None."""
+        """Return the result for a second stream's record, or None."""
 
 
 class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
@@ -60,11 +60,11 @@ class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def flat_map1(self, value: In1, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the results for a record of the first stream; None means no results."""
+        """Return or ``yield`` the results for a first stream's record, or None."""
 
     @abstractmethod
     def flat_map2(self, value: In2, /) -> Iterable[Out] | None:
-        """Return or ``yield`` the results for a record of the second stream; None means no results."""
+        """Return or ``yield`` the results for a second stream's record, or None."""
 
 
 class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
@@ -90,11 +90,11 @@ class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def process_element1(self, value: In1, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a record of the first stream, as ``ProcessFunction.process_element``."""
+        """Process a first stream's record, as ``ProcessFunction.process_element``."""
 
     @abstractmethod
     def process_element2(self, value: In2, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a record of the second stream, as ``ProcessFunction.process_element``."""
+        """Process a second stream's record, as ``ProcessFunction.process_element``."""
 
 
 class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
@@ -131,11 +131,11 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
     @abstractmethod
     def process_element1(self, value: In1, ctx: Context[Key], /) -> Results[Out]:
-        """Process a record of the first stream, as ``KeyedProcessFunction.process_element``."""
+        """Process a first stream's record, as ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
     def process_element2(self, value: In2, ctx: Context[Key], /) -> Results[Out]:
-        """Process a record of the second stream, as ``KeyedProcessFunction.process_element``."""
+        """Process a second stream's record, as ``KeyedProcessFunction.process_element``."""
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer of either stream, as ``KeyedProcessFunction.on_timer``."""

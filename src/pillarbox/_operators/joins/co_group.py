@@ -22,11 +22,7 @@ from pillarbox._operators.windowing.operator import WindowOperator
 
 
 class CoGroupWindowOperator(WindowOperator):
-    """Windows with the records of two streams.
-
-    Args:
-        keyings: the keys of the first and the second stream's records.
-    """
+    """Windows with the records of two streams."""
 
     def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
         super().__init__(context, keyings[0], program)

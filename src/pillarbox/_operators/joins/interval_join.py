@@ -1,8 +1,8 @@
 """interval_join: pairs of records of two keyed streams with near event times.
 
-Each side stores its records by event time as long as they can match. Source: Flink's ``IntervalJoinOperator``. Flink
-drops a record when the watermark reaches its last partner's time, although a partner at that time is not late; here the
-record is stored until the watermark has passed that time.
+Each side stores its records by event time as long as they can match. Source: Flink's ``IntervalJoinOperator``, which
+drops a record when the watermark reaches its last partner's time; here the watermark must have passed that time,
+because such a partner is not late.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-# From this number of a key's event times, they are also stored in a sorted list.
 _MANY = 32
 # Records may stay longer than needed by this fraction of their interval: then timers of many keys have equal, cheap
-# times, and a key with many records has few timers.
+# times.
 _PART = 8
 _TIME = itemgetter(0)
 
@@ -44,13 +43,7 @@ class Interval(NamedTuple):
 
 
 class JoinContext(EmittingContext, ProcessJoinFunction.Context):
-    """The current pair. The operator updates its fields.
-
-    Attributes:
-        left: the left record's event time.
-        right: the right record's event time.
-        current: the later of both.
-    """
+    """The current pair. The operator updates its fields."""
 
     left: int = 0
     right: int = 0
@@ -98,7 +91,7 @@ class _Side:
         state = self.state
         values = state.get(timestamp)
         if values is None:
-            # A tuple takes half the memory of a list: most records are alone at their time.
+            # A tuple takes half the memory of a list.
             state.put(timestamp, (value,))
             ordered = self._ordered.get(self._backend.key)
             if ordered is not None:
@@ -110,7 +103,6 @@ class _Side:
             state.put(timestamp, [*values, value])
 
     def between(self, first: int, last: int) -> list[tuple[int, Sequence[Any]]]:
-        """Return the current key's records from ``first`` to ``last``, ordered by event time."""
         items = self.state.items()
         if len(items) < _MANY:
             near = [item for item in items if first <= item[0] <= last]
@@ -137,7 +129,6 @@ class _Side:
         return self.timer_for(times[0]) if times else None
 
     def _in_order(self) -> list[int]:
-        """Return the sorted event times of the current key. Caches long lists."""
         key = self._backend.key
         ordered = self._ordered.get(key)
         if ordered is None:
@@ -154,7 +145,6 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
     """Applies a ``ProcessJoinFunction`` to each pair with near event times.
 
     Args:
-        keyings: the keys of left and right records.
         late_tags: the side outputs for late records of both, or None to drop and count them.
     """
 
@@ -179,7 +169,6 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         self._step = max(1, max(interval.upper - interval.lower, interval.upper, -interval.lower) // _PART)
 
     def rounded_up(self, time: int) -> int:
-        """Round a time up to the next time that drops records."""
         return min(time + -time % self._step, MAX_WATERMARK)
 
     def process_run(self, records: Records, side: _Side) -> None:
@@ -221,7 +210,6 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp)
 
     def _join(self, value: Any, timestamp: int, near: Sequence[tuple[int, Sequence[Any]]], side: _Side) -> None:
-        """Call the function with a record's pairs, ordered by time."""
         call, ctx, collect = self.call, self._ctx, self._collector.collect
         is_left = side is self._left
         for time, partners in near:

@@ -14,7 +14,6 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.functions.basic import ReduceFunction
 from pillarbox._rows import Row
 
-# Types with ``+`` that are not numbers.
 _NO_NUMBERS = (str, bytes, tuple, list)
 
 Method = Literal["sum", "min", "max", "min_by", "max_by"]
@@ -29,9 +28,6 @@ class FieldAggregation(ReduceFunction[Any]):
     Args:
         field: position in tuples and rows, or name in rows, dictionaries and objects. Position 0 of a record without
             positions is the record itself.
-
-    Raises:
-        ProgramError: ``field`` is neither a position nor a name.
     """
 
     def __init__(self, method: Method, field: int | str) -> None:
@@ -76,7 +72,6 @@ class FieldAggregation(ReduceFunction[Any]):
         return getattr(record, field)
 
     def _set(self, record: Any, value: Any) -> Any:
-        """Return a copy of the record with another value of the field."""
         field = self._field
         if isinstance(record, tuple):
             position = field if isinstance(field, int) else type(record)._fields.index(field)  # type: ignore[attr-defined]

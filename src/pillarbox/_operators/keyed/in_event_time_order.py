@@ -48,7 +48,6 @@ class InEventTimeOrderOperator(KeyedOperator):
             waiting.put(timestamp, of_that_time)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Emit the records of this time, in order of arrival."""
         due = self._waiting.get(timestamp)
         assert due is not None, "each timestamp has a timer"
         self._waiting.remove(timestamp)

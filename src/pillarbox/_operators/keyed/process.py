@@ -38,11 +38,7 @@ class _KeyTimers(Clocks):
 
 
 class KeyedProcessOperator(KeyedOperator):
-    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state.
-
-    Attributes:
-        user_timers: the clocks and the current key's timers.
-    """
+    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "process_element", keying)
@@ -54,7 +50,6 @@ class KeyedProcessOperator(KeyedOperator):
         self.process_run(records, self.keying, self.call)
 
     def process_run(self, records: Records, keying: Keying, call: Callable[..., Any]) -> None:
-        """Apply ``call`` to a run, each record under its key."""
         backend, ctx, collector = self.backend, self._ctx, self._collector
         rows = backend.rows
         values = records.values
@@ -74,7 +69,7 @@ class KeyedProcessOperator(KeyedOperator):
 
     def process_key_by_key(self, run: KeyedRun) -> None:
         """Process a run in batch mode. Emits the results of all its keys together."""
-        if self._inputs:  # each input has its own loop
+        if self._inputs:
             super().process_key_by_key(run)
             return
         backend, ctx, collector, call = self.backend, self._ctx, self._collector, self.call

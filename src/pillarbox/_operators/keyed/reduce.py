@@ -1,6 +1,6 @@
 """reduce on a keyed stream: emits the new value after every record; in batch mode, only the last value.
 
-Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``. There the last value has the
+Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``, where the last value has the
 timestamp 2**63 - 1; here it has the last record's.
 """
 
@@ -22,7 +22,6 @@ from pillarbox._operators.stateless.typed_results import TypedReduce
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._types.type_information import TypeInformation
 
-# Number of results that batch mode emits together.
 _MANY = 1024
 
 
@@ -30,9 +29,6 @@ class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key. Emits a key's first record unchanged.
 
     A field aggregation also checks the first record's field: otherwise all later records would fail.
-
-    Args:
-        declared: the records' type, if declared with ``Types``.
     """
 
     own_states: Collection[str] = ("reduced",)
@@ -45,7 +41,6 @@ class ReduceOperator(KeyedOperator):
         self._fold = self.call if declared is None else TypedReduce(self.call, declared, where)
         self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor("reduced"))
         self._checks_first = isinstance(function, FieldAggregation)
-        # In batch mode: whether the current key has a value, and its last record's time.
         self._has_value = False
         self._timestamp: int | None = None
         self._final = Records([], [])
@@ -103,7 +98,6 @@ class ReduceOperator(KeyedOperator):
             self.end_input()
 
     def end_input(self) -> None:
-        """Emit the remaining results, in batch mode."""
         final, self._final = self._final, Records([], [])
         if len(final):
             self.output.process_records(final)

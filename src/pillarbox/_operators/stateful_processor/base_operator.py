@@ -35,8 +35,6 @@ class ProcessorSettings:
         processor: the user's object or function.
         declarations: the states that its ``init`` declares.
         time_mode: a key of ``TIME_MODES``.
-        key: the key's columns.
-        output: the columns that it emits.
         event_time: the rows' event-time column, for late rows, or None.
         frames: conversion of pandas frames, or None for PySpark rows.
         initial: rows of an initial state, key columns first, or None.
@@ -58,7 +56,6 @@ class MicroBatchOperator(KeyedOperator):
 
     Attributes:
         kind: the Spark method that it runs; also the operator's uid.
-        results: results to emit.
     """
 
     by_key = False
@@ -73,7 +70,7 @@ class MicroBatchOperator(KeyedOperator):
         assert isinstance(service.event_timers, HeapTimers)
         self.timers: HeapTimers = service.event_timers
         self._rows: list[pa.RecordBatch] = []
-        # Id and watermark of the last micro-batch. The watermark makes rows of the next micro-batch late.
+        # Id and watermark of the last micro-batch.
         self._last: tuple[int | None, int] | None = None
         self._has_run = False
 
@@ -84,7 +81,6 @@ class MicroBatchOperator(KeyedOperator):
         self._rows.append(records.batch)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Forward a watermark of the channels. Timers follow Spark's watermark."""
         self.output.process_watermark(timestamp)
 
     @property
@@ -96,7 +92,6 @@ class MicroBatchOperator(KeyedOperator):
         self._has_run = True
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Run the micro-batch, unless it has run at the end of the data."""
         if not self._has_run:
             self._run()
         self._has_run = False
@@ -104,7 +99,6 @@ class MicroBatchOperator(KeyedOperator):
     # -- late rows --
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the watermark that makes rows late, and its micro-batch."""
         if self.settings.event_time is None or self._last is None:
             return None
         batch, watermark = self._last
@@ -117,7 +111,7 @@ class MicroBatchOperator(KeyedOperator):
     def _late_watermark(self, batch: MicroBatch) -> int:
         """Return the watermark that makes rows late: the previous micro-batch's, as in Spark.
 
-        If this operator did not run in the previous micro-batch, it had no data, and both watermarks are equal.
+        If this operator did not run in the previous micro-batch, both watermarks are equal.
         """
         last, self._last = self._last, (batch.number, batch.watermark)
         if last is None:
@@ -154,8 +148,7 @@ class MicroBatchOperator(KeyedOperator):
             self.backend.leave_key()
 
     @abstractmethod
-    def _call(self, rows: SortedRows | None, batch: MicroBatch) -> None:
-        """Process a micro-batch: its rows, then its timers."""
+    def _call(self, rows: SortedRows | None, batch: MicroBatch) -> None: ...
 
     def _limit(self, batch: MicroBatch) -> int | None:
         """Return the time up to which timers have expired, or None without timers."""

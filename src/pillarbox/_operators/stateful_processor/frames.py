@@ -1,6 +1,6 @@
-"""Converts rows to pandas frames and results back, like PySpark.
+"""Converts rows to pandas frames and results back, with PySpark's conversions.
 
-Both use PySpark's conversions, once for all keys if the types are the same as with a conversion per key.
+Converts all keys at once if that gives the same types as a conversion per key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class FrameOptions:
         columns: the names of the row columns.
         key: the key's columns.
         schema: the columns that the program emits.
-        zone: the session's time zone.
         records: maximum number of rows of a frame.
         bytes: maximum size of a frame.
         safe: whether numbers that do not fit raise an error.
@@ -56,7 +55,6 @@ class FrameOptions:
     int_extension: bool
 
     def to_frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
-        """Return a frame of rows, with PySpark's types."""
         import pandas as pd
         from pyspark.sql.conversion import ArrowBatchTransformer
 
@@ -83,9 +81,6 @@ class SortedFrames:
     Args:
         keeps_types: whether a frame has the columns' types, as in ``applyInPandasWithState``; otherwise pandas infers
             them from the values.
-
-    Attributes:
-        frame: all rows.
     """
 
     def __init__(self, rows: SortedRows, options: FrameOptions, *, keeps_types: bool) -> None:
@@ -106,7 +101,6 @@ class SortedFrames:
         self._size = min(options.records, max(1, int(options.bytes / row_bytes))) if row_bytes else options.records
 
     def of_key(self, start: int, count: int) -> Iterator[Any]:
-        """Yield frames of one key's rows."""
         end = start + count
         for at in range(start, end, self._size):
             yield self._frame(at, min(at + self._size, end))
@@ -149,7 +143,6 @@ class FrameResults:
                 self._length += len(result)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Remove all results, and yield them as columns."""
         import pandas as pd
 
         frames, self._frames, self._length = self._frames, [], 0
@@ -159,7 +152,7 @@ class FrameResults:
                 whole = alike[0] if len(alike) == 1 else pd.concat(alike, ignore_index=True)
                 columns = [self._options.to_columns(whole)]
             except Exception:
-                columns = list(map(self._options.to_columns, alike))  # the error is about one frame
+                columns = list(map(self._options.to_columns, alike))
             for batch in columns:
                 yield pa.Table.from_batches([batch]).cast(self._schema).combine_chunks().to_batches()[0]
 

@@ -23,7 +23,6 @@ from pillarbox._operators.stateful_processor.frames import FrameResults, SortedF
 from pillarbox._operators.stateful_processor.handle import declared_states
 from pillarbox._operators.stateful_processor.sorted_rows import SortedRows
 
-#: The name of the state.
 STATE = "state"
 TIMEOUTS = {"none": "NoTimeout", "processingtime": "ProcessingTimeTimeout", "eventtime": "EventTimeTimeout"}
 
@@ -116,7 +115,6 @@ class GroupStateOperator(MicroBatchOperator):
             self.timers.register(timeout + 1)
 
     def _checked(self, results: Any) -> Iterable[Any]:
-        """Yield the results of a call, checked one by one, with PySpark's errors."""
         import pandas as pd
 
         if isinstance(results, pd.DataFrame):

@@ -77,7 +77,7 @@ class StateVariable:
     Attributes:
         kind: ``value``, ``list`` or ``map``.
         schemas: the value's; a map's: key and value.
-        ttl: time-to-live in milliseconds, or None.
+        ttl: milliseconds, or None.
     """
 
     kind: str
@@ -90,7 +90,6 @@ class Declarations:
     """The states that a processor's ``init`` declares.
 
     Attributes:
-        variables: states by name.
         deleted: the names that it passes to ``deleteIfExists``.
         parsed: schemas by their DDL.
     """
@@ -101,11 +100,7 @@ class Declarations:
 
 
 class _Handle:
-    """The common part of both handles.
-
-    Args:
-        phase: Spark's name of its state. Timers need ``INITIALIZED``.
-    """
+    """The common part of both handles. ``phase`` is Spark's name of its state."""
 
     def __init__(self, time_mode: str, phase: str, timers: HeapTimers | None = None) -> None:
         self._time_mode, self._phase, self._timers = time_mode, phase, timers
@@ -149,11 +144,7 @@ class _Handle:
 
 
 class DriverHandle(_Handle):
-    """Records the declarations of ``init``. Refuses the use of states and timers.
-
-    Args:
-        parse: converts DDL to a schema.
-    """
+    """Records the declarations of ``init``. Refuses the use of states and timers."""
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
         super().__init__(time_mode, "PRE_INIT")
@@ -181,7 +172,7 @@ class DriverHandle(_Handle):
             )
         variables[name] = StateVariable(kind, tuple(map(self._parsed, schemas)), ttl)
         for position, schema in enumerate(variables[name].schemas):
-            struct_codec(schema, hashable=kind == "map" and position == 0)  # refuses unsupported types
+            struct_codec(schema, hashable=kind == "map" and position == 0)
         return UnusableState(
             lambda method: self._error(f"{name}.{method}", "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE")
         )
@@ -206,11 +197,7 @@ def declare(processor: Any, handle: DriverHandle) -> None:
 
 
 class TaskHandle(_Handle):
-    """Returns a processor's states, and the timers of the current key.
-
-    Attributes:
-        states: all states by name.
-    """
+    """Returns a processor's states, and the timers of the current key."""
 
     def __init__(
         self, time_mode: str, declarations: Declarations, backend: KeyedStateBackend, timers: HeapTimers
@@ -252,7 +239,6 @@ class TaskHandle(_Handle):
 
 
 def declared_states(declarations: Declarations, backend: KeyedStateBackend) -> dict[str, Any]:
-    """Declare keyed states, and return them by name, with Spark's methods."""
     return {name: _declared(backend, name, variable) for name, variable in declarations.variables.items()}
 
 

@@ -81,12 +81,11 @@ class StatefulProcessorOperator(MicroBatchOperator):
             backend.row = table[key]
             backend.key = key
             take(call(shown_key, own, times))
-            _drain(own)  # the function need not consume all rows
+            _drain(own)
             if len(results) >= RUN_LIMIT:
                 self._emit()
 
     def _groups(self, rows: SortedRows, key: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
-        """Return each key as the processor receives it, and an iterator over its rows or frames."""
         options = self.settings.frames
         if options is not None:
             frames = SortedFrames(rows, options, keeps_types=False)

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from pillarbox._operators.stateful_processor.values import row_maker
 from pillarbox._rows import column_to_list
 
-# Number of rows converted at a time.
 _PORTION = 8192
 
 
@@ -44,7 +43,6 @@ class SortedRows:
         columns: the names of the key's columns.
 
     Attributes:
-        batch: the rows.
         starts: the first position of each key's rows.
         keys: one row per key.
         counts: the number of rows of each key.
@@ -63,7 +61,6 @@ class SortedRows:
         self.counts: list[int] = np.diff(self.starts, append=self.batch.num_rows).tolist()
 
     def rows(self) -> Iterator[Any]:
-        """Yield all rows, in order, as PySpark rows."""
         make = row_maker(tuple(self.batch.schema.names))
         for start in range(0, self.batch.num_rows, _PORTION):
             columns = self.batch.slice(start, _PORTION).columns
@@ -101,11 +98,6 @@ class RowResults:
         return len(self._rows)
 
     def batches(self) -> list[pa.RecordBatch]:
-        """Remove all results, and return them as columns.
-
-        Raises:
-            pa.ArrowException: a value does not fit its column.
-        """
         rows = self._rows.copy()
         self._rows.clear()
         try:
@@ -126,7 +118,6 @@ class RowResults:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _explain(self, row: Any) -> None:
-        """Raise the error of one row, with the row in its message."""
         try:
             self._columns([row])
         except (TypeError, AttributeError, pa.ArrowException) as error:

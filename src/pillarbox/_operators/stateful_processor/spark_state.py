@@ -45,7 +45,6 @@ class SparkStateTable:
 
     @staticmethod
     def of(uid: str, key: StructType, declarations: Declarations) -> SparkStateTable:
-        """Return the table of a processor's states."""
         variables, types = declarations.variables, {}
         states: list[tuple[str, str]] = []
         for name, variable in variables.items():
@@ -74,7 +73,6 @@ class SparkStateTable:
 
 
 def _converter(variable: StateVariable) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that converts a state's content to the contents of its slots."""
     *map_keys, value = variable.schemas
     encode, ttl = struct_codec(value).encode, variable.ttl
 

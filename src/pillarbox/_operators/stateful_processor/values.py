@@ -28,7 +28,6 @@ _BITS: dict[type[spark.DataType], int] = {
     spark.LongType: 64,
 }
 _TIMESTAMP, _NTZ = spark.TimestampType(), spark.TimestampNTZType()
-# Attributes of a row that are not columns.
 _TAKEN = frozenset(dir(spark.Row))
 
 
@@ -49,7 +48,6 @@ class Codec(NamedTuple):
     """Storage format of a type's values.
 
     Attributes:
-        encode: converts a user's value to the stored value.
         decode: converts a stored value to the user's value; None for immutable values that stay the same.
     """
 
@@ -131,7 +129,6 @@ def _codec(kind: spark.DataType, hashable: bool) -> Codec:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a numpy value to Python's."""
     return value.item() if isinstance(value, np.generic) else value
 
 

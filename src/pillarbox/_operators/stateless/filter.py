@@ -32,7 +32,7 @@ class FilterOperator(FunctionOperator):
         with self.each(records, self.keying) as values:
             keep = list(map(self.call, values))
             if len(keep) < len(records):
-                raise RuntimeError("the function raised StopIteration")  # which ends a map() silently
+                raise RuntimeError("the function raised StopIteration")
         self._check(records.values, keep)
         return keep
 
@@ -59,7 +59,7 @@ class FilterOperator(FunctionOperator):
         answer = keep[position]
         for result in keep:
             if inspect.iscoroutine(result):
-                result.close()  # avoids its warning that it was never awaited
+                result.close()
         pending = iter(values[position + 1 :])
         kind = type(answer).__name__
         with Pass(self, values, pending, pending):

@@ -22,7 +22,6 @@ class FlatMapOperator(FunctionOperator):
         self.process_run(records, self.keying, self.call)
 
     def process_run(self, records: Records, keying: Keying | None, call: Callable[..., Any]) -> None:
-        """Apply ``call`` to a run, each record under its key."""
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
         collect = self._collector.collect
         with self.each(records, keying) as values:

@@ -43,7 +43,7 @@ class MapOperator(FunctionOperator):
                     emit_run(self.output, out, None if timestamps is None else timestamps[done:end])
                     out, done, look = [], end, FIRST_LOOK
             if done + len(out) < len(records):
-                raise RuntimeError("the function raised StopIteration")  # which ends a map() silently
+                raise RuntimeError("the function raised StopIteration")
         if out:
             rest = timestamps if not done or timestamps is None else timestamps[done:]
             self.output.process_records(Records(out, rest))

@@ -26,11 +26,9 @@ class ProcessOperator(FunctionOperator):
         self.process_run(records, None, self.call)
 
     def process_run(self, records: Records, keying: Keying | None, call: Callable[..., Any]) -> None:
-        """Apply ``call`` to a run without keys."""
         process_each(self, records, call, self._ctx)
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source: event time starts over."""
         self._clocks.watermark = MIN_TIMESTAMP
 
     def process_watermark(self, timestamp: int) -> None:
@@ -48,8 +46,7 @@ class ProcessOperator(FunctionOperator):
 def process_each(operator: FunctionOperator, records: Records, call: Callable[..., Any], ctx: Any) -> None:
     """Apply ``call(value, ctx)`` to each record of a run, regardless of keys, and emit the results.
 
-    Args:
-        ctx: the context of all records; ``current`` is set to each record's event time.
+    Sets ``ctx.current`` to each record's event time.
     """
     collector = operator._collector
     stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)

@@ -42,7 +42,7 @@ class PrintOperator(StreamOperator):
         pending = iter(records.values)
         try:
             lines = [f"{lead}{value}\n" for value in pending]
-        except BaseException as error:  # of a record's own __str__
+        except BaseException as error:
             facts: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask}
             raise_at_record(error, f"operator {self.name!r}", records.values, pending, **facts)
         sys.stdout.write("".join(lines))

@@ -1,8 +1,7 @@
 """Outputs that convert results to a declared type before emitting them.
 
 As in PyFlink, a ROW result has the names of its columns, FLOAT has 32 bits, and a value of another type fails the job.
-State of ``reduce`` has the records' type, too. If columns are declared in Spark's notation, a tuple gets their names,
-and its values stay unchanged.
+If columns are declared in Spark's notation, a tuple gets their names, and its values stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,13 +18,10 @@ from pillarbox._types.conversion import value_converter
 from pillarbox._types.row_shapes import returned_tuple
 from pillarbox._types.type_information import TypeInformation
 
-# Types that are not rows.
 _ONE_VALUE = frozenset({str, bytes, int, float, bool})
 
 
 class _TypedOutput:
-    """Converts results; forwards watermarks and statuses."""
-
     def __init__(self, output: Input, declared: TypeInformation[Any], operator: str) -> None:
         self._output = output
         self._operator = operator
@@ -37,7 +33,6 @@ class _TypedOutput:
         convert, pending = self._convert, iter(records.values)
         converted: list[Any] = []
         try:
-            # One by one, to identify the record that does not convert.
             converted.extend(map(convert, pending))
         except TypeMismatchError as error:
             error.at(operator=self._operator, record=records.values[len(converted)])
@@ -46,8 +41,6 @@ class _TypedOutput:
 
 
 class _NamedOutput:
-    """Converts tuples to rows; forwards watermarks, statuses and other results."""
-
     def __init__(self, output: Input, names: tuple[str, ...], operator: str) -> None:
         self._output = output
         self._operator = operator
@@ -77,10 +70,7 @@ class _NamedOutput:
 class TypedReduce:
     """Reduces two records of a declared type: converts the function's result if it has another class.
 
-    So the next call receives a row with the names of its columns, like each record of the stream.
-
-    Args:
-        where: the start of error messages.
+    So the next call receives a row with column names, like each record of the stream.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any], declared: TypeInformation[Any], where: str) -> None:
@@ -99,11 +89,7 @@ class TypedReduce:
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
     """Return an output that converts results to a declared type, or ``output`` itself if it needs no conversion.
 
-    A sink with columns of the same type takes results unchanged.
-
-    Args:
-        declared: the type, or the names of columns.
-        operator: the operator's name, for errors.
+    A sink with columns of the same type takes results unchanged. ``declared`` is the type, or the names of columns.
     """
     if declared is None or isinstance(output, Discard):
         return output

@@ -1,4 +1,4 @@
-"""Window operators: a general one, and faster ones that fold tumbling, overlapping and session windows.
+"""Window operators: a general one, and faster operators that fold tumbling, overlapping and session windows.
 
 Imports `api`, `frame`, `functions` and `dead_letters`. Start with `api/assigner.py`, then `base_operator.py` and
 `operator.py`, the general operator. Weak spot: four operators with one meaning; model tests compare their results.

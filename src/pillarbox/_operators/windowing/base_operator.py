@@ -59,8 +59,8 @@ class WindowProgram:
     def depends_on(self) -> dict[str, str]:
         """Properties of windows that their state depends on. Other values cannot resume from it.
 
-        Windows with the same clock are compatible, because each window stores its end. The layout of panes is in their
-        state's name. User-defined assigners are not described.
+        Windows with the same clock are compatible, because each window stores its end. User-defined assigners are not
+        described.
         """
         assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, FoldedContents) else None
         properties: dict[str, str] = {}
@@ -86,7 +86,6 @@ class BaseWindowOperator(KeyedOperator):
     """Calls a window function with the elements of windows.
 
     Attributes:
-        timers: the name of its timers.
         namespaced: whether timers belong to windows instead of keys.
         shared: whether all keys share windows and their timers.
     """
@@ -127,7 +126,6 @@ class BaseWindowOperator(KeyedOperator):
         self._assigner.open(self._assigner_context)
 
     def close(self) -> None:
-        """Close the user's functions. There is no current key."""
         self.backend.leave_key()
         self._window_context.leave()
         for function in self._program.opened:
@@ -152,7 +150,6 @@ class BaseWindowOperator(KeyedOperator):
     # -- late elements --
 
     def _cleanup_time(self, window: Any) -> int:
-        """Return a window's removal time: its end plus the allowed lateness."""
         end: int = window.max_timestamp()
         return min(end + self._lateness, MAX_WATERMARK) if self._is_event_time else end
 

@@ -21,7 +21,6 @@ from pillarbox._operators.frame.keying import Keying
 # Bounds of the buffer.
 _ROWS = 1 << 18
 _BYTES = 32 * 1024 * 1024
-# Rows that become Python objects at a time.
 _PORTION = 1 << 15
 
 
@@ -63,7 +62,6 @@ class RunBuffer:
         return self._rows >= _ROWS or self._bytes >= _BYTES
 
     def take(self) -> ArrowRecords | None:
-        """Remove all buffered records, in order of arrival."""
         runs, self._runs = self._runs, []
         self._rows = self._bytes = 0
         if len(runs) < 2:
@@ -94,7 +92,6 @@ def _is_groupable(kind: pa.DataType) -> bool:
 
 
 def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return row positions, grouped by key and in order within a key, and the start of each group."""
     if len(columns) == 1 and pa.types.is_integer(columns[0].type) and not columns[0].null_count:
         keys = columns[0].to_numpy()
         order = np.argsort(keys, kind="stable")

@@ -18,7 +18,6 @@ from pillarbox._state.heap.states import RECORD_IS_NONE
 from pillarbox._state.state_descriptor import StateDescriptor
 
 _NAME = CONTENTS = "window-contents"
-# Called with the elements of a firing window.
 Call = Callable[[tuple[Any, ...]], None]
 
 
@@ -27,7 +26,6 @@ class Fold:
     """Folds elements into an accumulator, and an accumulator into a result.
 
     Attributes:
-        descriptor: the state of the accumulator.
         first: returns the accumulator of one element.
         add: adds an element, possibly in place.
         merge: merges two accumulators, possibly in place; None if they cannot be merged.
@@ -42,7 +40,6 @@ class Fold:
     name: str | None = None
 
     def of(self, values: Iterable[Any]) -> Any:
-        """Return the result of at least one element."""
         rest = iter(values)
         accumulator = self.first(next(rest))
         for value in rest:
@@ -51,21 +48,11 @@ class Fold:
 
 
 def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> Fold:
-    """Return a reduce function's fold. Its accumulator is an element.
-
-    Args:
-        name: describes the fold of a field.
-    """
+    """Return a reduce function's fold. Its accumulator is an element."""
     return Fold(ReducingStateDescriptor(_NAME, function), _first_record, function, function, _itself, name)
 
 
 def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> Fold:
-    """Return a user's aggregate function as a fold.
-
-    Args:
-        accumulator_type: the declared type of accumulators, or None.
-    """
-
     def first(value: Any) -> Any:
         return function.add(value, function.create_accumulator())
 
@@ -127,7 +114,6 @@ class ListContents:
         return tuple(element[0] for element in state.get())
 
     def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
-        """Call the function with the elements that the evictor retains."""
         stored = state.get()
         if not stored:
             return

@@ -32,7 +32,6 @@ class FoldingWindowOperator(BaseWindowOperator):
         super().__init__(context, keying, program)
         assert isinstance(program.contents, FoldedContents)
         self._fold: Fold = program.contents.fold
-        # Registers a timer of the current key.
         self._register: Callable[[int], None] = (
             self._timers.event_timers.register
             if self._is_event_time
@@ -41,7 +40,6 @@ class FoldingWindowOperator(BaseWindowOperator):
 
     @property
     def _passed(self) -> int:
-        """The end of the last windows that have fired."""
         return self._timers.current_watermark if self._is_event_time else MIN_TIMESTAMP
 
     def _fire(self, start: int, end: int, accumulator: Any) -> None:

@@ -15,8 +15,7 @@ class GuardedWindowOperator(GuardedOperator):
     """Guards a :class:`WindowOperator`.
 
     A record that cannot be added is in no window. A window whose function fails emits nothing, and is purged and
-    cleaned up as usual. So timers are not undone as a whole, and an error outside the window function, such as a
-    user-defined trigger's, fails the task.
+    cleaned up as usual. An error outside the window function, such as a user-defined trigger's, fails the task.
     """
 
     _guarded: WindowOperator

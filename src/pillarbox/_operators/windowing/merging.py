@@ -43,7 +43,6 @@ class MergingWindowSet:
         self._merges_overlapping = merges_overlapping(assigner)
 
     def state_window(self, window: Any) -> Any:
-        """Return a window's state window, or None for an unknown window."""
         namespace = self._state.get(tuple(window))
         return None if namespace is None else self._assigner.window_type(*namespace)
 
@@ -72,11 +71,7 @@ class MergingWindowSet:
         return near
 
     def add(self, window: Any, on_merge: OnMerge) -> Any:
-        """Add a window, and merge it with overlapping windows.
-
-        Returns:
-            The window that now contains it.
-        """
+        """Add a window, merge it with overlapping windows, and return the window that now contains it."""
         state, make = self._state, self._assigner.window_type
         if state.contains(tuple(window)):
             return window
@@ -93,12 +88,10 @@ class MergingWindowSet:
                 result = merged
             if not others:
                 continue
-            # The other windows' states are merged into the first window's.
             state_windows: list[Any] = [state.get(tuple(other)) for other in others]
             for other in others:
                 state.remove(tuple(other))
             state.put(tuple(merged), state_windows[0])
-            # A window within an existing one changes nothing.
             if others != [merged]:
                 on_merge(merged, others, make(*state_windows[0]), [make(*other) for other in state_windows[1:]])
         if result == window and not state.contains(tuple(window)):

@@ -50,7 +50,6 @@ class WindowOperator(BaseWindowOperator):
             windows = self.backend.get_state(merging_windows(program.assigner))
             self._merging = MergingWindowSet(program.assigner, windows)
         self._trigger_context = TriggerContext(self.backend, self._timers, context.metrics)
-        # Register and delete timers of the windows' clock.
         timers, by_event_time = self._timers, self._is_event_time
         self._register = timers.register_event_time_timer if by_event_time else timers.register_processing_time_timer
         self._delete = timers.delete_event_time_timer if by_event_time else timers.delete_processing_time_timer
@@ -93,7 +92,7 @@ class WindowOperator(BaseWindowOperator):
             self.backend.set_current_namespace(tuple(state_window))
             self._contents.add(self._state, element, timestamp)
             self._react(self._trigger.on_element(element, timestamp, window, self._enter(window)), window, state_window)
-            if over != MAX_WATERMARK:  # otherwise the window never ends
+            if over != MAX_WATERMARK:
                 self._register(tuple(window), over)
         return added
 
@@ -113,7 +112,7 @@ class WindowOperator(BaseWindowOperator):
 
     def _on_merge(self, window: Any, parts: list[Any], state_window: Any, others: list[Any]) -> None:
         if self._is_over(window):
-            if all(self._is_over(part) for part in parts):  # another version of the program kept them for longer
+            if all(self._is_over(part) for part in parts):
                 for part, part_state in zip(parts, [state_window, *others]):
                     self._end(part, part_state)
                 return
@@ -151,7 +150,6 @@ class WindowOperator(BaseWindowOperator):
             self._state.clear()
 
     def _fire(self, window: Any, state_window: Any) -> None:
-        """Call the window function with the window's contents, in the window's own namespace."""
         timestamp = window.max_timestamp()
 
         def call(elements: tuple[Any, ...]) -> None:
@@ -162,20 +160,19 @@ class WindowOperator(BaseWindowOperator):
         self._contents.fire(self._state, window, self._window_context, call)
 
     def contents(self) -> Sequence[Any]:
-        """Return the current window's elements, or its accumulator in a tuple."""
         return self._contents.elements(self._state)
 
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         window = self._assigner.window_type(*namespace)
         state_window = window if self._merging is None else self._state_window(window, self._merging)
         if state_window is None:
-            return  # merged into another window, or removed
+            return
         by_event_time = clock is TimeDomain.EVENT_TIME
         ask = self._trigger.on_event_time if by_event_time else self._trigger.on_processing_time
         self._react(ask(timestamp, window, self._enter(window)), window, state_window)
         if by_event_time != self._is_event_time:
             return
-        # Another version of the program may have kept windows for a shorter or longer time.
+        # Another version of the program may have kept windows for another time.
         over = self._cleanup_time(window)
         if timestamp == over or (timestamp > over and self._has_contents(state_window)):
             self._end(window, state_window)

@@ -1,8 +1,8 @@
 """Overlapping windows (sliding, cumulating) in panes: an element is folded once, however many windows contain it.
 
 All keys share a pane. A checkpoint has one row per (key, start of the pane). Timers belong to keys. When a window
-fires, two stacks merge its panes. The stacks are a cache in memory, rebuilt from the panes after a restart, and in part
-when a pane changes.
+fires, two stacks merge its panes. The stacks are a cache in memory, rebuilt after a restart, and in part when a pane
+changes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ class PaneWindowOperator(SharedWindowOperator):
     # -- records --
 
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the panes of times, and a mask of times whose windows have not fired."""
         if self._is_event_time:
             self._clock_was = self._timers.current_watermark
         else:
@@ -139,10 +138,9 @@ class PaneWindowOperator(SharedWindowOperator):
         self._schedule(panes, self._at(passed))
         last = max(windows).end - 1
         if last > MAX_WATERMARK:
-            self._register(last)  # raises the timer service's error
+            self._register(last)
 
     def _with(self, pane: int) -> _KeyPanes:
-        """Return the current key's panes, including ``pane``."""
         panes = self._panes_of_key()
         starts = panes.starts
         if not starts or starts[-1] < pane:
@@ -190,7 +188,6 @@ class PaneWindowOperator(SharedWindowOperator):
         del starts[:count]
 
     def _schedule(self, panes: _KeyPanes, around: _PaneTime) -> None:
-        """Register the key's next timer: the end of the next window with a pane, or a pane's removal."""
         starts = panes.starts
         position = 0 if starts[0] >= around.next_start else bisect_left(starts, around.next_start)
         time = MAX_WATERMARK + 1
@@ -206,7 +203,6 @@ class PaneWindowOperator(SharedWindowOperator):
             panes.timer = time
 
     def _at(self, time: int) -> _PaneTime:
-        """Return the windows around a time. Cached, because most keys have the same time."""
         around = self._pane_time
         if around is None or around.time != time:
             panes = self._panes

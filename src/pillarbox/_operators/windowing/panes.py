@@ -1,7 +1,6 @@
 """Panes: slices of time between window boundaries, so that each window consists of whole panes.
 
-A tumbling window is one pane. All times are epoch milliseconds. A pane is identified by its start; a window by its end,
-except for windows of days.
+All times are epoch milliseconds. A pane is identified by its start; a window by its end, except for windows of days.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pillarbox._operators.windowing.api.assigner import WindowAssigner, is_built
 from pillarbox._operators.windowing.api.time_windows import FixedWindows
 from pillarbox._operators.windowing.api.window_starts import Days
 
-# Event-time windows read no clock.
 _NO_CLOCK: Any = None
 
 
@@ -30,7 +28,6 @@ class EvenPanes:
     Attributes:
         name: describes the windows. Panes with equal names have the same boundaries.
         longest: the longest length in their computation.
-        tumbling: whether each window is one pane.
     """
 
     def __init__(self, assigner: FixedWindows, name: str) -> None:
@@ -45,7 +42,6 @@ class EvenPanes:
         self.tumbling: bool = assigner.tumbles
 
     def start(self, time: int) -> int:
-        """Return the start of the pane that contains a time."""
         return time - min((time - self._start) % self._starts_every, (time - self._end) % self._ends_every)
 
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -70,7 +66,6 @@ class EvenPanes:
             end = self.end_after(end)
 
     def last_end(self, pane: int) -> int:
-        """Return the end of the last window that contains a pane."""
         return pane - (pane - self._start) % self._starts_every + self._size
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
@@ -109,7 +104,6 @@ class DayPanes:
 
 
 def panes_of(assigner: WindowAssigner) -> EvenPanes | DayPanes | None:
-    """Return the panes of an assigner's windows, or None for windows without panes."""
     if not isinstance(assigner, FixedWindows) or not is_built_in(assigner):
         return None
     if isinstance(assigner.line, Days):

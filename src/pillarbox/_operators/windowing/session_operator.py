@@ -1,7 +1,7 @@
 """Session windows that fold and fire at their end. A key's sessions are one short tuple.
 
-A session is ``(start, end, accumulator)``. Sessions are ordered, and never overlap or touch. Most elements move the
-last session's end. Its timer stays, and registers the next one when it fires.
+A session is ``(start, end, accumulator)``. Sessions are ordered, and never overlap or touch. The last session's timer
+stays when its end moves, and registers the next one when it fires.
 
 Tuples are contiguous in memory: with many keys, each memory access takes longest.
 """
@@ -130,7 +130,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         with Pass(self, values, pending, pending) as elements:
             keys, windows = self.keying.keys_of(records), self._windows_of(records)
             for value, key, (start, end) in zip(elements, keys, windows):
-                # Make the key the current one.
                 backend.row = rows[key]
                 backend.key = key
                 sessions = sessions_of()
@@ -143,7 +142,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                 else:
                     begin, until, accumulator = sessions[-1]
                     if start > until:
-                        if end > unfired:  # a new session after the others
+                        if end > unfired:
                             update((*sessions, (start, end, first(value))))
                             if until <= unfired:  # otherwise the previous session's timer is early enough
                                 register(end - 1)
@@ -168,7 +167,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                     return
 
     def _windows_of(self, records: Records) -> Iterator[tuple[int, int]]:
-        """Return the session of each record alone."""
         times, gap = records.timestamps, self._gap
         if gap is not None and times and None not in times and max(times) + gap <= MAX_WATERMARK:  # type: ignore[type-var, operator]
             return zip(times, [time + gap for time in times])  # type: ignore[operator, arg-type]
@@ -223,7 +221,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             self._register(first[1] - 1)
             return
         if first[1] == end and len(sessions) == 1 and not self._lateness and not self._clears:
-            self._fire(*first)  # the common case
+            self._fire(*first)
             self._state.clear()
             return
         ending, over = 0, 1
@@ -240,7 +238,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                 self._register(sessions[following][1] - 1)
 
     def _without(self, sessions: tuple[Session, ...], over: int) -> tuple[Session, ...]:
-        """Remove the first ``over`` sessions. Returns the others."""
         if self._clears:
             for start, end, _ in sessions[:over]:
                 self._clear_function(TimeWindow(start, end))
@@ -252,7 +249,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         return rest
 
     def _schedule(self, end: int, passed: int) -> None:
-        """Register a session's next timer: its end or its removal."""
         time = end - 1 if end - 1 > passed else self._end_of_lateness(end)
         if time is not None:
             self._register(time)

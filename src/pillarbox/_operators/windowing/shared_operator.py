@@ -66,7 +66,6 @@ class SharedWindowOperator(FoldingWindowOperator):
         self._collector.flush()
 
     def _panes_ahead(self, records: Records) -> tuple[Masks, Iterable[Any]]:
-        """Return a mask of records whose panes have not fired, and their panes."""
         try:
             times = self._times_of(records)
             starts, ahead = self._ahead(times)
@@ -77,12 +76,7 @@ class SharedWindowOperator(FoldingWindowOperator):
         return ahead, _at_starts(starts[ahead], self._pane_at)
 
     def _times_of(self, records: Records) -> Times:
-        """Return the records' times by the windows' clock.
-
-        Raises:
-            TypeError: a record has no timestamp.
-            OverflowError: a time might overflow 64-bit arithmetic.
-        """
+        """Return the records' times by the windows' clock. Raises if a time is missing or might overflow 64 bits."""
         if not self._is_event_time:
             return np.full(len(records), self._timers.current_processing_time())
         stamps = records.stamps if isinstance(records, ArrowRecords) else None
@@ -96,12 +90,10 @@ class SharedWindowOperator(FoldingWindowOperator):
         """Return the starts of the panes of times, and a mask of panes that have not fired."""
 
     @abstractmethod
-    def _pane_at(self, start: int) -> Any:
-        """Return the pane with this start, for all keys."""
+    def _pane_at(self, start: int) -> Any: ...
 
     @abstractmethod
-    def _on_new_key(self, records: Records) -> OnNewKey:
-        """Return the callback for new keys in a pane."""
+    def _on_new_key(self, records: Records) -> OnNewKey: ...
 
     @abstractmethod
     def _add(self, value: Any, timestamp: int | None) -> None:

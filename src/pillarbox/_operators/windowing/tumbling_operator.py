@@ -49,7 +49,6 @@ class TumblingWindowOperator(SharedWindowOperator):
     # -- records --
 
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the windows of times, and a mask of windows that have not fired."""
         line, size, passed = self._windows.line, self._windows.size, self._passed
         starts = line.starts(times, size)
         line.plus(int(starts.max()), size, size)  # raises for ends beyond the last year
@@ -73,7 +72,6 @@ class TumblingWindowOperator(SharedWindowOperator):
         self.backend.check_owner(key)
 
     def _set_timers(self, window: TimeWindow) -> None:
-        """Register a window's timers: its end, unless it has fired, and its removal."""
         if not self._is_event_time:
             self._timers.register_processing_time_timer(tuple(window), window.max_timestamp())
             return

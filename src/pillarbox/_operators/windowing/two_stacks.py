@@ -2,13 +2,12 @@
 
 A window consists of the *front*, then the *back*. The front stores the merge of each pane with all later front panes,
 the earliest on top: a window that begins later pops some. The back is one merge of its panes. When the front is empty,
-the back becomes the front. So each pane is merged once in the back and once in the front, and each window merges one
-front entry with the back.
+the back becomes the front. So each pane is merged once in the back and once in the front.
 
-Windows with one start (cumulating windows) use only the back, with one merge per window.
+Windows with one start (cumulating windows) use only the back.
 
 A changed pane invalidates only the results that contain it. If late records change panes near the end, the last panes
-stay out of the back from then on, and are merged for each window.
+stay out of the back from then on.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class TwoStacks:
         self._merge = merge
         self._copied = copied
         self._read = read
-        # The front holds the panes before the middle, earliest last; the back is the merge of the panes after it.
+        # The front holds the panes before the middle, earliest last; the back merges the panes after it.
         self._front: list[tuple[int, Any]] = []
         self._back: Any = None
         self._middle: int | None = None
@@ -53,18 +52,13 @@ class TwoStacks:
         self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
-        """Return a window's accumulator, which belongs to the caller, or None.
-
-        Args:
-            panes: the starts of all panes, in order.
-        """
+        """Return a window's accumulator, which belongs to the caller, or None. ``panes`` are all panes' starts."""
         front = self._front
         while front and front[-1][0] < start:
             front.pop()
         if self._middle is None:
             self._middle = self._end = start
         elif start > self._middle:
-            # The front is empty: the back becomes the front.
             self._middle = self._end = max(start, self._end)
             self._back = None
         first = front[-1][0] if front else self._middle
@@ -83,7 +77,6 @@ class TwoStacks:
         return result
 
     def changed(self, pane: int) -> None:
-        """Invalidate the merges that contain a new or changed pane."""
         if self._middle is None or pane >= self._end:
             return
         if pane >= self._middle:
@@ -100,8 +93,7 @@ class TwoStacks:
     def _from(self, start: int, panes: Sequence[int]) -> Any:
         """Return the accumulator from a start to the front's end, which belongs to the caller, or None.
 
-        Args:
-            panes: panes from the start on that are not in the front yet.
+        ``panes`` are the panes from the start on that are not in the front yet.
         """
         front = self._front
         result = front[-1][1] if front else None

@@ -1,4 +1,4 @@
-"""The API of async I/O: functions, retries, fallbacks, caches, options and the request.
+"""The API of async I/O: functions, retries, fallbacks, caches, options.
 
 Imports `frame`, `functions` and the layers below `_operators`. Start with `function.py`, then `options.py`. Weak spot:
 some options need libraries that not all workers have (`libraries.py`).

@@ -27,10 +27,9 @@ class AsyncCache:
     A partition's subtasks share it. Each record receives a copy of a mutable result.
 
     Attributes:
-        max_size: the maximum number of results; drops the least recently used.
-        ttl: how long a result is valid (an int is milliseconds), or None for no limit.
-        key: a function, or column names; None uses the record itself. Keys of different types differ: ``1``, ``True``
-            and ``1.0`` are requested separately.
+        max_size: the maximum number of results; the least recently used are dropped.
+        ttl: validity of a result (an int is milliseconds), or None for no limit.
+        key: a function, or column names; None uses the record itself. ``1``, ``True`` and ``1.0`` are different keys.
 
     Raises:
         ProgramError: an invalid attribute.
@@ -91,22 +90,15 @@ class ResultCache:
         self._leaders: dict[Any, Request] = {}
 
     def close(self) -> None:
-        """Release the results; other subtasks may still use them."""
         self._lease.release()
 
     def keys_of(self, records: Records) -> list[Any]:
-        """Return each record's key, with its type."""
         return list(map(_with_type, self._plain_keys_of(records)))
 
     def _plain_keys_of(self, records: Records) -> list[Any]:
         return records.values if self._keying is None else self._keying.keys_of(records)
 
     def results_of(self, key: Any, value: Any) -> list[Any] | None:
-        """Return copies of the cached results for a key from :meth:`keys_of`, or None.
-
-        Raises:
-            OperatorError: the key cannot be hashed.
-        """
         try:
             results = self._results.get(key)
         except TypeError as error:
@@ -142,7 +134,6 @@ class ResultCache:
 
 
 def _with_type(key: Any) -> tuple[Any, ...]:
-    """Return a key that equals another only if their types, also of nested values, are equal."""
     kind = type(key)
     if isinstance(key, tuple):
         return (kind, *map(_with_type, key))

@@ -12,11 +12,7 @@ from pillarbox._operators.functions.basic import check_call, check_plain
 
 @dataclass(frozen=True)
 class AsyncFallback:
-    """Computes the results of failed records; returned by :func:`fallback`.
-
-    Raises:
-        ProgramError: not a function, an ``async def``, or the wrong parameters.
-    """
+    """Computes the results of failed records; returned by :func:`fallback`."""
 
     function: Callable[[Any, BaseException], Any]
 
@@ -31,9 +27,8 @@ def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
     """Return an ``on_failure`` that computes results for records that failed or timed out.
 
     Args:
-        function: ``f(record, error)`` returns the requesting function's result for the record: one result for
-            ``map_async``, a list for an ``AsyncFunction``. Runs in the mailbox thread, for each record of a batch, and
-            must not block. If it raises, the task fails.
+        function: ``f(record, error)`` returns the record's result; for an ``AsyncFunction``, a list of results. Runs in
+            the mailbox thread and must not block. If it raises, the task fails.
 
     Raises:
         ProgramError: not a function, or an ``async def``.

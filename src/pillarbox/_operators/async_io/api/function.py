@@ -14,8 +14,7 @@ from pillarbox._unpickle import make
 class AsyncFunction(Function, ABC, Generic[In, Out]):
     """Sends a request per record, many at a time; applied by ``AsyncDataStream``.
 
-    ``open`` and ``close`` may be ``async def``. They run once per task in the event loop's thread: a client created in
-    ``open`` serves all epochs.
+    ``open`` and ``close`` may be ``async def``, and run once per task in the event loop's thread.
 
     Example:
         >>> class Score(AsyncFunction[str, tuple[str, int]]):
@@ -124,7 +123,6 @@ class AsyncFailure(_Failure):
 
     @staticmethod
     def of(value: Any, error: BaseException, attempts: int) -> AsyncFailure:
-        """Return a record's failure."""
         return AsyncFailure(value, describe(error), attempts)
 
     def __reduce__(self) -> Any:

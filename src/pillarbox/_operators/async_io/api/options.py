@@ -64,7 +64,6 @@ class OptionsOfAsyncOperators:
 
     Attributes:
         capacity: the maximum number of concurrent calls in a partition.
-        ordered: whether results keep the records' order.
         on_barrier: whether an epoch waits for its calls, or carries them over as state.
         caller: the stream's method, for errors.
     """
@@ -82,11 +81,6 @@ class OptionsOfAsyncOperators:
         return self.on_barrier == "carry"
 
     def check(self) -> None:
-        """Check these options.
-
-        Raises:
-            ProgramError: an invalid option.
-        """
         if not isinstance(self.ordered, bool):
             self.refuse("ordered", "True or False")
         if not is_count(self.capacity):
@@ -103,20 +97,18 @@ class AsyncOptions(OptionsOfAsyncOperators):
     """The options of one async operator.
 
     Attributes:
-        method: the user's method, for error messages.
         capacity: the maximum number of concurrent requests in a partition, shared by its subtasks. Each subtask may
             queue as many more.
         timeout: the longest duration of a request, including retries; None for no limit.
-        ordered: whether results keep the records' order; otherwise they are emitted on arrival, but never across a
+        ordered: whether results keep the records' order. Otherwise they are emitted on arrival, but never cross a
             watermark.
         retry: a strategy, a number of further attempts, or None.
         batch_size: the maximum number of records in the function's list, or None for single records.
-        batch_timeout: how long a smaller batch waits for records; None until the next watermark or the epoch's end.
+        batch_timeout: how long a smaller batch waits; None until the next watermark or the epoch's end.
         rate_limit: requests per second in a partition.
         job_rate_limit: requests per second in all subtasks together.
-        budgets: the budgets that requests are charged to.
-        on_failure: for a record whose last attempt failed: fail the task, drop it, emit an ``AsyncFailure`` to a side
-            output, or emit a fallback's result.
+        on_failure: fail the task, drop the record, emit an ``AsyncFailure`` to a side output, or emit a fallback's
+            result.
 
     Raises:
         ProgramError: an invalid option.

@@ -31,7 +31,7 @@ class RequestState(Enum):
 class Request:
     """A call of a service, for one element or a batch.
 
-    Belongs to the mailbox thread, except between submission and completion, when the event loop's thread owns it.
+    Belongs to the mailbox thread, but between submission and completion to the event loop's thread.
 
     Attributes:
         timestamps: event times (epoch ms, or None), or None if no element has one.
@@ -42,7 +42,6 @@ class Request:
         segment: its segment in an unordered queue.
         started: time of its first attempt (relative ms), in any process, or None. This and all later attributes are
             written by the loop's thread.
-        attempts: the number of attempts in this process.
         seconds: duration of the service's answer.
         running: its worker's asyncio task.
         given_up: whether that task was cancelled.
@@ -84,7 +83,6 @@ class Request:
         self.given_up: bool = False
 
     def output_timestamps(self) -> Sequence[int | None]:
-        """Return one timestamp per output: its element's."""
         count = len(self.outputs)
         if self.timestamps is None:
             return [None] * count

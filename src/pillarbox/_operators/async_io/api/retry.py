@@ -71,8 +71,8 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
             backoff_time_millis: milliseconds, or any other duration.
-            result_predicate: returns whether to retry after a result, or None for never.
-            exception_predicate: returns whether to retry after an exception; or exception types; or None for never.
+            result_predicate: decides whether to retry after a result.
+            exception_predicate: exception types, or a function that decides whether to retry after an exception.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
         check_count(max_attempts, "a retry strategy's max_attempts", "a whole number of at least 1")
@@ -89,13 +89,12 @@ class AsyncRetryStrategy(ABC, Generic[In]):
     ) -> AsyncRetryStrategy:
         """Retry after growing delays.
 
+        Predicates are as in :meth:`fixed_delay`.
+
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
             initial_delay: milliseconds, or any other duration.
-            max_retry_delay: the longest delay.
             multiplier: the factor between delays.
-            result_predicate: as in :meth:`fixed_delay`.
-            exception_predicate: as in :meth:`fixed_delay`.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier must be a number above 0, not {shorten(multiplier)}")
@@ -179,10 +178,7 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return the delay (ms) that a service requires: an error's ``retry_after``, or a header of its response.
-
-    The headers are the error's own (aiohttp, urllib), or its ``response``'s (httpx, requests).
-    """
+    """Return the delay (ms) that a service requires: ``retry_after``, or a header of the error or its response."""
     delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
         # urllib's headers are an email message's, not a Mapping.

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 
-# Seconds that coroutines get to end: those that ignore cancellation must not delay a task.
+# Seconds that coroutines get to end: a coroutine that ignores cancellation must not delay a task.
 GRACE = 5.0
 
 # Interval of checks for a blocked loop, and the longest tolerated block (seconds).
@@ -26,7 +26,6 @@ _tasks_of_owner: ContextVar[WeakSet[asyncio.Task[Any]] | None] = ContextVar("pil
 
 
 def context_of(tasks: WeakSet[asyncio.Task[Any]]) -> Context:
-    """Return a context that adds its asyncio tasks, and tasks that they start, to a set."""
     context = copy_context()
     context.run(_tasks_of_owner.set, tasks)
     return context
@@ -53,7 +52,6 @@ class EventLoopThread:
     def __init__(self, name: str, blocked: Callable[[float], None] | None = None) -> None:
         self.loop: asyncio.AbstractEventLoop = _new_event_loop()
         self.loop.set_task_factory(_noted_task)
-        # For ``asyncio.to_thread``, with asyncio's own bound.
         self.loop.set_default_executor(DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread"))
         self._blocked = blocked
         self._closing = False
@@ -84,7 +82,7 @@ class EventLoopThread:
         """Run the loop. A callback's or task's error does not end it: the awaiting code gets it."""
         try:
             run(*args)
-        except BaseException as error:  # includes SystemExit and KeyboardInterrupt
+        except BaseException as error:
             self.loop.call_exception_handler({"message": "raised in an event loop of map_async", "exception": error})
 
     def _beat(self, due: float | None) -> None:
@@ -99,7 +97,6 @@ class EventLoopThread:
 
         Raises:
             CallFailed: the function raised.
-            concurrent.futures.TimeoutError: it took longer than ``timeout`` seconds.
         """
 
         async def run() -> tuple[Any, BaseException | None]:
@@ -120,13 +117,12 @@ class EventLoopThread:
         return result
 
     def close(self) -> None:
-        """Cancel running tasks, and end the thread."""
         self._closing = True
         if self._thread.is_alive():
             try:
                 self.loop.call_soon_threadsafe(self.loop.stop)
             except RuntimeError:
-                return  # the loop is already closed
+                return
             self._thread.join(2 * GRACE)
 
 
@@ -151,8 +147,8 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Keep references to tasks that ignore cancellation until the process ends.
 
-    Garbage collection would raise an exception in such a coroutine, in any thread. A coroutine that catches it and
-    awaits again would loop there forever.
+    Garbage collection would raise an exception in such a coroutine, in any thread; if it catches the exception and
+    awaits again, it loops there forever.
     """
     for task in tasks:
         if not task.done():

@@ -53,7 +53,6 @@ def is_coroutine_function(function: Any) -> bool:
 
 
 def is_generator_function(function: Any) -> bool:
-    """Return whether ``function`` returns a generator, sync or async."""
     while isinstance(function, functools.partial):
         function = function.func
     return any(
@@ -73,7 +72,6 @@ class FunctionHost:
 
     Attributes:
         turns: orders attempts by rate limits and budgets, or None.
-        workers: the running requests.
 
     Raises:
         OperatorError: ``open`` raised, or took too long.
@@ -130,11 +128,7 @@ class FunctionHost:
             raise
 
     def close(self) -> None:
-        """Abandon running requests, close the user's function, and end the event loop.
-
-        Raises:
-            OperatorError: ``close`` raised or took too long, or something blocks the event loop.
-        """
+        """Abandon running requests, close the user's function, and end the event loop."""
         try:
             try:
                 if self._plain is not None:
@@ -155,7 +149,7 @@ class FunctionHost:
             try:
                 self.thread.call(self._end_tasks, timeout=2 * GRACE)
             except (CallFailed, FutureTimeoutError):
-                self._lease.spoil()  # something blocks the loop
+                self._lease.spoil()
         self._lease.release()
         if self._pool is not None:
             self._pool.shutdown()
@@ -209,9 +203,9 @@ class _Loop:
 
 
 class _PlainCalls:
-    """Makes a plain function awaitable: it runs in a thread. Its result may be awaitable, too.
+    """Makes a plain function awaitable, by calling it in a thread. Its result may be awaitable, too.
 
-    A thread cannot be cancelled: a call is awaited until its thread returns.
+    Threads cannot be cancelled: a call is awaited until its thread returns.
 
     Args:
         copied: copies a result in that thread, before other calls can change it.
@@ -239,7 +233,6 @@ class _PlainCalls:
         return self._copied(await result) if inspect.isawaitable(result) else result
 
     def _outcome(self, context: Context, value: Any) -> tuple[Any, BaseException | None]:
-        """Call the function in a thread. A future does not accept every error, and some would end the loop."""
         try:
             result = context.run(self._function, value)
             return result if inspect.isawaitable(result) else self._copied(result), None

@@ -30,11 +30,6 @@ class DaemonThreads(ThreadPoolExecutor):
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Call a function in a thread.
-
-        Raises:
-            RuntimeError: the pool is shut down, or no thread can be started.
-        """
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -54,7 +49,6 @@ class DaemonThreads(ThreadPoolExecutor):
             return self._free < self._started
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """End the threads when they are idle. Never waits for them."""
         with self._lock:
             self._closed = True
             for _ in range(self._started):

@@ -58,12 +58,7 @@ class Turns:
         return end
 
     async def take(self, argument: Any) -> list[Slot]:
-        """Wait until a request may begin, and return its slots.
-
-        Raises:
-            BudgetExceededError: a ceiling is reached, and the budget does not hold requests.
-            CircuitOpenError: a breaker is open, and the budget does not hold requests.
-        """
+        """Wait until a request may begin, and return its slots. Raises if a budget refuses the request."""
         request = object()
         estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
         try:
@@ -94,11 +89,6 @@ class Turns:
         return [estimates[index] for estimates in islice(self._line.values(), _LINE)]
 
     def succeeded(self, slots: Sequence[Slot], result: Any) -> None:
-        """Report a result.
-
-        Raises:
-            ProgramError: a budget's ``unit_cost`` did not return a number.
-        """
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
 
@@ -109,12 +99,12 @@ class Turns:
             gate.end(slot, slot.estimate, succeeded=False, stop=stop)
 
     def take_waited(self) -> float:
-        """Return the seconds waited since the last call. Any thread."""
+        """Take the seconds waited. Any thread."""
         waited, self._told = self.waited - self._told, self.waited
         return waited
 
     def take_counts(self) -> dict[str, int]:
-        """Return the budgets' figures since the last call. Any thread."""
+        """Take the budgets' figures. Any thread."""
         counts = {}
         for gate in self._gates:
             for what in ("granted", "spent", "refused", "stops", "probes", "lost"):
@@ -124,7 +114,6 @@ class Turns:
         return counts
 
     def close(self) -> None:
-        """Release everything. No further request begins."""
         for gate in self._gates:
             gate.close()
         for end in self._ends:
@@ -132,6 +121,5 @@ class Turns:
 
 
 def _is_429(error: BaseException) -> bool:
-    """Return whether an HTTP client's error (aiohttp, httpx, requests, urllib) has status 429."""
     holders = (error, getattr(error, "response", None))
     return any(getattr(holder, name, None) == 429 for holder in holders for name in ("status", "status_code", "code"))

@@ -1,7 +1,7 @@
 """Workers that run a bounded number of requests on an event loop next to the mailbox thread.
 
-The mailbox thread submits requests and takes results; everything else runs in the loop's thread (A8). Workers are a
-fixed number of asyncio tasks that take requests from a queue, so a request needs no new task.
+The mailbox thread submits requests and takes results; everything else runs in the loop's thread (A8). Workers are
+asyncio tasks that take requests from a queue, so a request needs no new task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread
 from pillarbox._operators.async_io.loop.turns import Turns
 
 # Seconds that completed requests wait for others before they wake the mailbox thread, while more than _PLENTY requests
-# are queued: waking it costs more than a request, and takes the interpreter from the loop.
+# are queued. Waking it costs more than a request.
 _PATIENCE = 0.002
 _PLENTY = 16
 
@@ -58,9 +58,6 @@ class CallSlots:
 
     Args:
         most: the maximum number of running requests, except for that rule.
-
-    Attributes:
-        line: waiting subtasks.
     """
 
     def __init__(self, most: int) -> None:
@@ -69,7 +66,6 @@ class CallSlots:
         self.line: dict[PlaceOwner, None] = {}
 
     def has_room(self, owner: PlaceOwner) -> bool:
-        """Return whether a subtask may take another slot."""
         return self._taken < self.most or not owner.places_taken
 
     def take(self, owner: PlaceOwner) -> bool:
@@ -82,7 +78,6 @@ class CallSlots:
         return True
 
     def give(self) -> None:
-        """Return a slot, for the next in line."""
         self._taken -= 1
         while self.line and self._taken < self.most:
             first = next(iter(self.line))
@@ -90,14 +85,12 @@ class CallSlots:
             first.start_workers()
 
     def are_wanted(self, owner: PlaceOwner) -> bool:
-        """Return whether others wait for this subtask's slot."""
         return next(iter(self.line), owner) is not owner
 
     def leave(self, owner: PlaceOwner) -> None:
         self.line.pop(owner, None)
 
-    def close(self) -> None:
-        """Do nothing: the last subtask has left."""
+    def close(self) -> None: ...
 
 
 class RequestWorkers:
@@ -147,12 +140,11 @@ class RequestWorkers:
         # Set by the loop's thread before it notifies, reset by the mailbox thread before it takes.
         self._notified = False
         self._closing = False
-        # The loop's thread alone writes this and what follows. Whether all workers' slots were returned.
+        # Whether all workers' slots were returned. From here on, only the loop's thread writes attributes.
         self._has_left = False
-        # Workers with a slot.
         self._active: set[asyncio.Task[None]] = set()
-        # Workers that ignored their cancellation and lost their slots, with their requests; and workers that should
-        # lose theirs although too many already have.
+        # Workers that ignored their cancellation and lost their slots, with their requests; and workers that must wait
+        # to lose theirs, because too many already have.
         self._stuck: dict[asyncio.Task[None], Request] = {}
         self._paralysed: dict[asyncio.Task[None], Request] = {}
         self._giving_up: asyncio.TimerHandle | None = None
@@ -160,7 +152,7 @@ class RequestWorkers:
         self._later: asyncio.TimerHandle | None = None
         self._failure: OperatorError | None = None
         # Each worker runs in a copy of this context. A worker whose request changed it is replaced, so that context
-        # variables do not leak between requests.
+        # variables do not leak.
         self._context = copy_context()
         # Python creates the context's decimal settings at first use.
         self._context.run(getcontext)
@@ -171,17 +163,13 @@ class RequestWorkers:
         self._waiting.append(request)
 
     def start(self) -> None:
-        # Active workers take requests by themselves. A worker that is about to stop leaves `_active` before it checks
-        # the queue a last time: either it sees the queued requests, or this line sees that it stops.
+        # Active workers take requests by themselves. A worker that stops leaves `_active` before its last look at the
+        # queue: either it sees the queued requests, or this line sees that it stops.
         if self._waiting and len(self._active) < self._places.most:
             self._loop.call_soon_threadsafe(self.start_workers)
 
     def take_completed(self) -> list[Request]:
-        """Return the completed requests.
-
-        Raises:
-            OperatorError: all calls are stuck.
-        """
+        """Return the completed requests. Raises ``OperatorError`` if all calls are stuck."""
         if self._failure is not None:
             raise self._failure
         self._notified = False
@@ -192,7 +180,6 @@ class RequestWorkers:
         return requests
 
     def take_most_active(self) -> int:
-        """Return the maximum number of concurrent requests since the last call."""
         active = len(self._active)
         most, self._most_active = max(self._most_active, active), active
         return most
@@ -202,11 +189,7 @@ class RequestWorkers:
         self._loop.call_soon_threadsafe(self._cancel, request)
 
     def close(self) -> None:
-        """Abandon all requests, and wait some seconds for their end.
-
-        Raises:
-            concurrent.futures.TimeoutError: the loop's thread is blocked.
-        """
+        """Abandon all requests, and wait some seconds for their end."""
         self._closing = True
         self._waiting.clear()
         self._thread.call(self._end_workers, timeout=GRACE + _HEARS)
@@ -242,7 +225,7 @@ class RequestWorkers:
                     continue
                 request.running = worker
                 try:
-                    if simple:  # as in _ask(), with one coroutine less per request
+                    if simple:
                         request.attempts = 1
                         if request.started is None:
                             request.started = clock()
@@ -264,16 +247,15 @@ class RequestWorkers:
                 if not self._notified:
                     self._announce(len(waiting) <= plenty)
                 if stuck and worker in stuck:
-                    return  # another has its slot
+                    return
                 if line and places.are_wanted(self):
                     return
                 if differs(clean):
-                    return  # the next worker begins with a clean context
+                    return
         finally:
             self._leave(worker)
 
     def _leave(self, worker: asyncio.Task[None]) -> None:
-        """Pass a worker's slot on, if there is work."""
         self._active.discard(worker)
         if self._stuck.pop(worker, None) is None:
             self._give_place()
@@ -293,7 +275,6 @@ class RequestWorkers:
             self._places.give()
 
     async def _ask(self, request: Request) -> None:
-        """Send a request, with retries and turns."""
         argument = request.values if self._batched else request.values[0]
         began = None
         while True:
@@ -334,10 +315,10 @@ class RequestWorkers:
         return of_results is not None and of_results(request.result)
 
     def _announce(self, at_once: bool) -> None:
-        """Notify the mailbox thread of completed requests, at once or together with later ones."""
+        """Notify the mailbox thread of completed requests, at once or together with later requests."""
         if at_once:
             self._notified = True
-            # After everything that is ready in this step of the loop: one mail for all of it.
+            # Runs after all callbacks that are ready now: one mail for all of them.
             self._loop.call_soon(self._notify)
         elif self._later is None:
             self._later = self._loop.call_later(_PATIENCE, self._notify_of_all)
@@ -364,7 +345,6 @@ class RequestWorkers:
             self._replace(worker, request)
 
     def _replace(self, worker: asyncio.Task[None], request: Request) -> None:
-        """Pass on the slot of a worker that is still busy with an abandoned request."""
         if request.running is not worker or self._closing:
             return
         if len(self._stuck) < most_stuck(self._places.most):
@@ -400,12 +380,11 @@ class RequestWorkers:
         await cancelled({*self._active, *self._stuck})
         self._has_left = True
         self._places.leave(self)
-        for _ in range(self.places_taken):  # for calls that ignore cancellation
+        for _ in range(self.places_taken):
             self._places.give()
 
 
 def differs(clean: Context) -> bool:
-    """Return whether context variables have changed."""
     try:
         return copy_context() != clean
     except Exception:  # values that cannot be compared

@@ -1,7 +1,7 @@
 """Keys of columnar joins as 64-bit codes. Equal keys have equal codes.
 
-A single key column of fixed-size values, such as numbers or times, has distinct codes; otherwise a code is a hash, and
-rows with equal codes must be compared. Codes are never stored.
+A single key column of fixed-size values has distinct codes. Otherwise a code is a hash, and rows with equal codes must
+be compared. Codes are never stored.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pillarbox._operators.columnar import sketch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C)
-# Bits of a hash. With more, a row's key, time and position would often exceed one integer, and sorting would take
-# several times as long.
+# Bits of a hash. With more, a row's key, time and position would often exceed one integer, and sorting would be much
+# slower.
 _HASH_BITS = 25
 
 

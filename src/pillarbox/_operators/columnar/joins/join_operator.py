@@ -1,8 +1,8 @@
 """Columnar interval joins: binary search pairs rows of two streams with equal keys and near event times.
 
-Rows are buffered until event time advances or the epoch ends, then sorted and joined with each other and with the
-stored rows. Each side stores sorted segments, merged when of similar length. In the state, a segment is an Arrow stream
-at its own address. There are no timers: rows are dropped as the watermark passes.
+Rows are buffered until event time advances or the epoch ends, then sorted and joined. Each side stores sorted segments,
+merged when of similar length. In the state, a segment is an Arrow stream at its own address. There are no timers: rows
+are dropped as the watermark passes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
             self.work_off()
 
     def work_off(self) -> None:
-        """Join the buffered rows with each other and with the stored rows."""
         self._read()
         left, right = self._left.take(), self._right.take()
         interval = self._interval
@@ -96,7 +95,6 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
             self._left.segments.append(left)
 
     def _emit(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
-        """Emit the pairs with equal keys, out of pairs with equal codes."""
         if not self._left.are_exact:
             equal = are_equal(left.columns(ours, self._left.keys), right.columns(theirs, self._right.keys))
             if not equal.all():
@@ -108,16 +106,13 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
         self._emit_pairs(left, ours, right, theirs)
 
     @abstractmethod
-    def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
-        """Emit pairs: rows at positions of one segment, and their partners in the other."""
+    def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None: ...
 
-    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
-        """Emit left rows without a partner, for outer joins."""
+    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None: ...
 
     # -- event time --
 
     def flush(self) -> None:
-        """Drop rows that can no longer match at the new watermark."""
         watermark = self.watermark
         self._right.expire(watermark)
         wait = max(self._interval.upper, 0)
@@ -125,16 +120,12 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
             if segment.matched is not None:
                 alone = positions[~segment.matched[positions]]
                 self.emit_alone(segment.columns(alone), segment.times[alone] + wait)
-                segment.match(alone)  # they stay in the state for a while, and a restored watermark may be lower
+                segment.match(alone)  # a restored watermark may be lower
 
     # -- state --
 
     def restore_state(self, state: Any) -> None:
-        """Check the stored rows. They are read when the watermark is known.
-
-        Raises:
-            CheckpointMismatchError: they have other columns.
-        """
+        """Check the columns of the stored rows, which are read when the watermark is known."""
         for side in (self._left, self._right):
             side.check()
 
@@ -161,7 +152,6 @@ class ColumnarJoin:
 
     Attributes:
         interval: the allowed distance from a left row to a right row.
-        outer: whether to emit left rows without a partner.
         dropped: right key columns that the results omit, because the left side has them.
         names: the names of the other columns, the left side's first.
     """

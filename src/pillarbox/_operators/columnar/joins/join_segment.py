@@ -27,10 +27,6 @@ class _Grid:
 
     It is the rank of the key's code, times the number of time ranks, plus the rank of the time. A rank is the distance
     from the minimum, or the index among the distinct values if distances are too large.
-
-    Attributes:
-        low: the earliest time.
-        high: the latest time.
     """
 
     def __init__(self, codes: Ints, times: Ints) -> None:
@@ -50,7 +46,6 @@ class _Grid:
         self._size = keys * self._span
 
     def integers(self, codes: Ints, times: Ints) -> Ints:
-        """Return the integers of the grid's own rows."""
         keys = codes - self._first if self._codes is None else np.searchsorted(self._codes, codes)
         ranks = times - self.low if self._times is None else np.searchsorted(self._times, times)
         integers: Ints = keys * self._span + ranks
@@ -130,7 +125,6 @@ class Segment:
 
     @staticmethod
     def of(batch: pa.RecordBatch, codes: Ints, times: Ints, matched: npt.NDArray[np.bool_] | None = None) -> Segment:
-        """Create a segment of rows in any order."""
         grid = _Grid(codes, times)
         order, integers = grid.in_order(grid.integers(codes, times))
         if order is not None:
@@ -146,12 +140,7 @@ class Segment:
         return self._order is None
 
     def columns(self, positions: Ints | None = None, columns: Sequence[int] | None = None) -> list[pa.Array]:
-        """Return columns of the rows at some positions.
-
-        Args:
-            positions: None for all rows.
-            columns: indices, or None for all.
-        """
+        """Return columns of the rows at some positions; None means all."""
         arrays = self.batch.columns if columns is None else [self.batch.column(index) for index in columns]
         if positions is None and self._order is None:
             return list(arrays)
@@ -163,17 +152,13 @@ class Segment:
     # -- pairs --
 
     def match(self, positions: Ints) -> None:
-        """Mark rows as emitted, with a partner or alone."""
         assert self.matched is not None
         self.matched[positions] = True
         if self.number is not None:
             self.changed.update(np.unique(positions // BLOCK).tolist())
 
     def pairs_with(self, other: Segment, lower: int, upper: int) -> Iterator[tuple[Ints, Ints]]:
-        """Yield positions of pairs: rows of this segment, and rows of the other with the same key.
-
-        The other's rows are ``lower`` to ``upper`` milliseconds later.
-        """
+        """Yield positions of pairs with equal keys, whose right rows are ``lower`` to ``upper`` milliseconds later."""
         if self._grid.high + upper < other._grid.low or other._grid.high < self._grid.low + lower:
             return
         own, first, last = other._grid.near(self.codes, self.times, lower, upper)
@@ -203,7 +188,7 @@ class Segment:
         if self._ages is None:
             before = self.times < limit
             if 2 * int(np.count_nonzero(before)) >= len(self):
-                over = np.flatnonzero(before)  # so the remaining rows get their own segment
+                over = np.flatnonzero(before)
                 self._over = len(over)
                 return over
             self._by_age = np.argsort(self.times, kind="stable")
@@ -217,19 +202,16 @@ class Segment:
         return 2 * self._over >= len(self)
 
     def alive(self) -> Segment:
-        """Return the rows that are not older than the limit, as a segment."""
         if not self._over:
             return self
         assert self._by_age is not None
         return self.at(np.sort(self._by_age[self._over :]))
 
     def since(self, limit: int) -> Segment | None:
-        """Return the rows that are not older than ``limit``, as a new segment, or None."""
         alive = np.flatnonzero(self.times >= limit)
         return self.at(alive) if len(alive) else None
 
     def at(self, positions: Ints) -> Segment:
-        """Return the rows at ascending positions, as a new segment."""
         batch = pa.RecordBatch.from_arrays(self.columns(positions), schema=self.batch.schema)
         matched = None if self.matched is None else self.matched[positions]
         return Segment.of(batch, self.codes[positions], self.times[positions], matched)

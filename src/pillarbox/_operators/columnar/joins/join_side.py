@@ -59,7 +59,6 @@ class SideRows:
 
     Args:
         name: ``"left"`` or ``"right"``.
-        keeps_matches: whether matched rows are tracked.
         reach: how much later than a row its last partner may be (milliseconds).
     """
 
@@ -113,7 +112,6 @@ class SideRows:
             operator.join_if_many()
 
     def take(self) -> Segment | None:
-        """Remove the buffered rows, and return them as a segment, or None."""
         if not self._buffered:
             return None
         (batch,) = pa.Table.from_batches(self._buffered).combine_chunks().to_batches()
@@ -152,7 +150,7 @@ class SideRows:
         self.segments = []
         for address in self._addresses():
             batch = self.decode(self._stored_rows.at(address).value())
-            # Written by an outer join that is now an inner join: rewrite it with the note, and without matches.
+            # Written by an outer join that is now an inner join.
             is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
             rows = batch.select(range(len(self.schema)))
@@ -164,20 +162,13 @@ class SideRows:
             self._next = number + 1
 
     def _addresses(self) -> list[tuple[str, int]]:
-        """Return the addresses of the stored streams, in order of arrival."""
         return sorted(address for address in self._stored_rows.addresses() if address[0] == self._name)
 
     def check(self) -> None:
-        """Check the columns of the stored rows.
-
-        Raises:
-            CheckpointMismatchError: they differ from the program's.
-        """
         for address in self._addresses()[:1]:
             self.decode(self._stored_rows.at(address).value())
 
     def keep_segments(self) -> None:
-        """Write new segments to the state, merged with short segments."""
         self._merge()
         numbers = {segment.number for segment in self.segments}
         for address in self._addresses():
@@ -212,7 +203,6 @@ class SideRows:
             self.segments = [*stored, *map(whole.at, pieces)]
 
     def _longest(self, segment: Segment) -> int:
-        """Return the maximum number of such rows in one stream."""
         return max(1, min(_LONGEST, _LARGEST * len(segment) // max(1, int(segment.batch.nbytes))))
 
     def _encode(self, segment: Segment) -> bytes:
@@ -220,11 +210,7 @@ class SideRows:
         return batch_to_bytes(pa.RecordBatch.from_arrays(columns, schema=self._stored.with_metadata(self._notes)))
 
     def decode(self, payload: bytes) -> pa.RecordBatch:
-        """Decode stored rows without copying them.
-
-        Raises:
-            CheckpointMismatchError: they have other columns, or lack information about partners.
-        """
+        """Decode stored rows without copying them. Refuses other columns, or missing information about partners."""
         batch = batch_from_bytes(payload)
         if not batch.schema.equals(self._stored):
             had, has = (

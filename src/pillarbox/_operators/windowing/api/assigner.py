@@ -57,15 +57,14 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
         """Return the element's windows. A duplicate window receives the element twice.
 
         Args:
-            timestamp: the element's timestamp in epoch milliseconds, or None.
+            timestamp: epoch milliseconds, or None.
         """
 
     @abstractmethod
     def get_default_trigger(self, env: Any, /) -> Trigger:
-        """Return the trigger for programs that set none.
+        """Return the trigger for programs that do not set a trigger.
 
-        Args:
-            env: the program's environment; the parameter may be omitted.
+        ``env``, the program's environment, may be omitted.
         """
 
     @abstractmethod
@@ -111,7 +110,7 @@ class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any], callback: MergeCallback, /) -> None:
-        """Call ``callback.merge`` for each group of the key's windows that merge."""
+        """Call ``callback.merge`` for each group of windows that merge. All windows belong to one key."""
 
 
 class TimedAssigner(WindowAssigner):
@@ -122,11 +121,6 @@ class TimedAssigner(WindowAssigner):
 
 
 def check_assigner(assigner: WindowAssigner) -> None:
-    """Check an assigner's window class.
-
-    Raises:
-        ProgramError: ``window_type`` is not a ``NamedTuple`` with ``max_timestamp()``.
-    """
     kind: Any = assigner.window_type
     if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "max_timestamp")):
         raise ProgramError(
@@ -139,9 +133,7 @@ def is_built_in(assigner: WindowAssigner) -> bool:
 
 
 def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
-    """Return ``assign_windows``; a user-defined one with checks of its result."""
     assign = assigner.assign_windows
-    # A function created by exec() may have no module.
     if str(type(assigner).assign_windows.__module__).startswith(__name__.partition(".")[0] + "."):
         return assign
     kind: Any = assigner.window_type

@@ -58,17 +58,14 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
-        """Return a trigger that fires every ``interval`` of event time.
-
-        Raises:
-            ProgramError: an interval below one millisecond.
+        """Return a trigger that fires every ``interval`` (at least 1 ms) of event time.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
             >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at)
-            >>> windows = numbers.window_all(TumblingEventTimeWindows.of("5 seconds"))
-            >>> windows.trigger(ContinuousEventTimeTrigger.of("2 seconds")).reduce(max).execute_and_collect()
-            [4, 4, 4]
+            >>> windows = numbers.window_all(TumblingEventTimeWindows.of(5))
+            >>> windows.trigger(ContinuousEventTimeTrigger.of(2)).reduce(max).execute_and_collect()
+            [4, 4]
         """
         return ContinuousEventTimeTrigger(interval)
 
@@ -118,10 +115,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
-        """Return a trigger that fires every ``interval`` of processing time, until the window ends.
-
-        Raises:
-            ProgramError: an interval below one millisecond.
+        """Return a trigger that fires every ``interval`` (at least 1 ms) of processing time.
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
@@ -148,7 +142,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         return TriggerResult.FIRE
 
     def _register(self, now: int, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
-        # Also register the window's end: the clock may already have passed it in an event-time window.
+        # Also register the window's end: it may precede the next firing.
         if now < window.max_timestamp() < time:
             time = window.max_timestamp()
         pending.add(time)

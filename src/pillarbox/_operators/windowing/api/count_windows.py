@@ -33,8 +33,8 @@ class GlobalWindows(WindowAssigner):
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
-            >>> windows.trigger(CountTrigger.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
-            [1, 6]
+            >>> windows.trigger(CountTrigger.of(2)).reduce(max).execute_and_collect()
+            [1, 3]
         """
         return GlobalWindows()
 
@@ -45,7 +45,7 @@ class GlobalWindows(WindowAssigner):
         For collections and batch DataFrames; a streaming query only ends if it is drained.
 
         Example:
-            >>> words = env.from_collection(["to", "be", "or", "so", "not"]).key_by(len)
+            >>> words = env.from_collection(["to", "or", "not"]).key_by(len)
             >>> words.window(GlobalWindows.create_with_end_of_stream_trigger()).reduce(max).execute_and_collect()
             ['to', 'not']
         """
@@ -113,15 +113,12 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
     @staticmethod
     def of(window_size: int) -> CountTumblingWindowAssigner:
-        """Return the assigner.
-
-        Raises:
-            ProgramError: a size below 1.
+        """Return the assigner. Refuses a size below 1.
 
         Example:
             >>> numbers = env.from_collection(range(5))
-            >>> numbers.window_all(CountTumblingWindowAssigner.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
-            [1, 5]
+            >>> numbers.window_all(CountTumblingWindowAssigner.of(2)).reduce(max).execute_and_collect()
+            [1, 3]
         """
         return CountTumblingWindowAssigner(window_size)
 
@@ -138,15 +135,12 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
-        """Return the assigner.
-
-        Raises:
-            ProgramError: a size or slide below 1.
+        """Return the assigner. Refuses a size or slide below 1.
 
         Example:
             >>> numbers = env.from_collection(range(5))
-            >>> numbers.window_all(CountSlidingWindowAssigner.of(3, 1)).reduce(lambda a, b: a + b).execute_and_collect()
-            [3, 6, 9]
+            >>> numbers.window_all(CountSlidingWindowAssigner.of(3, 1)).reduce(max).execute_and_collect()
+            [2, 3, 4]
         """
         return CountSlidingWindowAssigner(window_size, window_slide)
 
@@ -155,7 +149,6 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
 
 def count_windows(size: int, slide: int) -> CountWindowAssigner:
-    """Return the assigner for ``count_window(size, slide)``. A slide of 0 means the size."""
     _count(size, "count_window(): the size")
     if slide == 0 and slide is not False:
         return CountTumblingWindowAssigner.of(size)

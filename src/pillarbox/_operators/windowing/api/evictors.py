@@ -39,8 +39,8 @@ class Evictor(ABC):
         ...     def evict_after(self, elements, window, ctx):
         ...         pass
         >>> windows = env.from_collection([5, 1, 7]).count_window_all(3)
-        >>> windows.evictor(WithoutSmallest()).reduce(lambda a, b: a + b).execute_and_collect()
-        [12]
+        >>> windows.evictor(WithoutSmallest()).reduce(min).execute_and_collect()
+        [5]
     """
 
     class EvictorContext(ABC):
@@ -90,15 +90,12 @@ class CountEvictor(_OneSided):
 
     @staticmethod
     def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:
-        """Return an evictor that retains the last ``max_count`` elements.
-
-        Raises:
-            ProgramError: a number below 0.
+        """Return the evictor. Refuses a negative number.
 
         Example:
             >>> windows = env.from_collection([1, 2, 3, 4]).count_window_all(4)
-            >>> windows.evictor(CountEvictor.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
-            [7]
+            >>> windows.evictor(CountEvictor.of(2)).reduce(min).execute_and_collect()
+            [3]
         """
         return CountEvictor(max_count, do_evict_after)
 
@@ -115,16 +112,13 @@ class TimeEvictor(_OneSided):
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
-        """Return an evictor of elements at least ``window_size`` older than the latest element.
-
-        Raises:
-            ProgramError: a size below one millisecond.
+        """Return an evictor of elements at least ``window_size`` (1 ms or more) older than the latest element.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
             >>> windows = env.from_collection([1, 2, 5, 6]).assign_timestamps_and_watermarks(at).count_window_all(4)
-            >>> windows.evictor(TimeEvictor.of("2 seconds")).reduce(lambda a, b: a + b).execute_and_collect()
-            [11]
+            >>> windows.evictor(TimeEvictor.of(2)).reduce(min).execute_and_collect()
+            [5]
         """
         return TimeEvictor(window_size, do_evict_after)
 
@@ -153,7 +147,7 @@ class DeltaEvictor(_OneSided):
 
     @staticmethod
     def of(threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False) -> DeltaEvictor:
-        """Return an evictor of elements for which ``delta_function(element, last)`` reaches the threshold.
+        """Return an evictor of elements whose ``delta_function(element, last)`` reaches the threshold.
 
         Raises:
             ProgramError: the threshold is not a number, or the function is not callable.
@@ -161,8 +155,8 @@ class DeltaEvictor(_OneSided):
         Example:
             >>> windows = env.from_collection([1, 20, 3, 4]).count_window_all(4)
             >>> near = DeltaEvictor.of(5, lambda element, last: abs(last - element))
-            >>> windows.evictor(near).reduce(lambda a, b: a + b).execute_and_collect()
-            [8]
+            >>> windows.evictor(near).reduce(max).execute_and_collect()
+            [4]
         """
         return DeltaEvictor(threshold, delta_function, do_evict_after)
 

@@ -77,11 +77,7 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V, /) -> None:
-        """Emit a value to a side output, with the window's largest timestamp.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Emit a value to a side output, with the window's largest timestamp."""
 
 
 class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
@@ -98,13 +94,10 @@ class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
 
     @abstractmethod
     def apply(self, key: Key, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
-        """Process a firing window.
+        """Process a firing window. Return or ``yield`` results, or None.
 
         Args:
             inputs: the elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
-
-        Returns:
-            The results, or None; most functions ``yield`` them.
         """
 
 
@@ -115,8 +108,8 @@ class AllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
         >>> class Largest(AllWindowFunction):
         ...     def apply(self, window, inputs):
         ...         yield window.id, max(inputs)
-        >>> env.from_collection([1, 5, 2, 3]).count_window_all(2).apply(Largest()).execute_and_collect()
-        [(0, 5), (1, 3)]
+        >>> env.from_collection([1, 5]).count_window_all(2).apply(Largest()).execute_and_collect()
+        [(0, 5)]
     """
 
     @abstractmethod
@@ -145,14 +138,11 @@ class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
     def process(
         self, key: Key, context: ProcessWindowFunction.Context[Any], elements: Iterable[In], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a firing window.
+        """Process a firing window. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
 
         Args:
             context: the window, clocks, state and side outputs.
             elements: the elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
         """
 
     def clear(self, context: ProcessWindowFunction.Context[Any], /) -> None:
@@ -166,8 +156,8 @@ class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
         >>> class Numbered(ProcessAllWindowFunction):
         ...     def process(self, context, elements):
         ...         yield context.window().id, elements
-        >>> env.from_collection([1, 5, 2, 3]).count_window_all(2).process(Numbered()).execute_and_collect()
-        [(0, (1, 5)), (1, (2, 3))]
+        >>> env.from_collection([1, 5]).count_window_all(2).process(Numbered()).execute_and_collect()
+        [(0, (1, 5))]
     """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):

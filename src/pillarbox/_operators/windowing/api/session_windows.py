@@ -43,8 +43,7 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
     """Windows that end after a gap without elements."""
 
     @abstractmethod
-    def _gap(self, element: Any) -> int:
-        """Return the gap after an element, in milliseconds."""
+    def _gap(self, element: Any) -> int: ...
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -75,7 +74,7 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
 
 
 def merges_overlapping(assigner: MergingWindowAssigner[Any, Any]) -> bool:
-    """Return whether exactly overlapping or touching windows merge: no subclass overrides ``merge_windows``."""
+    """Return whether overlapping and touching windows merge, and no others."""
     return type(assigner).merge_windows is Sessions.merge_windows
 
 
@@ -113,10 +112,7 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
 
     @staticmethod
     def with_gap(size: DurationLike) -> EventTimeSessionWindows:
-        """Return an assigner of sessions that end after ``size`` without elements.
-
-        Raises:
-            ProgramError: a gap below one millisecond.
+        """Return an assigner of sessions that end after ``size`` (at least 1 ms) without elements.
 
         Example:
             >>> EventTimeSessionWindows.with_gap("30 seconds").assign_windows("click", 90_000, None)
@@ -126,7 +122,7 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
-        """Return a session assigner with a per-element gap in milliseconds.
+        """Return an assigner with a gap per element, in milliseconds.
 
         Example:
             >>> sessions = EventTimeSessionWindows.with_dynamic_gap(lambda click: 1_000 * len(click))
@@ -141,26 +137,21 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
 
     @staticmethod
     def with_gap(size: DurationLike) -> ProcessingTimeSessionWindows:
-        """Return an assigner of sessions that end after ``size`` without elements.
-
-        Raises:
-            ProgramError: a gap below one millisecond.
+        """Return an assigner of sessions that end after ``size`` (at least 1 ms) without elements.
 
         Example:
-            >>> sessions = ProcessingTimeSessionWindows.with_gap("30 seconds")
-            >>> env.from_collection(["a", "b"]).window_all(sessions).reduce(max).execute_and_collect()  # still open
-            []
+            >>> ProcessingTimeSessionWindows.with_gap("30 seconds").is_event_time()
+            False
         """
         return ProcessingTimeSessionWindows(size)
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
-        """Return a session assigner with a per-element gap in milliseconds.
+        """Return an assigner with a gap per element, in milliseconds.
 
         Example:
-            >>> sessions = ProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 1_000 * len(click))
-            >>> env.from_collection(["look"]).window_all(sessions).reduce(max).execute_and_collect()  # still open
-            []
+            >>> ProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 1_000 * len(click)).is_event_time()
+            False
         """
         return DynamicProcessingTimeSessionWindows(extractor)
 
@@ -170,12 +161,11 @@ class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
-        """Return a session assigner with a per-element gap in milliseconds.
+        """Return an assigner with a gap per element, in milliseconds.
 
         Example:
-            >>> sessions = DynamicEventTimeSessionWindows.with_dynamic_gap(lambda click: 1_000 * len(click))
-            >>> sessions.assign_windows("buy", 90_000, None)
-            [TimeWindow(start=90000, end=93000)]
+            >>> DynamicEventTimeSessionWindows.with_dynamic_gap(len).assign_windows("buy", 90_000, None)
+            [TimeWindow(start=90000, end=90003)]
         """
         return DynamicEventTimeSessionWindows(extractor)
 
@@ -185,11 +175,10 @@ class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
-        """Return a session assigner with a per-element gap in milliseconds.
+        """Return an assigner with a gap per element, in milliseconds.
 
         Example:
-            >>> sessions = DynamicProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 5_000)
-            >>> env.from_collection(["look"]).window_all(sessions).reduce(max).execute_and_collect()  # still open
-            []
+            >>> DynamicProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 5_000).is_event_time()
+            False
         """
         return DynamicProcessingTimeSessionWindows(extractor)

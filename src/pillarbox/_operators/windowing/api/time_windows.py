@@ -20,7 +20,7 @@ from pillarbox._time.duration import DurationLike, positive_millis
 
 
 class FixedWindows(TimedAssigner):
-    """Windows of fixed lengths.
+    """Windows of fixed lengths. All lengths are milliseconds.
 
     Args:
         lengths: error name -> length: first the (largest) size, last the distance between two ends.
@@ -30,9 +30,9 @@ class FixedWindows(TimedAssigner):
     Attributes:
         tumbles: whether windows are adjacent.
         cumulates: whether windows have one start and successive ends.
-        size: length of the (largest) window in milliseconds.
-        starts_every: milliseconds between two starts.
-        ends_every: milliseconds between two ends.
+        size: length of the (largest) window.
+        starts_every: distance between two starts.
+        ends_every: distance between two ends.
     """
 
     tumbles: bool = False
@@ -78,13 +78,14 @@ class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
         """Return an assigner of adjacent event-time windows.
 
         Args:
-            size: length of a window.
-            offset: distance of starts from multiples of ``size`` since the epoch; may be negative.
+            size: length of a window, at least 1 ms.
+            offset: distance of starts from multiples of ``size`` since the epoch; may be negative, but shorter than
+                ``size``.
             time_zone: the time zone of midnight, for windows of whole days: ``"Europe/Berlin"``. A day with a clock
                 change has 23 or 25 hours.
 
         Raises:
-            ProgramError: a size below one millisecond, an offset as long as the size, an unknown time zone.
+            ProgramError: an invalid length, or an unknown time zone.
 
         Example:
             >>> TumblingEventTimeWindows.of("1 minute").assign_windows("click", 90_000, None)
@@ -103,9 +104,8 @@ class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
         """Return an assigner of adjacent processing-time windows. Arguments as in :class:`TumblingEventTimeWindows`.
 
         Example:
-            >>> windows = TumblingProcessingTimeWindows.of("1 minute")
-            >>> env.from_collection(["a", "b"]).window_all(windows).reduce(max).execute_and_collect()  # still open
-            []
+            >>> TumblingProcessingTimeWindows.of("1 minute").is_event_time()
+            False
         """
         return TumblingProcessingTimeWindows(size, offset, time_zone)
 
@@ -137,13 +137,14 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
         """Return an assigner of overlapping event-time windows.
 
         Args:
-            size: length of a window.
+            size: length of a window, at least 1 ms.
             slide: distance between two starts. If it exceeds ``size``, elements between windows are in no window.
-            offset: distance of starts from multiples of ``slide`` since the epoch; may be negative.
+            offset: distance of starts from multiples of ``slide`` since the epoch; may be negative, but shorter than
+                ``slide``.
             time_zone: the time zone of midnight, for sizes and slides of whole days.
 
         Raises:
-            ProgramError: a size or slide below one millisecond, an offset as long as the slide, an unknown time zone.
+            ProgramError: an invalid length, or an unknown time zone.
 
         Example:
             >>> SlidingEventTimeWindows.of("2 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -162,9 +163,8 @@ class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
         """Return an assigner of overlapping processing-time windows. Arguments as in :class:`SlidingEventTimeWindows`.
 
         Example:
-            >>> windows = SlidingProcessingTimeWindows.of("1 hour", "1 minute")
-            >>> env.from_collection(["a", "b"]).window_all(windows).reduce(max).execute_and_collect()  # still open
-            []
+            >>> SlidingProcessingTimeWindows.of("1 hour", "1 minute").is_event_time()
+            False
         """
         return SlidingProcessingTimeWindows(size, slide, offset, time_zone)
 
@@ -204,13 +204,13 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
         Args:
             max_size: length of the longest window: a multiple of ``step``.
-            step: difference between the lengths of successive windows.
-            offset: distance of starts from multiples of ``max_size`` since the epoch; may be negative.
+            step: difference between the lengths of successive windows, at least 1 ms.
+            offset: distance of starts from multiples of ``max_size`` since the epoch; may be negative, but shorter than
+                ``max_size``.
             time_zone: the time zone of midnight, for sizes and steps of whole days.
 
         Raises:
-            ProgramError: a size or step below one millisecond, a size that is no multiple of the step, an offset as
-                long as the size, an unknown time zone.
+            ProgramError: an invalid length, or an unknown time zone.
 
         Example:
             >>> CumulativeEventTimeWindows.of("3 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -231,8 +231,7 @@ class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
         Arguments as in :class:`CumulativeEventTimeWindows`.
 
         Example:
-            >>> windows = CumulativeProcessingTimeWindows.of("1 day", "1 hour")
-            >>> env.from_collection(["a", "b"]).window_all(windows).reduce(max).execute_and_collect()  # still open
-            []
+            >>> CumulativeProcessingTimeWindows.of("1 day", "1 hour").is_event_time()
+            False
         """
         return CumulativeProcessingTimeWindows(max_size, step, offset, time_zone)

@@ -46,8 +46,8 @@ class Trigger(ABC, Generic[In, WindowT]):
         ...     def clear(self, window, ctx):
         ...         pass  # no state
         >>> windows = env.from_collection([3, 4, 0, 5, 0, 6]).window_all(GlobalWindows.create())
-        >>> windows.trigger(AtZero()).reduce(lambda a, b: a + b).execute_and_collect()
-        [7, 5]
+        >>> windows.trigger(AtZero()).reduce(max).execute_and_collect()
+        [4, 5]
     """
 
     class TriggerContext(ABC):
@@ -93,7 +93,7 @@ class Trigger(ABC, Generic[In, WindowT]):
             """Merge a state of the merged windows into this window's.
 
             Raises:
-                ProgramError: it is a value or map state, which cannot be merged.
+                ProgramError: a value or map state, which cannot be merged.
             """
 
     uses_processing_time: bool | None = None
@@ -137,9 +137,9 @@ class EventTimeTrigger(Trigger):
         """Return the trigger.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
             >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at)
-            >>> windows = numbers.window_all(TumblingEventTimeWindows.of("3 seconds"))
+            >>> windows = numbers.window_all(TumblingEventTimeWindows.of(3))
             >>> windows.trigger(EventTimeTrigger.create()).reduce(max).execute_and_collect()
             [2, 4]
         """
@@ -237,15 +237,12 @@ class CountTrigger(Trigger):
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:
-        """Return a trigger that fires after every ``window_size`` elements.
-
-        Raises:
-            ProgramError: a number below 1.
+        """Return the trigger. Refuses a number below 1.
 
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
-            >>> windows.trigger(CountTrigger.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
-            [1, 6]
+            >>> windows.trigger(CountTrigger.of(2)).reduce(max).execute_and_collect()
+            [1, 3]
         """
         return CountTrigger(window_size)
 
@@ -296,8 +293,8 @@ class DeltaTrigger(Trigger):
         Example:
             >>> windows = env.from_collection([1, 2, 9, 10]).window_all(GlobalWindows.create())
             >>> far = DeltaTrigger.of(5, lambda last, element: abs(element - last))
-            >>> windows.trigger(far).reduce(lambda a, b: a + b).execute_and_collect()
-            [12]
+            >>> windows.trigger(far).reduce(max).execute_and_collect()
+            [9]
         """
         return DeltaTrigger(threshold, delta_function)
 
@@ -334,14 +331,10 @@ class PurgingTrigger(Trigger):
     def of(nested_trigger: Trigger) -> PurgingTrigger:
         """Return a trigger that fires like ``nested_trigger`` and drops the elements each time.
 
-        Raises:
-            ProgramError: ``nested_trigger`` is not a trigger.
-
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
-            >>> pairs = windows.trigger(PurgingTrigger.of(CountTrigger.of(2)))
-            >>> pairs.reduce(lambda a, b: a + b).execute_and_collect()
-            [1, 5]
+            >>> windows.trigger(PurgingTrigger.of(CountTrigger.of(2))).reduce(min).execute_and_collect()
+            [0, 2]
         """
         return PurgingTrigger(nested_trigger)
 
@@ -374,7 +367,6 @@ class PurgingTrigger(Trigger):
 
 
 def asked_trigger(trigger: Trigger) -> Trigger:
-    """Return the innermost trigger of nested ``PurgingTrigger`` objects."""
     while isinstance(trigger, PurgingTrigger):
         trigger = trigger.trigger
     return trigger

@@ -30,7 +30,6 @@ class Milliseconds:
         return time - (time - self.offset) % step
 
     def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
-        """Return the last start at or before each time. Starts are ``step`` apart."""
         return times - (times - self.offset) % step
 
     def plus(self, start: int, length: int, step: int) -> int:
@@ -118,9 +117,6 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
         offset: milliseconds from the epoch, or from midnight.
         time_zone: the time zone of midnight, or None for multiples of milliseconds.
         lengths: name -> milliseconds; whole days with a time zone.
-
-    Raises:
-        ProgramError: a length is not whole days, or the time zone is unknown.
     """
     if time_zone is None:
         return Milliseconds(offset)
@@ -134,11 +130,7 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
 
 
 def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:
-    """Convert an offset to milliseconds.
-
-    Raises:
-        ProgramError: not a duration, or not below ``step`` (ms).
-    """
+    """Convert an offset, which must be shorter than ``step``, to milliseconds."""
     millis = to_millis(offset, f"{asked_by}: the offset", allow_negative=True)
     if abs(millis) >= step:
         raise ProgramError(f"{asked_by}: the offset must be smaller than {step} ms, not {shorten(offset)}")

@@ -1,7 +1,7 @@
 """Windows: finite parts of a stream, as in Flink.
 
-A window is compared and hashed by its fields, which identify its state and timers. So a user-defined window class is a
-``NamedTuple`` of numbers and text with ``max_timestamp()``.
+A window's fields identify its state and timers. So a user-defined window class is a ``NamedTuple`` of numbers and text
+with ``max_timestamp()``.
 """
 
 from __future__ import annotations
