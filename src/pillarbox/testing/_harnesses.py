@@ -62,7 +62,6 @@ from pillarbox.testing._operator_harness import (
 
 Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 
-# Operators for keyed and non-keyed streams.
 _EITHER: dict[type[Function], type[MapOperator | FlatMapOperator | FilterOperator]] = {
     MapFunction: MapOperator,
     FlatMapFunction: FlatMapOperator,
@@ -82,8 +81,7 @@ class ProcessFunctionTestHarnesses:
     def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
         """Return the harness of a function on a non-keyed stream.
 
-        Args:
-            options: as for :class:`OneInputStreamOperatorTestHarness`.
+        ``options`` are as for :class:`OneInputStreamOperatorTestHarness`.
         """
         factory = OperatorFactory(partial(ProcessOperator, function=function))
         return OneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
@@ -94,10 +92,10 @@ class ProcessFunctionTestHarnesses:
     ) -> KeyedOneInputStreamOperatorTestHarness:
         """Return the harness of a function on a keyed stream.
 
+        ``options`` are as for :class:`KeyedOneInputStreamOperatorTestHarness`.
+
         Args:
             key_by: a function or column names, as for ``DataStream.key_by``.
-            key_type: the declared type of the key, if any.
-            options: as for :class:`KeyedOneInputStreamOperatorTestHarness`.
         """
         factory = keyed_process(function, Keying(key_by, "process", key_type), "fail", {})
         return KeyedOneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
@@ -108,10 +106,10 @@ class ProcessFunctionTestHarnesses:
     ) -> KeyedTwoInputStreamOperatorTestHarness:
         """Return the harness of a function on two connected keyed streams.
 
+        ``options`` are as for :class:`KeyedTwoInputStreamOperatorTestHarness`.
+
         Args:
-            first_key: the first stream's key, as for ``DataStream.key_by``.
-            second_key: the second stream's key.
-            options: as for :class:`KeyedTwoInputStreamOperatorTestHarness`.
+            first_key: a function or column names, as for ``DataStream.key_by``.
         """
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
         factory = keyed_co_process(function, keyings, "fail", {}, "for_keyed_co_process_function()")
@@ -165,23 +163,21 @@ def harness_for(
     on_error: OnError = "fail",
     **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
-    """Return the opened harness of a function; with ``key_by``, a keyed one.
+    """Return the opened harness of a function; with ``key_by``, a keyed harness.
 
     Args:
         function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
             harness's clock), or a function of two streams; with ``key_by`` also a keyed process or reduce function.
             Map, flat map and filter functions have keyed state only with ``key_by``.
         key_by: a function or column names, as for ``DataStream.key_by``; for a function of two streams, a tuple of two.
-        key_type: the declared type of the key, if any; for functions of one stream.
+        key_type: the declared type of the key, for functions of one stream.
         broadcast: the descriptors of the function's broadcast state, which the second stream fills.
-        on_error: as in the streams' methods.
-        options: as for :class:`OneInputStreamOperatorTestHarness`: ``processing_time``, ``snapshot``, ...; for a keyed
-            function with ``async def`` also ``capacity``, ``timeout``, ``ordered`` and ``on_barrier``, as in
-            ``process``. Its event loop has the harness's time, so ``advance_processing_time(60_000)`` ends
-            ``asyncio.sleep(60)``.
+        options: as for :class:`OneInputStreamOperatorTestHarness`; for a keyed function with ``async def`` also
+            ``capacity``, ``timeout``, ``ordered`` and ``on_barrier``, as in ``process``. Its event loop has the
+            harness's time, so ``advance_processing_time(60_000)`` ends ``asyncio.sleep(60)``.
 
     Raises:
-        ProgramError: another kind of function, or a keyed one without ``key_by``.
+        ProgramError: another kind of function, or a keyed function without ``key_by``.
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):

@@ -29,7 +29,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def _process(self, records: Records, index: int = 0) -> None:
         keying = keying_of(self.operator.inputs[index])
         if keying is not None:
-            # Like the writer before the operator: a key that cannot be routed must not pass a test.
+            # A test must refuse keys that cannot be routed, like the writer before the operator.
             Router(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
         super()._process(records, index)
 
@@ -42,7 +42,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
     def get_keys(self) -> list[Any]:
         """Return the keys with state or timers in any namespace."""
-        # A record's key has a row until the next checkpoint, even an empty one.
+        # A record's key has a row until the next checkpoint, even an empty row.
         return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
 
     def get_namespaces(self, key: Any) -> list[Any]:
@@ -70,19 +70,11 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return copy.deepcopy(self._backend.contents(key, namespace))
 
     def event_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
-        """Return the timestamps of a key's event-time timers, in order.
-
-        Args:
-            namespace: as in :meth:`state_of`.
-        """
+        """Return the timestamps of a key's event-time timers, in order."""
         return self._timers_of(key, namespace, "/event")
 
     def processing_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
-        """Return the timestamps of a key's processing-time timers, in order.
-
-        Args:
-            namespace: as in :meth:`state_of`.
-        """
+        """Return the timestamps of a key's processing-time timers, in order."""
         return self._timers_of(key, namespace, "/processing")
 
     def _timers_of(self, key: Any, namespace: Any, domain: str) -> list[int]:
@@ -93,7 +85,6 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return bool(self._backend.contents(key, namespace) or self._backend.timestamps(key, namespace))
 
     def _places(self) -> Iterator[tuple[Any, Any]]:
-        """Yield all keys, with None and with each of their namespaces."""
         for key in self._backend.get_keys():
             yield key, None
             for namespace in self._backend.namespaces.namespaces_of(key):

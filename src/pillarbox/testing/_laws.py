@@ -36,8 +36,7 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     2. A snapshot at any point, even right after another, and resuming from it in another task, changes nothing.
     3. Watermarks never decrease, and no record follows a watermark that has passed it, unless the input has such a
        record.
-    4. After a failure of the output, the operator can be closed without another error. It emits nothing while it
-       closes, because that output would be lost.
+    4. After a failure of the output, the operator can be closed without another error, and emits nothing.
     5. Columnar rows give the same results as rows.
     6. A snapshot does not affect its task: its function stays open and keeps its fields.
 
@@ -52,15 +51,15 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
         open_harness: opens a harness around a new operator and a new function, with the harness's keyword arguments.
         script: the input, in order: records, watermarks and settings of the clock; the end of the input follows. For an
             operator with two inputs, a record is ``(0, record)`` or ``(1, record)``.
-        ordered: whether the order of the output matters; if not, as for unordered async functions, only the set of
-            records between two watermarks.
+        ordered: whether the order of the output matters. If not, only the set of records between two watermarks
+            matters.
         examples: how many cuts, and how many points in the script, to try; drawn with a fixed seed.
 
     Raises:
         AssertionError: a law is broken; the message names it and shows the difference.
         ValueError: ``open_harness`` gives several harnesses the same function object.
     """
-    __tracebackhide__ = True  # pytest shows the call, and no frames below
+    __tracebackhide__ = True
     steps = list(script)
     _check_functions(open_harness)
     right = _run(open_harness, _runs(steps, [1] * len(steps)))
@@ -138,7 +137,6 @@ def _check_watermarks(open_harness: Open, steps: list[Step], right: list[StreamE
 
 
 def _late(elements: Sequence[Any]) -> Iterator[tuple[int, StreamRecord]]:
-    """Yield the records after a watermark that has passed them, with their positions."""
     watermark = MIN_TIMESTAMP
     for position, element in enumerate(elements):
         if isinstance(element, Watermark):
@@ -212,7 +210,6 @@ def _check_epochs(
 
 
 def _run_epochs(open_harness: Open, steps: list[Step], points: Sequence[int]) -> list[StreamElement]:
-    """Run the steps in one task, with a snapshot after each of ``points``."""
     with open_harness() as harness:
         for start, end in zip([0, *points], [*points, len(steps)]):
             for step in _runs(steps[start:end], [1] * (end - start)):
@@ -238,7 +235,6 @@ def _numbered(steps: Sequence[Step]) -> Iterator[tuple[int, StreamRecord]]:
 
 
 def _runs(steps: Sequence[Step], sizes: Sequence[int], *, columnar: bool = False) -> list[_Played]:
-    """Group consecutive records of one input and one kind into runs of these sizes."""
     played: list[_Played] = []
     remaining = list(sizes)
     open_run: list[StreamRecord] = []

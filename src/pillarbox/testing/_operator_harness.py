@@ -40,7 +40,6 @@ class StreamRecord(NamedTuple):
     """An emitted record.
 
     Attributes:
-        value: the record.
         timestamp: its event time in epoch milliseconds, or None.
     """
 
@@ -50,10 +49,9 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """An operator's state after a checkpoint, for another harness. It can be pickled.
+    """An operator's state after a checkpoint, for another harness of the same operator and key. It can be pickled.
 
-    Its format is a task's checkpoint: plain data if the key and states have declared types. Another operator, or
-    another key, refuses it.
+    Its format is a task's checkpoint: plain data if the key and states have declared types.
     """
 
     chunks: dict[int, bytes]
@@ -107,8 +105,7 @@ class OneInputStreamOperatorTestHarness:
 
     The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs in
     the calling thread: when a method returns, all its consequences are complete, except requests of async functions,
-    which
-    :meth:`drain` awaits.
+    which :meth:`drain` awaits. A function's error is raised as ``OperatorError``.
 
     Args:
         node: name, uid and factory of the operator.
@@ -176,7 +173,7 @@ class OneInputStreamOperatorTestHarness:
         try:
             self.operator.open()
         except BaseException:
-            self.close()  # releases resources such as threads
+            self.close()
             raise
         context.epoch = 1
         self._backend.seal()
@@ -205,31 +202,18 @@ class OneInputStreamOperatorTestHarness:
     # -- input --
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the operator, with an event time (epoch milliseconds) or None.
-
-        Raises:
-            OperatorError: the function raised.
-        """
+        """Push one record into the operator, with an event time (epoch milliseconds) or None."""
         self._process(_one(value, timestamp))
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Push records into the operator in one run, like a task.
-
-        Raises:
-            OperatorError: the function raised.
-            ValueError: the numbers of timestamps and values differ.
-        """
+        """Push records into the operator in one run, like a task. Each value may have a timestamp."""
         run, stamps = list(values), None if timestamps is None else list(timestamps)
         if stamps is not None and len(stamps) != len(run):
             raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
         self._process(Records(run, stamps))
 
     def push_records(self, records: Records, index: int = 0) -> None:
-        """Push a run, columnar or not, into an input of the operator.
-
-        Raises:
-            OperatorError: the function raised.
-        """
+        """Push a run, columnar or not, into an input of the operator."""
         self._process(records, index)
 
     def _process(self, records: Records, index: int = 0) -> None:
@@ -240,11 +224,7 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def push_watermark(self, timestamp: int) -> None:
-        """Advance event time to ``timestamp`` (epoch milliseconds) and fire its timers in order (T5).
-
-        Raises:
-            ValueError: event time would decrease.
-        """
+        """Advance event time to ``timestamp`` (epoch milliseconds), never back, and fire its timers in order (T5)."""
         if timestamp < self._current_watermark:
             raise ValueError(f"the watermark cannot go back from {self._current_watermark} to {timestamp}")
         self._current_watermark = timestamp
@@ -262,11 +242,7 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def advance_processing_time(self, milliseconds: int) -> None:
-        """Advance the clock.
-
-        Raises:
-            ValueError: ``milliseconds`` is negative.
-        """
+        """Advance the clock."""
         if milliseconds < 0:
             raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_processing_time()")
         self.set_processing_time(self.get_processing_time() + milliseconds)
@@ -318,7 +294,6 @@ class OneInputStreamOperatorTestHarness:
             self._settle()
 
     def _settle(self) -> None:
-        """Run all mails and the timers that they set."""
         mailbox = self._processor.mailbox
         self._run_loop()
         while mailbox.size():
@@ -356,7 +331,7 @@ class OneInputStreamOperatorTestHarness:
         return [record.value for record in self.get_side_records(tag)]
 
     def get_side_records(self, tag: OutputTag | str) -> list[StreamRecord]:
-        """Return the records of a side output, with their timestamps."""
+        """Return a side output's records, with their timestamps."""
         recorder = self._side_outputs.get(tag.tag_id if isinstance(tag, OutputTag) else tag)
         return recorder.records if isinstance(recorder, _Recorder) else []
 
@@ -378,9 +353,6 @@ class OneInputStreamOperatorTestHarness:
 
         Args:
             time_passes: as in :meth:`end_input`.
-
-        Raises:
-            TimeoutError: requests did not end.
         """
         self._checkpoints += 1
         self._backend.now = self.get_processing_time()
@@ -431,27 +403,15 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on two connected streams. ``push_watermark`` advances both streams' event time."""
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Refuse a record without a stream.
-
-        Raises:
-            TypeError: always.
-        """
+        """Refuse a record without a stream."""
         raise TypeError("the operator has two inputs: use push1() for the first stream, push2() for the second")
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Refuse records without a stream.
-
-        Raises:
-            TypeError: always.
-        """
+        """Refuse records without a stream."""
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record of the first stream, with an event time (epoch milliseconds) or None.
-
-        Raises:
-            OperatorError: the function raised.
-        """
+        """Push one record of the first stream, with an event time (epoch milliseconds) or None."""
         self._process(_one(value, timestamp), 0)
 
     def push2(self, value: Any, timestamp: int | None = None) -> None:

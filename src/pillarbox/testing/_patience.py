@@ -65,7 +65,7 @@ class Patience:
         end = time.monotonic() + self._limit
         while not executor.try_yield():
             run_ready(chain)
-            is_over = time.monotonic() >= end  # count mails that arrived before
+            is_over = time.monotonic() >= end
             now = self._clock.current_processing_time()
             passes = self._passes_until is not None and now < self._passes_until
             if (
@@ -87,7 +87,6 @@ class Patience:
                 )
 
     def _let_pass(self, now: int) -> None:
-        """Set the clock to the next timer."""
         assert self._passes_until is not None
         due = (timer for timer in self._clock.active_timer_timestamps() if timer > now)
         self._clock.set_current_time(min(next(due, self._passes_until), self._passes_until))
@@ -122,8 +121,6 @@ class _PatientExecutor:
 
 
 def run_ready(chain: Iterable[StreamOperator]) -> None:
-    """Run everything that is ready in the event loops of a chain."""
-
     async def turns() -> None:
         for _ in range(_TURNS):
             await asyncio.sleep(0)

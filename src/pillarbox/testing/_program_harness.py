@@ -59,19 +59,17 @@ class ProgramTestHarness:
     """Runs a program on pushed elements, with the same vertices, shuffles and barriers as on Spark.
 
     Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch on Spark. Tasks receive copies of
-    the functions, as in Spark's workers.
+    the functions.
 
     Args:
-        build: builds the program: ``build(env, payments, limits)`` receives a stream per source, named by its
-            parameters without default, and returns a stream (its output is ``"output"``), or a dict of streams by
-            output name.
+        build: ``build(env, payments, limits)`` receives a stream per source, named by its parameters without default,
+            and returns a stream (its output is ``"output"``), or a dict of streams by output name.
         parallelism: number of subtasks after a shuffle.
         processing_time: the clock's initial time, epoch milliseconds.
         snapshot: initial state, as returned by :meth:`snapshot`.
         limit: how long an epoch may wait for an async function's requests (seconds, by the real clock).
         batch: whether to run in batch mode: all input is in one epoch, :meth:`end_input`.
-        time_zone: the time zone of naive datetimes, such as ``"Europe/Berlin"``, or None if they are not points in
-            time.
+        time_zone: the time zone of naive datetimes, or None if they are not points in time.
 
     Attributes:
         epoch: number of committed epochs.
@@ -128,9 +126,6 @@ class ProgramTestHarness:
             source: the source's name, a parameter of ``build``.
             elements: any Python objects, which are copied; ``row(card="c1")`` creates a DataFrame-like row.
             partition: the elements' source partition; each has its own watermarks.
-
-        Raises:
-            ProgramError: no such source, or no output depends on it.
         """
         self.push_all(source, elements, partition=partition)
 
@@ -147,11 +142,7 @@ class ProgramTestHarness:
         self.processing_time_service.set_current_time(timestamp)
 
     def advance_processing_time(self, milliseconds: int) -> None:
-        """Advance the clock.
-
-        Raises:
-            ValueError: ``milliseconds`` is negative.
-        """
+        """Advance the clock."""
         self.processing_time_service.advance(milliseconds)
 
     # -- epochs --
@@ -162,8 +153,7 @@ class ProgramTestHarness:
         If an epoch raises, its elements are dropped, and state and output do not change.
 
         Args:
-            time_passes: how far the clock may advance, from timer to timer, while requests of an async function are
-                pending and nothing else happens, so that their timeouts fire.
+            time_passes: as in :meth:`OneInputStreamOperatorTestHarness.end_input`.
 
         Raises:
             OperatorError: a function raised.
@@ -182,8 +172,7 @@ class ProgramTestHarness:
     def fail_epoch(self) -> None:
         """Run the queued elements and discard the outcome, as if a worker died just before the commit.
 
-        State and output do not change, and the tasks start again. The elements stay queued for the next epoch, as on
-        Spark.
+        The tasks start again. The elements stay queued for the next epoch, as on Spark.
         """
         before = self.snapshot()
         try:
@@ -215,11 +204,7 @@ class ProgramTestHarness:
     # -- output --
 
     def get_output(self, name: str = "output") -> list[Any]:
-        """Return an output's records since the start or :meth:`clear_output`.
-
-        Raises:
-            ProgramError: no such output.
-        """
+        """Return an output's records since the start or :meth:`clear_output`."""
         if name not in self._outputs:
             raise ProgramError(f"there is no output {name!r}; the outputs are {', '.join(self._outputs)}")
         return list(self._outputs[name])
@@ -244,17 +229,10 @@ class ProgramTestHarness:
         self._job = self._start(snapshot)
 
     def write_savepoint(self, directory: str | PathLike[str]) -> None:
-        """Write the committed state to a local directory, as a savepoint.
+        """Write the committed state to a new local directory, as a savepoint.
 
         Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It has no
         source positions: on Spark, sources begin as in a new query.
-
-        Args:
-            directory: the directory to create.
-
-        Raises:
-            CheckpointMismatchError: the directory is not empty.
-            ProgramError: no epoch has run.
         """
         if not self.epoch:
             raise ProgramError("write_savepoint(): there is no state yet: run an epoch first")
@@ -262,7 +240,6 @@ class ProgramTestHarness:
         write_savepoint(fspath(directory), self._job.savepoint(), epoch=self.epoch - 1, programs=programs)
 
     def close(self) -> None:
-        """End the tasks and close their functions."""
         self._job.close()
 
     def __enter__(self) -> ProgramTestHarness:
@@ -286,12 +263,6 @@ def program_of(
     """Return the program that ``build`` builds, and the vertex number of each source.
 
     The number is None if no output depends on the source.
-
-    Args:
-        build: as for :class:`ProgramTestHarness`.
-        parallelism: number of subtasks after a shuffle.
-        max_parallelism: number of key groups, or None for the parallelism's default.
-        savepoint: the directory of an initial savepoint.
     """
     if not callable(build) or isinstance(build, type):
         raise ProgramError(f"a program needs a function build(env, payments), not {shorten(build)}")

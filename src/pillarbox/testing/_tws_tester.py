@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class _Results(list[Any]):
-    """The results of a micro-batch as they are emitted."""
-
     take = list.extend
 
 
@@ -44,7 +42,7 @@ class _TestedOperator(StatefulProcessorOperator):
         self.results.clear()
         self.context.micro_batch = batch
         self._run()
-        self._has_run = True  # not again at the barrier
+        self._has_run = True
         return list(self.results)
 
     def _call(self, rows: Any, batch: MicroBatch) -> None:
@@ -52,11 +50,6 @@ class _TestedOperator(StatefulProcessorOperator):
         super()._call(own, batch)
 
     def state(self, name: str, kind: str, key: Any) -> Any:
-        """Return a key's state.
-
-        Raises:
-            PySparkAssertionError: no such state.
-        """
         variable = self.settings.declarations.variables.get(name)
         if variable is None or kind not in ("", variable.kind):
             raise PySparkAssertionError(f"State {name} has not been initialized.")
@@ -73,26 +66,25 @@ class _TestedOperator(StatefulProcessorOperator):
             self.backend.set_current_key(key)
             self.results.take(processor.handleInputRows((key,), iter(own), times))
 
-    def _emit(self) -> None:
-        """Do nothing: the results stay."""
+    def _emit(self) -> None: ...
 
 
 class TwsTester:
     """Runs a ``StatefulProcessor`` with rows, watermark and clock set by the test. Its methods are Spark's.
 
-    Unlike Spark's, it runs the operator of a query: state values are converted by their schemas, states expire (the
-    clock is :meth:`setProcessingTime`), timers are called in time order, and each call has its own processor, as
-    micro-batches do, so the processor's attributes do not last.
+    Unlike Spark's, it runs the operator of a query: state values are converted by their schemas, states expire by
+    :meth:`setProcessingTime`, timers are called in time order, and each call has its own processor, whose attributes do
+    not last.
 
     Args:
         initialStateRow: initial states of keys, for processors of rows.
         initialStatePandas: initial states of keys, for processors of pandas frames.
-        timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
+        timeMode: ``None``, ``ProcessingTime`` or ``EventTime``, which needs ``eventTimeExtractor``.
         outputMode: ignored; Spark has it.
         eventTimeExtractor: returns a row's event time (epoch ms), for late rows.
 
     Raises:
-        PySparkValueError: the time mode is ``EventTime``, and there is no ``eventTimeExtractor``.
+        PySparkValueError: ``EventTime`` without ``eventTimeExtractor``.
         PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
 
     Example:
@@ -153,22 +145,14 @@ class TwsTester:
     # -- input --
 
     def test(self, key: Any, input: list[Row]) -> list[Row]:
-        """Process rows of a key as a micro-batch, and return the rows that the processor emits.
-
-        Raises:
-            OperatorError: the processor raised.
-        """
+        """Process rows of a key as a micro-batch, and return the rows that the processor emits."""
         self._pandas = False
         rows = [row for row in input if not self._is_late(row)]
         self._operator.groups = [(key, rows)]
         return self._run()
 
     def testInPandas(self, key: Any, input: pd.DataFrame) -> pd.DataFrame:
-        """Process rows of a key as one frame, and return the frame that the processor emits.
-
-        Raises:
-            OperatorError: the processor raised.
-        """
+        """Process rows of a key as one frame, and return the frame that the processor emits."""
         self._pandas = True
         frame = input
         if self._extractor is not None:
@@ -188,9 +172,7 @@ class TwsTester:
     def setWatermark(self, currentWatermarkMs: int) -> list[Row] | pd.DataFrame:
         """Set the watermark (epoch ms). Calls expired timers; rows up to the watermark are late.
 
-        Raises:
-            PySparkValueError: another time mode.
-            IllegalArgumentException: the time does not increase.
+        Errors are as in :meth:`setProcessingTime`.
         """
         return self._advance("setWatermark", "EventTime", "watermark", currentWatermarkMs)
 
@@ -212,7 +194,7 @@ class TwsTester:
     def _run(self) -> list[Any]:
         self._harness.set_processing_time(self._batch.time)
         results = self._operator.run(self._batch)
-        self._harness.snapshot()  # at a barrier, as in a query
+        self._harness.snapshot()
         return results
 
     # -- state --

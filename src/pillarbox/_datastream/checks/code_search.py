@@ -12,7 +12,6 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.functions.basic import Function
 
-# Modules without user code.
 _LIBRARIES = {"cloudpickle", "numpy", "pandas", "pillarbox", "pillarbox_tools", "pyarrow", "pyspark"}
 _FOREIGN = (sys.stdlib_module_names | _LIBRARIES) - {"__main__"}
 # Maximum number of objects to search: a function that reaches more reaches a library, or data.
@@ -21,11 +20,7 @@ _MOST_ELEMENTS = 100
 
 
 def uses_processing_time(function: object) -> bool:
-    """Return whether a function sets processing-time timers: as it declares, or by a search of its code and helpers.
-
-    Raises:
-        ProgramError: the declaration is not a bool.
-    """
+    """Return whether a function sets processing-time timers: as it declares, or by a search of its code and helpers."""
     declared = function.uses_processing_time if isinstance(function, Function) else None
     if declared is None:
         return mentions(function, "register_processing_time_timer")
@@ -37,7 +32,6 @@ def uses_processing_time(function: object) -> bool:
 
 
 def event_time_use(function: object) -> EventTimeUse:
-    """Return whether a function, or a helper that it calls, sets event-time timers."""
     return EventTimeUse.TIMERS if mentions(function, "register_event_time_timer") else EventTimeUse.NONE
 
 
@@ -78,7 +72,7 @@ def _reached(thing: Any) -> Iterable[Any]:
         return list(thing.values())[:_MOST_ELEMENTS]
     held = getattr(thing, "__dict__", {})
     if isinstance(thing, ModuleType) or _is_foreign(type(thing)):
-        return (held["__wrapped__"],) if "__wrapped__" in held else ()  # wrapped by functools
+        return (held["__wrapped__"],) if "__wrapped__" in held else ()
     return (type(thing), *held.values())
 
 
@@ -95,7 +89,7 @@ def _reached_by_function(function: FunctionType) -> Iterator[Any]:
         try:
             yield cell.cell_contents
         except ValueError:
-            pass  # not yet assigned
+            pass
     names = set(_names(function.__code__))
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]

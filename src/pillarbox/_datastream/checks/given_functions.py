@@ -15,7 +15,7 @@ from pillarbox._types.type_information import TypeInformation
 
 
 def name_of(kind: str, func: Any) -> str:
-    """Return an operator's name: the method, and the function's own name, if any."""
+    """Return an operator's name: the method, and the function's own name."""
     name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
     return kind if name == "<lambda>" else f"{kind}: {name}"
 
@@ -63,7 +63,6 @@ def check_requests(func: Any) -> None:
 
 
 def check_type(what: str, declared: Any) -> None:
-    """Refuse an object that does not declare a type of values."""
     if not (declared is None or isinstance(declared, (TypeInformation, type)) or get_origin(declared) is not None):
         raise ProgramError(
             f"{what} must be one of Types, such as Types.LONG(), or a class, not {shorten(declared)}."
@@ -74,11 +73,7 @@ def check_type(what: str, declared: Any) -> None:
 def check_instance(
     func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool, may_await: bool = False
 ) -> None:
-    """Refuse an object that does not implement an interface with several methods, or that returns no results.
-
-    Args:
-        may_await: whether its methods may be ``async def``.
-    """
+    """Refuse an object that does not implement an interface with several methods, or that returns no results."""
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
     check_parameters(func, interface, where, may_await=may_await)
@@ -103,7 +98,6 @@ def check_parameters(function: Any, interface: type, where: str, *, may_await: b
 
 
 def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
-    """Refuse a generator as a method without results, such as ``open``: its body would not run."""
     called = getattr(function, name)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
@@ -117,7 +111,6 @@ def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
 
 
 def _methods(interfaces: Sequence[type]) -> Iterator[tuple[str, Any]]:
-    """Yield the methods that a user may define."""
     for interface in interfaces:
         for name, method in vars(interface).items():
             if inspect.isfunction(method) and not name.startswith("_"):

@@ -29,11 +29,6 @@ _FUNCTIONS = (WindowFunction, AllWindowFunction, ProcessWindowFunction, ProcessA
 
 
 def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
-    """Return an assigner's default trigger.
-
-    Raises:
-        ProgramError: not an assigner, or it has no default trigger.
-    """
     if not isinstance(assigner, WindowAssigner):
         hint = "one"
         if isinstance(assigner, type):
@@ -59,14 +54,7 @@ def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
 
 
 def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
-    """Refuse windows that would never fire.
-
-    Args:
-        has_trigger: whether the program sets a trigger.
-
-    Raises:
-        ProgramError: global windows without trigger.
-    """
+    """Refuse windows that would never fire: global windows without trigger."""
     if isinstance(assigner, GlobalWindows) and not assigner.fires_at_end and not has_trigger:
         raise ProgramError(
             f"{assigner!r} never end, so they would emit nothing: set a trigger(...), such as"
@@ -75,7 +63,6 @@ def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
 
 
 def event_time_of(assigner: WindowAssigner, trigger: Trigger) -> EventTimeUse:
-    """Return how windows use event time."""
     if isinstance(assigner, EventTimeAssigner):
         return EventTimeUse.TIMESTAMPS
     asked = asked_trigger(trigger)

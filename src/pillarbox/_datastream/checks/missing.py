@@ -16,7 +16,7 @@ _READ = "read it with Spark, and pass it to from_dataframe(spark.readStream...)"
 _SHIPPED = "the session ships files: spark.addArtifact(..., pyfile=True), or spark-submit --py-files and --archives"
 _SPARKS = "Spark's own settings apply: drop the call"
 
-# Methods of PyFlink classes, and Java methods from Flink's documentation, without an equivalent of the same name.
+# Methods of Flink without an equivalent of the same name.
 _OF_STREAMS = {
     "add_sink": _WRITE,
     "cache": "end the stream with to_dataframe(...), and persist that",
@@ -81,7 +81,6 @@ _OF_ENVIRONMENTS = {
     "set_stream_time_characteristic": "a stream has event time once it has watermarks: drop the call",
     "socket_text_stream": _READ,
 }
-# PyFlink's classes, with their replacements.
 _STATE_BACKENDS = "state is in the workers and in the query's checkpoint: drop it"
 _RESTARTS = "Spark runs failed tasks again (spark.task.maxFailures): drop it"
 _OF_ENVIRONMENT = "settings belong to the Spark session, or to the environment, such as env.set_parallelism(...)"
@@ -138,11 +137,7 @@ def missing_class(name: str) -> MissingClassError | None:
 
 
 def unknown(thing: object, name: str, advice: str | None = None) -> AttributeError:
-    """Return the error for a missing attribute.
-
-    Args:
-        advice: the whole message, if the method is known.
-    """
+    """Return the error for a missing attribute. ``advice`` is the whole message, if the method is known."""
     if advice is not None:
         return MissingMethodError(advice)
     return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}", name=name, obj=thing)

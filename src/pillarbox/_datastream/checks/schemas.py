@@ -75,11 +75,7 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
 
 
 def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> None:
-    """Check that a key's columns exist and can be a key, as far as ``step`` shows.
-
-    Raises:
-        ProgramError: a column is missing, or its values have no hash.
-    """
+    """Check that a key's columns exist and can be a key, as far as ``step`` shows."""
     if columns is None or not isinstance(step, SourceTransformation) or step.columns is None:
         return
     for column in columns:
@@ -93,11 +89,7 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
 
 
 def check_field(step: Transformation, field: int | str, method: str) -> None:
-    """Check that the column folded by ``method`` exists, as far as ``step`` shows.
-
-    Raises:
-        ProgramError: the column is missing.
-    """
+    """Check that the column folded by ``method`` exists, as far as ``step`` shows."""
     source = _source_of(step)
     columns = source.columns if isinstance(source, SourceTransformation) else None
     if columns is not None and (isinstance(field, str) or field >= len(columns)):
@@ -138,11 +130,7 @@ def key_types(step: Transformation, keying: Keying) -> list[str] | None:
 
 
 def check_key_type(keying: Keying, schema: StructType) -> None:
-    """Check that a key's declared type is its columns' type, so that no key must be converted.
-
-    Raises:
-        ProgramError: the types differ.
-    """
+    """Check that a key's declared type is its columns' type, so that no key must be converted."""
     columns = keying.columns
     if keying.key_type is None or columns is None:
         return
@@ -159,7 +147,7 @@ def check_key_type(keying: Keying, schema: StructType) -> None:
 
 
 def declared_type(step: Transformation) -> TypeInformation[Any] | None:
-    """Return the type from ``Types`` that a step's records are declared to have, or None."""
+    """Return a step's declared type from ``Types``, or None."""
     declared = _source_of(step).output_type
     return declared if isinstance(declared, TypeInformation) else None
 
@@ -187,11 +175,10 @@ def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str)
     try:
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
     except ProgramError:
-        return None  # rows untouched by functions need no encoder
+        return None
 
 
 def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: str, asked_by: str) -> RowEncoder:
-    """Return the encoder of an output's columns. Raises as :func:`declared_columns`."""
     columns = declared_columns(stream._step, schema, asked_by)
     check_column_names(columns.names, f"output {output!r}")
     declared = stream._step.output_type if schema is None else schema
@@ -200,11 +187,7 @@ def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: st
 
 
 def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:
-    """Return an output's columns: the schema's, or the previous step's declared columns.
-
-    Raises:
-        ProgramError: the columns are missing or invalid.
-    """
+    """Return an output's columns: the schema's, or the previous step's declared columns."""
     if schema is None and step.output_type is None:
         raise ProgramError(
             f"{asked_by} needs columns, such as 'card STRING, n LONG', and {step.name!r} declares no output_type"

@@ -71,22 +71,12 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         """Process both streams: one fills the broadcast state, the other reads it.
 
         Event time is the minimum of both streams'; a stream without watermarks holds it back. A stream without
-        partitioning is rebalanced: see ``DataStream.rebalance``.
+        partitioning is rebalanced. Options are as in :meth:`KeyedStream.process`. With ``async def``, a broadcast
+        record waits for all earlier records, and later records wait for it.
 
         Args:
             func: on a keyed stream a ``KeyedBroadcastProcessFunction``, otherwise a ``BroadcastProcessFunction``.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-            processing_time: as in ``KeyedStream.process``.
-            on_error: as in ``KeyedStream.process``. Each subtask has its own dead letter for a broadcast record.
-            capacity: as in ``KeyedStream.process``, like ``timeout``, ``ordered`` and ``on_barrier``: for a
-                ``KeyedBroadcastProcessFunction`` with ``async def``. A broadcast record waits for all earlier records,
-                and later records wait for it.
-            timeout: see ``capacity``.
-            ordered: see ``capacity``.
-            on_barrier: see ``capacity``.
-
-        Raises:
-            ProgramError: an invalid function or option.
+            on_error: each subtask has its own dead letter for a broadcast record.
 
         Example:
             >>> WORDS = MapStateDescriptor[str, bool]("words")

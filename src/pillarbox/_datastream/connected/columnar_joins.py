@@ -43,12 +43,6 @@ def join_columns(
     suffixes: Any,
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> DataStream[Any]:
-    """Join the columns of two keyed streams.
-
-    Raises:
-        ProgramError: an invalid ``how``; unknown columns; a key is not a column, or differs in type from the other
-            side's key; both sides have a column of the same name.
-    """
     if how not in ("inner", "left"):
         raise ProgramError(f'interval_join(): how must be "inner" or "left", not {shorten(how)}')
     left_side, right_side = _sides(left, right, late_tags, joins_nulls=False)

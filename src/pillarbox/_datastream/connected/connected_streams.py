@@ -44,7 +44,9 @@ class ConnectedStreams(Generic[T1, T2]):
     """Two streams, of types ``T1`` and ``T2``, for an operator that processes both. As in PyFlink.
 
     If both streams are keyed, before ``connect`` or by :meth:`key_by`, records with the same key share a subtask and
-    state.
+    state. Streams without partitioning are rebalanced.
+
+    ``output_type`` and ``on_error`` are as in :class:`DataStream`. Invalid arguments raise ``ProgramError``.
     """
 
     def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
@@ -60,12 +62,10 @@ class ConnectedStreams(Generic[T1, T2]):
         """Partition both streams by key: each by a function, a ``KeySelector``, or column names.
 
         Args:
-            key_selector1: the key of the first stream's records.
-            key_selector2: the key of the second stream's records. Equal keys share state.
             key_type: a type from ``Types`` that both streams' keys are converted to. Keys that do not fit are refused.
 
         Raises:
-            ProgramError: a column does not exist, or its values cannot be keys.
+            ProgramError: an unknown column, or values that cannot be keys.
 
         Example:
             >>> class Both(KeyedCoProcessFunction):
@@ -92,16 +92,9 @@ class ConnectedStreams(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Map each record of both streams to at most one result. Does not emit None, as in PyFlink.
 
-        Streams without partitioning are rebalanced: see ``DataStream.rebalance``.
-
         Args:
             func: ``map1`` receives the first stream's records, ``map2`` the second's. Two keyed streams share keyed
                 state.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-            on_error: as in ``DataStream.map``.
-
-        Raises:
-            ProgramError: an invalid function, or the keys' types differ.
 
         Example:
             >>> class AsText(CoMapFunction[int, str, str]):
@@ -126,16 +119,9 @@ class ConnectedStreams(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Map each record of both streams to any number of results.
 
-        Streams without partitioning are rebalanced: see ``DataStream.rebalance``.
-
         Args:
             func: ``flat_map1`` receives the first stream's records, ``flat_map2`` the second's. Two keyed streams share
                 keyed state.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-            on_error: as in ``DataStream.map``.
-
-        Raises:
-            ProgramError: an invalid function, or the keys' types differ.
 
         Example:
             >>> class Words(CoFlatMapFunction[str, int, str]):
@@ -166,23 +152,12 @@ class ConnectedStreams(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Process both streams, with side outputs and, if both are keyed, keyed state and timers.
 
-        Event time is the minimum of both streams': timers wait for the slower one. Streams without partitioning are
-        rebalanced: see ``DataStream.rebalance``.
+        Event time is the minimum of both streams': timers wait for the slower one. Options are as in
+        :meth:`KeyedStream.process`.
 
         Args:
             func: ``process_element1`` receives the first stream's records, ``process_element2`` the second's. A
                 ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` has no state or timers.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-            processing_time: as in ``KeyedStream.process``.
-            on_error: as in ``KeyedStream.process``.
-            capacity: as in ``KeyedStream.process``, like ``timeout``, ``ordered`` and ``on_barrier``: for a
-                ``KeyedCoProcessFunction`` with ``async def``.
-            timeout: see ``capacity``.
-            ordered: see ``capacity``.
-            on_barrier: see ``capacity``.
-
-        Raises:
-            ProgramError: an invalid function or option, a stream without key, or the keys' types differ.
 
         Example:
             >>> class Balance(KeyedCoProcessFunction[str, int, int, int]):
@@ -263,7 +238,6 @@ class ConnectedStreams(Generic[T1, T2]):
 
 
 def check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any], method: str) -> None:
-    """Refuse keys whose known types can never be equal."""
     steps = [stream._step for stream in (first, second)]
     types1, types2 = (step.key_types if isinstance(step, KeyByTransformation) else None for step in steps)
     if types1 is not None and types2 is not None and (len(types1) != len(types2) or are_other_types(types1, types2)):

@@ -1,4 +1,4 @@
-"""Joins of two streams, as in Flink's Java API. PyFlink has no joins."""
+"""Joins of two streams, as in Flink's Java API. PyFlink has no joins. Invalid arguments raise ``ProgramError``."""
 
 from __future__ import annotations
 
@@ -50,14 +50,10 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the first stream's key: a function, a ``KeySelector``, or one or several column names.
+        """Set the first stream's key, as in :meth:`DataStream.key_by`.
 
         Args:
-            key_selector: as in ``DataStream.key_by``.
-            on_error: as in ``DataStream.key_by``. :meth:`get_side_output` returns the dead letters.
-
-        Raises:
-            ProgramError: a column does not exist, or its values cannot be keys.
+            on_error: :meth:`get_side_output` returns the dead letters.
         """
         check_on_error(on_error, "where()")
         changed = copy.copy(self)
@@ -70,15 +66,7 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the second stream's key. Records with equal keys are joined.
-
-        Args:
-            key_selector: as in ``DataStream.key_by``.
-            on_error: as in :meth:`where`.
-
-        Raises:
-            ProgramError: a column does not exist, or its values cannot be keys.
-        """
+        """Set the second stream's key, as :meth:`where`. Records with equal keys are joined."""
         check_on_error(on_error, "equal_to()")
         changed = copy.copy(self)
         changed._second = self._second.key_by(key_selector, on_error=on_error)
@@ -89,9 +77,6 @@ class _Pair(Generic[T1, T2]):
 
         Args:
             tag: the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
-
-        Raises:
-            ProgramError: not an ``OutputTag``, or neither method has one.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
@@ -129,14 +114,7 @@ class JoinedStreams(_Pair[T1, T2], Generic[T1, T2]):
     _method = "join"
 
     def window(self, assigner: WindowAssigner) -> JoinedWindows[T1, T2]:
-        """Window both streams.
-
-        Args:
-            assigner: such as ``TumblingEventTimeWindows.of("1 minute")``.
-
-        Raises:
-            ProgramError: not a ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
-        """
+        """Window both streams, for instance with ``TumblingEventTimeWindows.of("1 minute")``."""
         return JoinedWindows(*self._keyed(), assigner)
 
 
@@ -146,14 +124,7 @@ class CoGroupedStreams(_Pair[T1, T2], Generic[T1, T2]):
     _method = "co_group"
 
     def window(self, assigner: WindowAssigner) -> CoGroupedWindows[T1, T2]:
-        """Window both streams.
-
-        Args:
-            assigner: such as ``TumblingEventTimeWindows.of("1 minute")``.
-
-        Raises:
-            ProgramError: not a ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
-        """
+        """Window both streams, for instance with ``TumblingEventTimeWindows.of("1 minute")``."""
         return CoGroupedWindows(*self._keyed(), assigner)
 
 
@@ -188,18 +159,14 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
         Args:
             func: ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-
-        Raises:
-            ProgramError: an invalid function.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
-            >>> first = env.from_collection([1_000, 61_000]).assign_timestamps_and_watermarks(at)
-            >>> second = env.from_collection([2_000]).assign_timestamps_and_watermarks(at)
-            >>> windows = first.join(second).where(bool).equal_to(bool).window(TumblingEventTimeWindows.of("1 minute"))
+            >>> first = env.from_collection([1, 61]).assign_timestamps_and_watermarks(at)
+            >>> second = env.from_collection([2]).assign_timestamps_and_watermarks(at)
+            >>> windows = first.join(second).where(bool).equal_to(bool).window(TumblingEventTimeWindows.of(60))
             >>> windows.apply(lambda a, b: (a, b)).execute_and_collect()
-            [(1000, 2000)]
+            [(1, 2)]
         """
         flat = isinstance(func, FlatJoinFunction)
         check_function(func, FlatJoinFunction if flat else JoinFunction, "apply", "join", many=flat)
@@ -221,19 +188,14 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
         Args:
             func: ``f(firsts, seconds)`` returns or yields the results; or a ``CoGroupFunction``.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-
-        Raises:
-            ProgramError: an invalid function.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
-            >>> first = env.from_collection([1_000, 61_000]).assign_timestamps_and_watermarks(at)
-            >>> second = env.from_collection([2_000]).assign_timestamps_and_watermarks(at)
-            >>> groups = first.co_group(second).where(bool).equal_to(bool)
-            >>> windows = groups.window(TumblingEventTimeWindows.of("1 minute"))
+            >>> first = env.from_collection([1, 61]).assign_timestamps_and_watermarks(at)
+            >>> second = env.from_collection([2]).assign_timestamps_and_watermarks(at)
+            >>> windows = first.co_group(second).where(bool).equal_to(bool).window(TumblingEventTimeWindows.of(60))
             >>> windows.apply(lambda firsts, seconds: [(firsts, seconds)]).execute_and_collect()
-            [([1000], [2000]), ([61000], [])]
+            [([1], [2]), ([61], [])]
         """
         check_function(func, CoGroupFunction, "apply", "co_group", many=True)
         call: Any = func.co_group if isinstance(func, CoGroupFunction) else func
@@ -254,10 +216,7 @@ class IntervalJoin(Generic[T1, T2]):
 
         Args:
             lower: such as ``"-5 seconds"``; an int is milliseconds.
-            upper: such as ``"5 seconds"``; an int is milliseconds.
-
-        Raises:
-            ProgramError: not a duration, or ``lower`` is more than ``upper``.
+            upper: at least ``lower``.
         """
         bounds = tuple(
             to_millis(bound, f"between(): {name}", allow_negative=True)
@@ -278,20 +237,12 @@ class IntervalJoin(Generic[T1, T2]):
         return self._changed(_exclusive=(self._exclusive[0], 1))
 
     def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
-        """Emit the left stream's late records to a side output, instead of dropping and counting them.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Emit the left stream's late records to a side output, instead of dropping and counting them."""
         check_takes(tag, OutputTag, "side_output_left_late_data()", "an OutputTag")
         return self._changed(_late_tags=(tag, self._late_tags[1]))
 
     def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
-        """Emit the right stream's late records to a side output, instead of dropping and counting them.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Emit the right stream's late records to a side output, instead of dropping and counting them."""
         check_takes(tag, OutputTag, "side_output_right_late_data()", "an OutputTag")
         return self._changed(_late_tags=(self._late_tags[0], tag))
 
@@ -314,17 +265,12 @@ class IntervalJoin(Generic[T1, T2]):
         the micro-batch ends: only rows with a partner become Python objects.
 
         Each side stores a record until event time, the minimum of both streams', has passed its last possible partner.
-        A record that arrives after event time has passed it is late: it is dropped and counted
-        (``late_records_dropped``), or emitted to a side output.
+        A late record arrives after event time has passed it: it is dropped and counted (``late_records_dropped``), or
+        emitted to a side output.
 
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-            on_error: as in ``DataStream.map``. One dead letter replaces all pairs of the later record, which is
-                dropped.
-
-        Raises:
-            ProgramError: an invalid function, or no bounds.
+            on_error: one dead letter replaces all pairs of the later record, which is dropped.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -339,7 +285,7 @@ class IntervalJoin(Generic[T1, T2]):
         interval = self._interval("process")
         sides = sides_of_rows(left, right, self._late_tags)
         make: Callable[[OperatorContext], StreamOperator]
-        # An operator with dead letters receives single records: columns would not help.
+        # An operator with dead letters receives single records.
         if sides is None or on_error != "fail":
             keyings = (left._keying, right._keying)
             make = partial(
@@ -362,22 +308,15 @@ class IntervalJoin(Generic[T1, T2]):
         """Join the columns of both streams with Arrow: no row becomes a Python object.
 
         Both streams must have known columns, from a DataFrame or a declared ``output_type``, and be keyed by named
-        columns. A null in a key joins nothing, and NaN equals NaN, as in Spark. For late rows see :meth:`process`. A
-        pair has the later of its two event times; a row without a partner has the event time of its last possible
-        partner.
+        columns of the same types. A null in a key joins nothing, and NaN equals NaN, as in Spark. For late rows see
+        :meth:`process`. A pair has the later of its two event times; a row without a partner has the event time of its
+        last possible partner. Results have the left stream's columns, then the right stream's.
 
         Args:
             how: ``"inner"``: pairs; ``"left"``: also left rows without a partner, with nulls in the right columns, once
                 event time has passed their last possible partner.
             suffixes: for names of columns that both sides have, left and right, such as ``("", "_right")``. By default
                 such columns are refused. Key columns with the same name occur once.
-
-        Returns:
-            The left stream's columns, then the right stream's.
-
-        Raises:
-            ProgramError: no bounds; unknown columns; a key is not a column, or differs in type from the other side's
-                key; both sides have a column of the same name.
 
         Example:
             >>> event = Types.ROW_NAMED(["id", "at"], [Types.STRING(), Types.LONG()])
@@ -392,7 +331,6 @@ class IntervalJoin(Generic[T1, T2]):
         return join_columns(*self._streams, self._interval("columns"), how, suffixes, self._late_tags)
 
     def _interval(self, method: str) -> Interval:
-        """Return the bounds, both inclusive."""
         if self._bounds is None:
             raise ProgramError(
                 f"interval_join() has no bounds: call interval_join(other).between(lower, upper).{method}(...)"

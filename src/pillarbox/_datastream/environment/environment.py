@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class StreamExecutionEnvironment(ProgramSettings):
     """Builds programs and runs them: on Spark if they read DataFrames, otherwise in this process.
 
-    Setters return the environment.
+    Setters return the environment. Invalid arguments raise ``ProgramError``.
 
     Example:
         >>> env = StreamExecutionEnvironment.get_execution_environment()
@@ -50,9 +50,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         self._spark = spark
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
-        # Sinks that became DataFrames, by name, for the plan.
         self._outputs: dict[str, SinkTransformation] = {}
-        # All sinks of all programs.
         self._ends: list[SinkTransformation] = []
 
     if not TYPE_CHECKING:
@@ -65,10 +63,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return a new environment.
 
         Args:
-            spark: the session to run on; by default the session of the DataFrames that the program reads.
-
-        Raises:
-            ProgramError: not a session. Flink's method takes settings, which the session has here.
+            spark: the session to run on; by default the session of the DataFrames that the program reads. Flink's
+                method takes settings, which the session has here.
 
         Example:
             >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
@@ -98,11 +94,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Read a DataFrame. Functions receive its rows as light named tuples.
 
         Args:
-            df: a streaming or batch DataFrame.
+            df: a streaming or batch DataFrame, with unique column names and types that Python can read.
             name: the source's name in plans, metrics, errors and savepoints (:meth:`from_savepoint`).
-
-        Raises:
-            ProgramError: not a Spark DataFrame, two columns have the same name, or Python cannot read a column's type.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
@@ -133,7 +126,6 @@ class StreamExecutionEnvironment(ProgramSettings):
                 rows, FLOAT is rounded to 32 bits. By default they stay unchanged.
 
         Raises:
-            ProgramError: ``collection`` is not iterable, or a string.
             TypeMismatchError: an element does not fit the type; the message names the element and the field.
 
         Example:
@@ -168,7 +160,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         if self._sinks:
             sinks += self._branches(_is_bounded)
         if not sinks:
-            # Show all streams without a consumer.
             upstream_steps = {upstream for step in self._steps for upstream in step.inputs}
             sinks = [
                 SinkTransformation(self._next() + i, "sink", [step], output=f"stream {i}")
@@ -197,7 +188,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         """
         branches = self._branches(_is_bounded)
         program = self._compile(job_name, [*self._sinks, *branches])
-        # As in Flink: the next execute() runs later sinks.
         self._sinks = []
         self._ends += branches
         for _ in self._runtime.collect(program):
@@ -237,12 +227,11 @@ class StreamExecutionEnvironment(ProgramSettings):
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
                 For exactly-once results, its writes must replace earlier writes of the same batch id. The outputs are
-                computed once before the call and cached until it returns. Branches of the same sources that end in an
-                operator also run, as in :meth:`execute`.
+                cached during the call. Branches of the same sources that end in an operator also run, as in
+                :meth:`execute`.
             outputs: output name -> a stream, or a stream and columns, as in :meth:`DataStream.to_dataframe`.
 
         Raises:
-            ProgramError: no output, an empty name, or an output without declared columns.
             OperatorError: (at run time) the function raised.
 
         Example:
@@ -276,11 +265,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         return self._runtime.for_each_batch(program, schemas, function)
 
     def _branches(self, takes: Callable[[SourceTransformation], bool]) -> list[SinkTransformation]:
-        """Return sinks for the operators that have neither a consumer nor a successor.
-
-        Args:
-            takes: whether the program may read a source.
-        """
+        """Return sinks for the operators that have neither a consumer nor a successor."""
         steps_with_ends = set(steps_leading_to(self._ends))
         operators = [
             step

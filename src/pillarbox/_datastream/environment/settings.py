@@ -49,12 +49,6 @@ class ProgramSettings:
         :meth:`set_auto_rescale` changes it while the query is stopped, up to the max parallelism.
         :meth:`DataStream.set_parallelism` sets one operator's.
 
-        Args:
-            parallelism: from 1 to the max parallelism.
-
-        Raises:
-            ProgramError: not a whole number from 1.
-
         Example:
             >>> env.set_parallelism(4).get_parallelism()
             4
@@ -67,7 +61,7 @@ class ProgramSettings:
         """Return the number of concurrent subtasks after a shuffle.
 
         The default is Spark's ``spark.sql.shuffle.partitions`` if set, at most 128; otherwise the cluster's number of
-        cores, at most 16; 1 without Spark. A checkpoint keeps the number of its first start.
+        cores, at most 16; 1 without Spark.
 
         Example:
             >>> env.get_parallelism()
@@ -76,16 +70,10 @@ class ProgramSettings:
         return self._runtime.parallelism if self._parallelism is None else self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Set the number of key groups: the largest possible parallelism.
+        """Set the number of key groups: the largest possible parallelism, at most 32768.
 
         A streaming query has a subtask per key group, so further key groups are cheap, but not free. A checkpoint keeps
         the number of its first start, and a program without a setting resumes with it.
-
-        Args:
-            max_parallelism: from the parallelism to 32768.
-
-        Raises:
-            ProgramError: not such a number.
 
         Example:
             >>> env.set_max_parallelism(1024).get_max_parallelism()
@@ -102,8 +90,7 @@ class ProgramSettings:
     def get_max_parallelism(self) -> int:
         """Return the number of key groups.
 
-        The default is twice the parallelism, at most 128, but at least the highest parallelism of an operator. A
-        checkpoint keeps the number of its first start.
+        The default is twice the parallelism, at most 128, but at least the highest parallelism of an operator.
 
         Example:
             >>> env.set_parallelism(4).get_max_parallelism()
@@ -120,9 +107,6 @@ class ProgramSettings:
         Args:
             interval: time from a probe's turn to the next probe; an int is milliseconds.
 
-        Raises:
-            ProgramError: not a duration of at least a millisecond.
-
         Example:
             >>> env.measure_mailbox_latency("500 ms") is env
             True
@@ -138,10 +122,6 @@ class ProgramSettings:
 
         Args:
             execution_mode: ``STREAMING`` (default), ``BATCH``, or ``AUTOMATIC``: ``BATCH`` if all sources are bounded.
-
-        Raises:
-            ProgramError: not a ``RuntimeExecutionMode``; at the program's start, also ``BATCH`` with a streaming
-                DataFrame.
 
         Example:
             >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
@@ -167,7 +147,7 @@ class ProgramSettings:
         return self
 
     def is_chaining_enabled(self) -> bool:
-        """Return whether operators may share a task: False after ``disable_operator_chaining()``.
+        """Return whether operators may share a task.
 
         Example:
             >>> env.is_chaining_enabled()
@@ -179,9 +159,9 @@ class ProgramSettings:
         """Emit values without copies, like Flink's ``enableObjectReuse()``.
 
         By default, emitted values, and records for several operators, are copied unless their type is known to be
-        immutable (numbers, text, times, tuples and rows of these): a function may change its own objects at any time.
-        With object reuse, a function must change neither emitted values nor received records: otherwise emitted records
-        change, and results depend on micro-batch boundaries. :func:`pillarbox.immutable` does the same for one class.
+        immutable (numbers, text, times, tuples and rows of these). With object reuse, a function must change neither
+        emitted values nor received records: otherwise results depend on micro-batch boundaries.
+        :func:`pillarbox.immutable` does the same for one class.
 
         Example:
             >>> env.enable_object_reuse() is env
@@ -195,9 +175,6 @@ class ProgramSettings:
 
         Like :func:`pillarbox.rescale`, before the query starts, and logged. An uncommitted last epoch is finished
         first, in a separate run. Needs a classic session of Spark 4.2 or newer.
-
-        Args:
-            enabled: False keeps the checkpoint's parallelism (default).
 
         Example:
             >>> env = env.set_parallelism(4).set_auto_rescale(True)
@@ -219,7 +196,6 @@ class ProgramSettings:
 
         Raises:
             ConfigurationError: the token is empty.
-            ProgramError: not a port.
 
         Example:
             >>> env = env.enable_dashboard(8082)
@@ -237,9 +213,6 @@ class ProgramSettings:
         Args:
             time_zone: its name, such as ``"Europe/Berlin"``.
 
-        Raises:
-            ProgramError: no such time zone; when the program is built, also if there is a session.
-
         Example:
             >>> env = env.set_time_zone("Europe/Berlin")
         """
@@ -249,17 +222,12 @@ class ProgramSettings:
     def add_class_alias(self, former: str, cls: type) -> Self:
         """Read state that was written with a class under its former name.
 
-        Applies to all values and keys in state. The first epoch rewrites an operator's state with such values under the
-        new name. Once that epoch is committed, only older checkpoints and savepoints need the call. ``pillarbox
-        inspect`` shows the classes in a checkpoint.
+        The first epoch rewrites an operator's state under the new name. Once that epoch is committed, only older
+        checkpoints and savepoints need the call. ``pillarbox inspect`` shows the classes in a checkpoint.
 
         Args:
             former: the former module and qualified name, as in ``"shop.model:Order"``.
             cls: the class that replaces it.
-
-        Raises:
-            ProgramError: ``former`` is not such a text, or is the current name of ``cls``; ``cls`` is not a class, or
-                ``former`` already has another class.
 
         Example:
             >>> from fractions import Fraction
@@ -275,7 +243,7 @@ class ProgramSettings:
         if (module, name) == (cls.__module__, cls.__qualname__):
             raise ProgramError(f"add_class_alias({former!r}, ...): the class already has this name")
         previous = self._moved.get((module, name), cls)
-        # By name: running a notebook cell again creates another class of the same name.
+        # By name, because running a notebook cell again creates another class.
         if (previous.__module__, previous.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ProgramError(f"add_class_alias({former!r}, ...) was called before with another class")
         self._moved[module, name] = cls
@@ -298,7 +266,6 @@ class ProgramSettings:
         Programs in this process restore the state each time, and read no positions.
 
         Args:
-            directory: the savepoint.
             allow_non_restored_state: whether to skip state and positions without an operator or source in the program.
             renamed: former uid of an operator, or name of a source -> its new one.
             positions: where sources begin. ``"savepoint"``: at the savepoint's positions, matched by source name; new
@@ -307,9 +274,9 @@ class ProgramSettings:
                 list: a position for each of Spark's sources, in order.
 
         Raises:
-            ProgramError: an invalid argument; when the program is built, also in batch mode or without an operator with
-                a new uid; when it starts on Spark, also if the query has no checkpoint location, or contains other
-                programs or Spark's stateful operators.
+            ProgramError: when the program is built, also in batch mode or without an operator with a new uid; when it
+                starts on Spark, also if the query has no checkpoint location, or contains other programs or Spark's
+                stateful operators.
             CheckpointMismatchError: (at the start) the savepoint is missing, damaged, or does not fit the program; or
                 the checkpoint was begun differently.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _WATERMARK = "spark.watermarkDelayMs"
-# Maximum size of an initial state, which is sent to each task with the program.
+# Bytes: each task receives the initial state with the program.
 _INITIAL_BYTES = 64 * 1024 * 1024
 
 
@@ -39,7 +39,6 @@ def group_by(
 
     Args:
         df: a streaming or batch DataFrame.
-        cols: at least one of its columns.
         env: an environment with settings, such as parallelism or a savepoint.
 
     Raises:
@@ -178,7 +177,6 @@ class GroupedData:
         return self._run(StatefulProcessorOperator, *arguments, pandas=pandas, initial=self._collected(initial))
 
     def _collected(self, initial_state: GroupedData | None) -> pa.Table | None:
-        """Return the rows of an initial state, key columns first."""
         if initial_state is None:
             return None
         check_kind(initial_state, GroupedData, "initialState", "a DataFrame grouped by pillarbox.group_by()")
@@ -203,7 +201,6 @@ class GroupedData:
 
     @property
     def _watermark(self) -> str | None:
-        """The column that has a watermark."""
         return next((field.name for field in self._frame.schema if _WATERMARK in (field.metadata or {})), None)
 
     def _frame_options(self, schema: StructType) -> FrameOptions:
@@ -275,11 +272,6 @@ class GroupedData:
 
 
 def _time_mode(mode: str) -> str:
-    """Return a time mode in lower case.
-
-    Raises:
-        IllegalArgumentException: no such mode.
-    """
     time_mode = mode.lower() if isinstance(mode, str) else ""
     if time_mode not in TIME_MODES:
         from pyspark.errors import IllegalArgumentException

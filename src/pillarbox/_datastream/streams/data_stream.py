@@ -62,8 +62,13 @@ if TYPE_CHECKING:
 class DataStream(Stream[T1], Generic[T1]):
     """A stream of records of type ``T1``.
 
-    Sources of a ``StreamExecutionEnvironment`` and methods of streams return it. A method adds a step to the program;
-    nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on ``to_dataframe()``.
+    A method adds a step to the program; nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
+    ``to_dataframe()``. Invalid arguments raise ``ProgramError``.
+
+    Functions are Python functions or instances of the named class; a ``MapFunction`` and similar functions have keyed
+    state on a keyed stream. ``output_type`` declares the results' columns; a type from ``Types`` also converts the
+    results. ``on_error`` is ``"fail"``, which fails the task if a function raises; or an ``OutputTag``, which sends a
+    :class:`DeadLetter` to that side output, and the stream continues.
     """
 
     _keying: Keying | None = None
@@ -75,16 +80,7 @@ class DataStream(Stream[T1], Generic[T1]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Map each record to one result.
-
-        Args:
-            func: a function of the record, or a ``MapFunction``, which has keyed state on a keyed stream.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-            on_error: if ``func`` raises, ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to
-                that side output, and the stream continues.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, is a generator, or is an ``async def``.
+        """Map each record to one result, by a function or a ``MapFunction``.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(lambda n: n * n).execute_and_collect()
@@ -103,13 +99,7 @@ class DataStream(Stream[T1], Generic[T1]):
         """Map each record to any number of results.
 
         Args:
-            func: a function of the record that returns or yields the results, or a ``FlatMapFunction``, which has keyed
-                state on a keyed stream. None means no results.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-            on_error: as in :meth:`map`.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, or is an ``async def``.
+            func: a function or ``FlatMapFunction`` that returns or yields the results. None means no results.
 
         Example:
             >>> env.from_collection(["to be", "or not"]).flat_map(str.split).execute_and_collect()
@@ -119,15 +109,10 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_function("flat_map", FlatMapOperator, func, output_type, on_error)
 
     def filter(self, func: Callable[[T1], bool] | FilterFunction[T1], *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep records if ``func`` returns True.
-
-        Args:
-            func: a function of the record, or a ``FilterFunction``, which has keyed state on a keyed stream. At run
-                time, a result other than a bool raises an ``OperatorError``.
-            on_error: as in :meth:`map`.
+        """Keep records if ``func``, a function or ``FilterFunction``, returns True.
 
         Raises:
-            ProgramError: ``func`` is not such a function, is a generator, or is an ``async def``.
+            OperatorError: (at run time) a result is not a bool.
 
         Example:
             >>> env.from_collection([5, 500, 50]).filter(lambda amount: amount > 10).execute_and_collect()
@@ -212,11 +197,10 @@ class DataStream(Stream[T1], Generic[T1]):
                 in the event loop's thread, for at most ten minutes and 30 seconds. Its exceptions are failures of the
                 record. Requests have their own context variables but share asyncio tasks: ``asyncio.current_task()``
                 does not identify them.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
             capacity: the maximum number of concurrent requests in a partition.
             timeout: the longest duration of a request, including retries (an int is milliseconds), or None for no
                 limit.
-            ordered: whether results keep the records' order; otherwise they are emitted on arrival, but never across a
+            ordered: whether results keep the records' order. Otherwise they are emitted on arrival, but never cross a
                 watermark.
             retry: a strategy, or the number of retries: after 100 ms, 200 ms, 400 ms, ... (at most 10 s), for any
                 exception.
@@ -224,8 +208,7 @@ class DataStream(Stream[T1], Generic[T1]):
                 record.
             batch_timeout: how long a smaller batch waits for records; None until the epoch ends or event time advances.
             rate_limit: the maximum number of requests per second in a partition.
-            job_rate_limit: the maximum number of requests per second of all subtasks: a :class:`Budget` of this
-                operator.
+            job_rate_limit: the maximum number of requests per second of all subtasks.
             budgets: the budgets that requests are charged to; operators and queries share them by name.
             cache: caches results, by a key of the record.
             on_failure: for a record whose last attempt failed, ``"fail"`` fails the task, ``"drop"`` drops and counts
@@ -233,10 +216,6 @@ class DataStream(Stream[T1], Generic[T1]):
                 ``f(record, error)``.
             on_barrier: at an epoch's end, ``"drain"`` waits for its requests; ``"carry"`` carries them over to the next
                 (only after a ``key_by``): they are part of the state, and repeated only if the task is created again.
-                Their timeout counts from their first attempt.
-
-        Raises:
-            ProgramError: an invalid function or option.
 
         Example:
             >>> async def score(card):
@@ -278,11 +257,6 @@ class DataStream(Stream[T1], Generic[T1]):
 
         Args:
             func: a ``ProcessFunction``, or a function ``f(value, ctx)`` that returns or yields the results.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-            on_error: as in :meth:`map`.
-
-        Raises:
-            ProgramError: ``func`` is not such a function; a ``KeyedProcessFunction`` needs ``key_by()`` before it.
 
         Example:
             >>> def positive(amount, ctx):
@@ -307,15 +281,11 @@ class DataStream(Stream[T1], Generic[T1]):
 
         Args:
             watermark_strategy: the source of timestamps, the lateness of records, and when a silent partition is idle.
-            on_error: as in :meth:`map`, for a record whose timestamp assigner raises or does not return a timestamp.
-
-        Raises:
-            ProgramError: not a ``WatermarkStrategy``, or its column does not exist or holds no timestamps.
+            on_error: for a record whose timestamp assigner raises or does not return a timestamp.
 
         Example:
-            >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
-            >>> timed = env.from_collection([1_000, 2_000]).assign_timestamps_and_watermarks(
-            ...     late_by.with_timestamp_assigner(int))
+            >>> at = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner(int)
+            >>> timed = env.from_collection([1_000, 2_000]).assign_timestamps_and_watermarks(at)
             >>> timed.process(lambda event, ctx: [ctx.timestamp()]).execute_and_collect()
             [1000, 2000]
         """
@@ -367,12 +337,8 @@ class DataStream(Stream[T1], Generic[T1]):
                 as instants, so all machines, now and later, need the same time zone data (``tzdata``).
             more: further column names. A type here is the ``key_type``, as in PyFlink.
             key_type: a type from ``Types`` that keys are converted to. Keys that do not fit are refused.
-            on_error: for a record whose key function raises or does not return a key, ``"fail"`` fails the task; an
-                ``OutputTag`` sends a :class:`DeadLetter` to that side output of the keyed stream. The function is
-                called once more for it.
-
-        Raises:
-            ProgramError: a column does not exist, or its values cannot be keys.
+            on_error: for a record whose key function raises or does not return a key. The function is called once more
+                for it; the keyed stream has the side output.
 
         Example:
             >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])
@@ -409,9 +375,6 @@ class DataStream(Stream[T1], Generic[T1]):
         Args:
             window_assigner: such as ``TumblingEventTimeWindows.of("1 minute")``.
 
-        Raises:
-            ProgramError: not a ``WindowAssigner``.
-
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
             >>> numbers = env.from_collection([100, 900, 1_200]).assign_timestamps_and_watermarks(at)
@@ -426,11 +389,7 @@ class DataStream(Stream[T1], Generic[T1]):
         """Window the whole stream by number of records, in one subtask. Only full windows fire.
 
         Args:
-            size: number of records in a window.
             slide: number of records between two windows' starts; 0 means ``size``.
-
-        Raises:
-            ProgramError: a number below 1.
 
         Example:
             >>> env.from_collection([1, 2, 3, 4, 5]).count_window_all(3, 1).reduce(max).execute_and_collect()
@@ -440,12 +399,6 @@ class DataStream(Stream[T1], Generic[T1]):
 
     def get_side_output(self, output_tag: OutputTag[V]) -> DataStream[V]:
         """Return a side output of this stream's operator.
-
-        Args:
-            output_tag: the tag that the operator's function emits to.
-
-        Raises:
-            ProgramError: not an ``OutputTag``, or the stream has no operator.
 
         Example:
             >>> REFUND = OutputTag[int]("refund")

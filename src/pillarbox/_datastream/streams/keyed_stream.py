@@ -72,14 +72,12 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         Args:
             func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which cannot set timers; a
                 ``ProcessFunction`` has no state or timers.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
             processing_time: whether ``func`` sets processing-time timers, so that Spark must also run epochs without
-                new data. By default, as declared (:attr:`Function.uses_processing_time`), or by a search of its code
-                and the helpers that it calls. If False, setting such a timer fails the streaming query.
-            on_error: if ``func`` raises, ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to
-                that side output, undoes the changes of ``func`` in state and timers, and the stream continues.
-            capacity: (for ``async def``, like all that follow) the maximum number of records and timers in progress in
-                a partition; 100 by default.
+                new data. By default, as :attr:`Function.uses_processing_time` declares, or by a search of its code. If
+                False, setting such a timer fails the streaming query.
+            on_error: a dead letter also undoes the changes of ``func`` in state and timers.
+            capacity: (for ``async def``, like all later options) the maximum number of records and timers in progress
+                in a partition; 100 by default.
             timeout: the longest duration of a record or timer, which then fails with ``TimeoutError``; an int is
                 milliseconds. By default without limit. Time between epochs does not count.
             ordered: whether results keep the records' order. By default, they are emitted on completion, but in order
@@ -87,9 +85,6 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             on_barrier: ``"drain"`` (default) makes each epoch wait for its records; ``"carry"`` stores unfinished
                 records in the checkpoint, and continues them in the next epoch; after a failure they start again, with
                 the state before them.
-
-        Raises:
-            ProgramError: an invalid function, declaration or option.
 
         Example:
             >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -127,11 +122,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
 
         Args:
             func: ``f(result_so_far, record)``, or a ``ReduceFunction``. A key's first record is emitted unchanged.
-            output_type: the results' columns; by default the records' declared type, if it is from ``Types``.
-            on_error: as in :meth:`map`.
-
-        Raises:
-            ProgramError: an invalid function.
+            output_type: by default the records' declared type, if it is from ``Types``.
 
         Example:
             >>> amounts = env.from_collection([3, 4, 10, 20]).key_by(lambda amount: amount < 10)
@@ -150,12 +141,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         The result is the key's first record with the sum in the field, as in Flink.
 
         Args:
-            position_to_sum: the field: a position in tuples and rows, or a name in rows, dictionaries and objects.
-                Position 0 of a number is the number itself.
-            on_error: as in :meth:`map`, for a record without the field, or with a field that cannot be added.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+            position_to_sum: a position in tuples and rows, or a name in rows, dictionaries and objects. Position 0 of a
+                number is the number itself.
+            on_error: for a record without the field, or with a field that cannot be added.
 
         Example:
             >>> env.from_collection([("a", 3), ("b", 5)]).key_by(bool).sum(1).execute_and_collect()
@@ -164,17 +152,13 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("sum", position_to_sum, on_error)
 
     def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute the minimum of a field of each key's records. Emits it after every record.
+        """Compute the minimum of a field (see :meth:`sum`) of each key's records. Emits it after every record.
 
         The result is the key's first record with the minimum in the field, as in Flink. :meth:`min_by` emits the whole
         record with the minimum. NaN is greater than all numbers.
 
         Args:
-            position_to_min: the field: see :meth:`sum`.
-            on_error: as in :meth:`map`, for a record without the field, or with a field that cannot be compared.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+            on_error: for a record without the field, or with a field that cannot be compared.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -184,17 +168,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min", position_to_min, on_error)
 
     def max(self, position_to_max: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute the maximum of a field of each key's records. Emits it after every record.
-
-        The result is the key's first record with the maximum in the field, as in Flink. :meth:`max_by` emits the whole
-        record with the maximum. NaN is greater than all numbers.
-
-        Args:
-            position_to_max: the field: see :meth:`sum`.
-            on_error: as in :meth:`min`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Compute the maximum of a field of each key's records, otherwise as :meth:`min`.
 
         Example:
             >>> env.from_collection([3, 8, 5]).key_by(bool).max().execute_and_collect()
@@ -205,14 +179,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def min_by(self, position_to_min_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Compute each key's record with the smallest field, the earliest of equals. Emits it after every record.
 
-        NaN is greater than all numbers.
-
-        Args:
-            position_to_min_by: the field: see :meth:`sum`.
-            on_error: as in :meth:`min`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        The field is as in :meth:`sum`, errors as in :meth:`min`. NaN is greater than all numbers.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -222,16 +189,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min_by", position_to_min_by, on_error)
 
     def max_by(self, position_to_max_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute each key's record with the largest field, the earliest of equals. Emits it after every record.
-
-        NaN is greater than all numbers.
-
-        Args:
-            position_to_max_by: the field: see :meth:`sum`.
-            on_error: as in :meth:`min`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Compute each key's record with the largest field, otherwise as :meth:`min_by`.
 
         Example:
             >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}]).key_by(bool)
@@ -250,14 +208,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
         """Drop records with a key that has already been seen.
 
-        A key is stored until event time has passed its first record's timestamp by ``within``; the key's next record
-        then counts as the first again. Columnar runs stay columnar.
-
-        Args:
-            within: how long a key is stored, in event time; an int is milliseconds.
-
-        Raises:
-            ProgramError: ``within`` is not a duration of at least a millisecond.
+        A key is stored until event time has passed its first record's timestamp by ``within`` (an int is milliseconds);
+        the key's next record then counts as the first again. Columnar runs stay columnar.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -290,12 +242,6 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def interval_join(self, other: KeyedStream[Any, T2]) -> IntervalJoin[T1, T2]:
         """Join records of two keyed streams that have equal keys and close event times.
 
-        Args:
-            other: a keyed stream of the same environment.
-
-        Raises:
-            ProgramError: not a keyed stream of the same environment, or its keys have another type.
-
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
             >>> clicks = env.from_collection([5_000]).assign_timestamps_and_watermarks(at).key_by(bool)
@@ -317,19 +263,13 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return IntervalJoin(self, other)
 
     def window(self, window_assigner: WindowAssigner) -> WindowedStream[T1, KeyOut, Any]:
-        """Window the stream.
-
-        Args:
-            window_assigner: such as ``TumblingEventTimeWindows.of("1 minute")``.
-
-        Raises:
-            ProgramError: not a ``WindowAssigner``.
+        """Window the stream, for instance with ``TumblingEventTimeWindows.of("1 minute")``.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
-            >>> events = env.from_collection([1_000, 3_000, 63_000]).assign_timestamps_and_watermarks(at)
-            >>> events.key_by(bool).window(TumblingEventTimeWindows.of("1 minute")).reduce(max).execute_and_collect()
-            [3000, 63000]
+            >>> events = env.from_collection([1, 3, 63]).assign_timestamps_and_watermarks(at).key_by(bool)
+            >>> events.window(TumblingEventTimeWindows.of(60)).reduce(max).execute_and_collect()
+            [3, 63]
         """
         from pillarbox._datastream.windows.windowed_stream import WindowedStream
 
@@ -339,16 +279,12 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         """Window the stream by number of records per key. Only full windows fire.
 
         Args:
-            size: number of records in a window.
             slide: number of records between two windows' starts; 0 means ``size``.
 
-        Raises:
-            ProgramError: a number below 1.
-
         Example:
-            >>> words = env.from_collection(["to", "be", "or", "not", "to", "be"]).key_by(len)
+            >>> words = env.from_collection(["to", "be", "or", "not"]).key_by(len)
             >>> words.count_window(2).reduce(max).execute_and_collect()
-            ['to', 'to']
+            ['to']
         """
         return self.window(count_windows(size, slide))
 

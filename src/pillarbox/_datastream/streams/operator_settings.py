@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 class OperatorSettings:
     """The settings of a step of the program, common to streams and sinks. Most apply to operators only.
 
-    Args:
-        step: the step that creates or consumes the stream's records.
+    Invalid settings, or a stream without operator, raise ``ProgramError``.
     """
 
     def __init__(self, step: Transformation) -> None:
@@ -30,9 +29,6 @@ class OperatorSettings:
 
     def name(self, name: str) -> Self:
         """Set the display name of this operator or sink, for plans, metrics and errors.
-
-        Raises:
-            ProgramError: not a non-empty string; or the stream is keyed, so it has no operator.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).name("as text").print()
@@ -46,15 +42,9 @@ class OperatorSettings:
         return self
 
     def uid(self, uid: str) -> Self:
-        """Set the uid of this operator's or sink's state.
+        """Set the uid of this operator's or sink's state, unique in the program.
 
         The default depends on the operator's position in the program. A uid allows changes around the operator.
-
-        Args:
-            uid: unique in the program, and unchanged when the program changes.
-
-        Raises:
-            ProgramError: not a non-empty string, or the stream has no operator.
 
         Example:
             >>> totals = env.from_collection([3, 4]).key_by(bool).sum().uid("totals")
@@ -77,11 +67,8 @@ class OperatorSettings:
         parallelism. A checkpoint keeps the number.
 
         Args:
-            parallelism: from 1 to the max parallelism (``env.set_max_parallelism``).
-
-        Raises:
-            ProgramError: not a whole number from 1, or the stream has no operator; at the program's start, also a
-                number above the max parallelism.
+            parallelism: from 1 to the max parallelism (``env.set_max_parallelism``), which is checked at the program's
+                start.
 
         Example:
             >>> totals = env.set_parallelism(4).from_collection([3, 4]).key_by(int).sum()
@@ -91,7 +78,7 @@ class OperatorSettings:
         check_count(parallelism, "parallelism")
         step = self._step
         if isinstance(step, CollectionSource) and parallelism == 1:
-            return self  # always 1
+            return self
         if isinstance(step, SourceTransformation):
             raise ProgramError(
                 f"set_parallelism({parallelism}): the parallelism of the source {step.name!r} is the number of its"
@@ -105,9 +92,6 @@ class OperatorSettings:
 
         Adds a level to the Spark plan on each side: records pass a shuffle to the subtask with the same index. The
         metrics then have its own busy times.
-
-        Raises:
-            ProgramError: the stream has no operator.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()

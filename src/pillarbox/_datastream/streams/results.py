@@ -9,7 +9,6 @@ from pillarbox._datastream.checks.missing import missing_in_sink
 from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._generics import Generic, T
 
-# The program pauses when this many results are unread.
 _AHEAD = 10_000
 
 
@@ -19,9 +18,8 @@ class CollectedResults(Generic[T]):
     The program runs ahead until 10,000 records are unread: a small program has ended, closed its functions and raised
     its errors before the results are returned.
 
-    ``next()`` removes a record. The rest acts as a list: it can be iterated repeatedly, compared, measured, indexed and
-    printed, because records are stored. In a ``with`` statement it is an iterator that stores nothing, for results
-    larger than memory, and leaving the statement ends the program.
+    ``next()`` removes a record. The rest acts as a list of stored records. In a ``with`` statement it is an iterator
+    that stores nothing, for results larger than memory, and leaving the statement ends the program.
 
     Args:
         portions: the records, as they arrive.
@@ -72,7 +70,6 @@ class CollectedResults(Generic[T]):
             position += 1
 
     def _all_left(self) -> list[T]:
-        """Run the program to its end, and return all remaining records."""
         while self._portions is not None:
             self._run_ahead(len(self._records))
         return self._records[self._next :] if self._next else self._records
@@ -99,7 +96,7 @@ class CollectedResults(Generic[T]):
         return repr(self._all_left())
 
     def close(self) -> None:
-        """End the program if it still runs, and close its functions. No more records arrive."""
+        """End the program if it still runs, and close its functions."""
         portions, self._portions = self._portions, None
         if portions is not None:
             portions.close()

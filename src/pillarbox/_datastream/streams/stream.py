@@ -47,11 +47,7 @@ if TYPE_CHECKING:
 
 
 class Stream(OperatorSettings, Generic[T1]):
-    """A stream of records of type ``T1``; :class:`DataStream` has its transformations.
-
-    Args:
-        step: the step that creates the records.
-    """
+    """A stream of records of type ``T1``; :class:`DataStream` has its transformations."""
 
     def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
         super().__init__(step)
@@ -85,9 +81,6 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Adds a level to the Spark plan, as :meth:`disable_chaining` does.
 
-        Raises:
-            ProgramError: the stream has no operator.
-
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).start_new_chain().print()
             >>> [len(level) for level in env.get_execution_graph().levels]
@@ -118,8 +111,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """Send each subtask's records to few subtasks of the next operators: to one, if their numbers are equal.
 
         With fewer sending than receiving subtasks, each sends to several in turn; with more, several send to one, as in
-        Flink. A source's partition sends to one subtask: with fewer partitions than subtasks, some subtasks are unused,
-        and ``rebalance`` is better.
+        Flink. A source's partition sends to one subtask: with few partitions, ``rebalance`` is better.
 
         Example:
             >>> env.set_parallelism(2).from_collection(range(4)).rescale().map(str).execute_and_collect()
@@ -141,8 +133,7 @@ class Stream(OperatorSettings, Generic[T1]):
     def forward(self) -> DataStream[T1]:
         """Keep each record in its subtask, the default. Undoes a previous partitioning.
 
-        The next operator must have the same parallelism, or the program is refused at its start; without ``forward()``,
-        the stream would be rebalanced there.
+        The next operator must have the same parallelism, or the program is refused at its start.
 
         Example:
             >>> env.from_collection([1, 2]).forward().map(str).execute_and_collect()
@@ -171,9 +162,6 @@ class Stream(OperatorSettings, Generic[T1]):
                 ``n`` subtasks. A key must always have the same index.
             key_selector: the record's key: a function, a ``KeySelector``, or one or several column names.
 
-        Raises:
-            ProgramError: an invalid partitioner, or a column does not exist.
-
         Example:
             >>> numbers = env.set_parallelism(2).from_collection(range(4))
             >>> numbers.partition_custom(lambda key, n: key % n, int).map(str).execute_and_collect()
@@ -197,9 +185,6 @@ class Stream(OperatorSettings, Generic[T1]):
         Args:
             descriptors: the broadcast state that the records fill; the result is then for ``connect``. Without
                 descriptors, each subtask of the next operator processes each record.
-
-        Raises:
-            ProgramError: not a ``MapStateDescriptor``, or two with the same name.
 
         Example:
             >>> env.set_parallelism(2).from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
@@ -227,13 +212,7 @@ class Stream(OperatorSettings, Generic[T1]):
     # -- other streams --
 
     def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
-        """Merge this stream with others.
-
-        Args:
-            streams: at least one stream of the same environment. The order of their records is undefined.
-
-        Raises:
-            ProgramError: no stream, or not a stream of the same environment.
+        """Merge this stream with streams of the same environment. The order of their records is undefined.
 
         Example:
             >>> odd, even = env.from_collection([1, 3]), env.from_collection([2, 4])
@@ -265,9 +244,6 @@ class Stream(OperatorSettings, Generic[T1]):
             ds: a stream of the same environment, with records of any type; or a broadcast stream,
                 ``b.broadcast(descriptor)``, whose records reach every subtask.
 
-        Raises:
-            ProgramError: not such a stream.
-
         Example:
             >>> class Tagged(CoMapFunction):
             ...     def map1(self, value):
@@ -294,14 +270,8 @@ class Stream(OperatorSettings, Generic[T1]):
         ``first.join(second).where(key).equal_to(key).window(assigner).apply(function)``. To join by closeness in time,
         use ``KeyedStream.interval_join``.
 
-        Args:
-            other: a stream of the same environment.
-
-        Raises:
-            ProgramError: not such a stream.
-
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
             >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
             >>> second = env.from_collection(["go"]).assign_timestamps_and_watermarks(at)
             >>> windows = first.join(second).where(len).equal_to(len).window(TumblingEventTimeWindows.of("1 second"))
@@ -319,18 +289,11 @@ class Stream(OperatorSettings, Generic[T1]):
         ``first.co_group(second).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, it also
         calls the function if one stream has no record, as outer joins need.
 
-        Args:
-            other: a stream of the same environment.
-
-        Raises:
-            ProgramError: not such a stream.
-
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
             >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
             >>> second = env.from_collection(["to"]).assign_timestamps_and_watermarks(at)
-            >>> groups = first.co_group(second).where(str).equal_to(str)
-            >>> windows = groups.window(TumblingEventTimeWindows.of("1 second"))
+            >>> windows = first.co_group(second).where(str).equal_to(str).window(TumblingEventTimeWindows.of(1_000))
             >>> sorted(windows.apply(lambda firsts, seconds: [(firsts, seconds)]).execute_and_collect())
             [(['be'], []), (['to'], ['to'])]
         """
@@ -377,7 +340,6 @@ class Stream(OperatorSettings, Generic[T1]):
                 the results are read: see :class:`CollectedResults`.
 
         Raises:
-            ProgramError: ``limit`` is not a whole number from 1.
             OperatorError: a function raised; with many results, possibly while they are read.
 
         Example:
@@ -402,7 +364,6 @@ class Stream(OperatorSettings, Generic[T1]):
                 previous operator's ``output_type``.
 
         Raises:
-            ProgramError: no columns are declared, or there is no Spark session.
             TypeMismatchError: (at run time) a record does not fit the columns.
 
         Example:
@@ -417,7 +378,6 @@ class Stream(OperatorSettings, Generic[T1]):
     def _columns_sink(
         self, output: str, schema: SchemaLike | None, asked_by: str
     ) -> tuple[SinkTransformation, StructType]:
-        """Return a sink that encodes columns, and the columns."""
         encoder = encoder_of_output(self, schema, output, asked_by)
         factory = OperatorFactory(partial(ColumnsOperator, encoder=encoder))
         sink = self._env._outputs[output] = self._sink(output, "columns", factory=factory)
@@ -428,7 +388,6 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             kind: its uid's prefix, if its records are a program output of the same name.
-            attributes: the step's attributes.
         """
         if kind is not None:
             attributes = {"uid": f"{kind}-{name}", "output": name, **attributes}

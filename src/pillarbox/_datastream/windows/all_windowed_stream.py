@@ -67,11 +67,10 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         Example:
             >>> payment = Types.ROW_NAMED(["at", "amount"], [Types.LONG(), Types.LONG()])
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
-            >>> payments = env.from_collection([(1_000, 5), (2_000, 7), (61_000, 1)], payment)
-            >>> timed = payments.assign_timestamps_and_watermarks(at)
-            >>> windows = timed.window_all(TumblingEventTimeWindows.of("1 minute"))
+            >>> payments = env.from_collection([(1, 5), (2, 7)], payment).assign_timestamps_and_watermarks(at)
+            >>> windows = payments.window_all(TumblingEventTimeWindows.of(60))
             >>> [row.total for row in windows.aggregate(total=sum_("amount")).execute_and_collect()]
-            [12, 1]
+            [12]
         """
         return self._aggregate(aggregate_function, window_function, accumulator_type, output_type, aggregates)
 

@@ -49,12 +49,6 @@ def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:
 
 
 def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping[str, Any]) -> DataStream[Any]:
-    """Aggregate columns by window.
-
-    Raises:
-        ProgramError: unsuitable windows or options; not an aggregate of columns; a column is missing or has the wrong
-            type; the keys are not columns, or the columns are unknown.
-    """
     misfit = _misfit(windows)
     if misfit is not None:
         raise ProgramError(f"aggregates of columns {misfit}: {_INSTEAD}")
@@ -133,7 +127,6 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
 
 
 def _is_grouped(kind: spark.DataType) -> bool:
-    """Return whether Spark groups by values of this type, and pillarbox like Spark."""
     if isinstance(kind, spark.StructType):
         return all(_is_grouped(field.dataType) for field in kind.fields)
     return is_compared(kind)

@@ -60,9 +60,8 @@ if TYPE_CHECKING:
 
 
 class Windowed(Generic[T1, WindowOut]):
-    """The common part of windows: options and choice of operator."""
+    """The common part of windows: options and choice of operator. Invalid arguments raise ``ProgramError``."""
 
-    # Whether the user has keyed the stream.
     _of_keys = True
     # Further streams whose records enter the windows.
     _more_inputs: Sequence[Transformation] = ()
@@ -86,12 +85,6 @@ class Windowed(Generic[T1, WindowOut]):
 
         With two streams, the trigger's elements are pairs (0 or 1, record).
 
-        Args:
-            trigger: a built-in or user-defined trigger.
-
-        Raises:
-            ProgramError: not a ``Trigger``; or windows merge, and the trigger cannot.
-
         Example:
             >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
             >>> windows.trigger(PurgingTrigger.of(CountTrigger.of(2))).reduce(max).execute_and_collect()
@@ -110,15 +103,12 @@ class Windowed(Generic[T1, WindowOut]):
         Args:
             lateness: event time after a window's end; an int is milliseconds. 0 by default.
 
-        Raises:
-            ProgramError: not a duration, or not event-time windows.
-
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
-            >>> events = env.from_collection([1_000, 2_000]).assign_timestamps_and_watermarks(at)
+            >>> events = env.from_collection([1, 2]).assign_timestamps_and_watermarks(at)
             >>> windows = events.window_all(TumblingEventTimeWindows.of("1 minute"))
             >>> windows.allowed_lateness("5 seconds").reduce(max).execute_and_collect()
-            [2000]
+            [2]
         """
         millis = to_millis(lateness, "allowed_lateness()")
         if not self._assigner.is_event_time():
@@ -137,10 +127,7 @@ class Windowed(Generic[T1, WindowOut]):
         pairs (0 or 1, record). These windows always use the general operator.
 
         Args:
-            tag: the side output for :class:`DeadLetter` records: ``get_side_output(tag)`` of the resulting stream.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
+            tag: the side output: ``get_side_output(tag)`` of the resulting stream.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
@@ -160,16 +147,10 @@ class Windowed(Generic[T1, WindowOut]):
         The window then stores all elements with their timestamps, even with ``reduce`` or ``aggregate``: each firing
         aggregates all of them again. With two streams, elements are pairs (0 or 1, record).
 
-        Args:
-            evictor: a built-in or user-defined evictor.
-
-        Raises:
-            ProgramError: not an ``Evictor``.
-
         Example:
             >>> windows = env.from_collection(range(6)).window_all(GlobalWindows.create()).trigger(CountTrigger.of(3))
-            >>> windows.evictor(CountEvictor.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
-            [3, 9]
+            >>> windows.evictor(CountEvictor.of(2)).reduce(min).execute_and_collect()
+            [1, 4]
         """
         if not isinstance(evictor, Evictor):
             raise ProgramError(f"evictor() takes an Evictor, such as CountEvictor.of(10), not {shorten(evictor)}")
@@ -224,7 +205,6 @@ class Windowed(Generic[T1, WindowOut]):
 class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
     """The windows of one stream."""
 
-    # The classes of window functions for apply() and process().
     _kinds: tuple[type, type]
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> Self:
@@ -232,9 +212,6 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
 
         Args:
             output_tag: the side output: ``get_side_output(output_tag)`` of the resulting stream.
-
-        Raises:
-            ProgramError: ``output_tag`` is not an ``OutputTag``.
 
         Example:
             >>> at, LATE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int), OutputTag("late")
@@ -252,11 +229,8 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         """Sum a field of each window's records. Other fields are from the window's first record, as in Flink.
 
         Args:
-            position_to_sum: the field: a position in tuples and rows, or a name in rows, dictionaries and objects.
-                Position 0 of a number is the number itself.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+            position_to_sum: a position in tuples and rows, or a name in rows, dictionaries and objects. Position 0 of a
+                number is the number itself.
 
         Example:
             >>> env.from_collection([("a", 3), ("b", 5)]).count_window_all(2).sum(1).execute_and_collect()
@@ -265,13 +239,9 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("sum", position_to_sum)
 
     def min(self, position_to_min: int | str = 0) -> DataStream[T1]:
-        """Return each window's first record with the minimum of a field. :meth:`min_by` keeps the whole record.
+        """Return each window's first record with the minimum of a field (see :meth:`sum`).
 
-        Args:
-            position_to_min: the field: see :meth:`sum`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        :meth:`min_by` keeps the whole record.
 
         Example:
             >>> env.from_collection([(3, "x"), (2, "y")]).count_window_all(2).min(0).execute_and_collect()
@@ -280,13 +250,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("min", position_to_min)
 
     def max(self, position_to_max: int | str = 0) -> DataStream[T1]:
-        """Return each window's first record with the maximum of a field. :meth:`max_by` keeps the whole record.
-
-        Args:
-            position_to_max: the field: see :meth:`sum`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Return each window's first record with the maximum of a field (see :meth:`sum`).
 
         Example:
             >>> env.from_collection([3, 8, 5, 7]).count_window_all(2).max().execute_and_collect()
@@ -295,13 +259,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("max", position_to_max)
 
     def min_by(self, position_to_min_by: int | str = 0) -> DataStream[T1]:
-        """Return each window's record with the smallest field, the earliest of equals.
-
-        Args:
-            position_to_min_by: the field: see :meth:`sum`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Return each window's record with the smallest field (see :meth:`sum`), the earliest of equals.
 
         Example:
             >>> env.from_collection([(3, "x"), (2, "y")]).count_window_all(2).min_by(0).execute_and_collect()
@@ -310,13 +268,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("min_by", position_to_min_by)
 
     def max_by(self, position_to_max_by: int | str = 0) -> DataStream[T1]:
-        """Return each window's record with the largest field, the earliest of equals.
-
-        Args:
-            position_to_max_by: the field: see :meth:`sum`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Return each window's record with the largest field (see :meth:`sum`), the earliest of equals.
 
         Example:
             >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}])
@@ -357,7 +309,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
             raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
         check_parameters(func, AggregateFunction, "aggregate()")
-        merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None  # which stores elements
+        merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None
         if merges and type(func).merge is AggregateFunction.merge:
             raise ProgramError(
                 f"{self._assigner!r} merges windows, and {type(func).__name__} cannot merge accumulators: define"

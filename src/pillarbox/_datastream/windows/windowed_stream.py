@@ -21,7 +21,7 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
     """Windows over a keyed stream of type ``T1``.
 
     Records enter their windows on arrival; the trigger decides when a window's function is called, by default at the
-    window's end.
+    window's end. ``output_type`` is as in :class:`DataStream`.
     """
 
     _kinds = WindowFunction, ProcessWindowFunction
@@ -42,11 +42,7 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         Args:
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
             window_function: receives the one result, with key and window; by default the result is emitted.
-            output_type: the results' columns; a type from ``Types`` also converts the results. By default, without a
-                window function, the records' declared type.
-
-        Raises:
-            ProgramError: an invalid function.
+            output_type: by default, without a window function, the records' declared type.
 
         Example:
             >>> words = env.from_collection(["to", "be", "to", "go"]).key_by(len).count_window(2)
@@ -87,16 +83,12 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         side output for late rows; with ``allowed_lateness``, a run's late rows fire their keys' windows once.
 
         Args:
-            aggregate_function: creates accumulators, adds records and returns results.
+            aggregate_function: creates accumulators, adds records and returns results. Windows that merge need its
+                ``merge``.
             window_function: receives the one result, with key and window; by default the result is emitted.
             accumulator_type: the accumulators' type: from ``Types``, or a class. If the key's type is declared as well,
                 the state is plain data (docs/security.md), and an accumulator of another type is refused.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
             aggregates: aggregates of columns, by the names of their results.
-
-        Raises:
-            ProgramError: an invalid function; windows merge and ``aggregate_function`` has no ``merge``; a column is
-                missing, or its aggregate does not accept its type; unsuitable windows.
 
         Example:
             >>> class Mean(AggregateFunction):
@@ -111,10 +103,10 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
             >>> env.from_collection([1, 2, 3, 6]).key_by(bool).count_window(2).aggregate(Mean()).execute_and_collect()
             [1.5, 4.5]
             >>> payment = Types.ROW_NAMED(["card", "at", "amount"], [Types.STRING(), Types.LONG(), Types.LONG()])
-            >>> payments = env.from_collection([("ann", 1_000, 5), ("bob", 2_000, 7), ("ann", 3_000, 1)], payment)
+            >>> payments = env.from_collection([("ann", 1, 5), ("bob", 2, 7), ("ann", 3, 1)], payment)
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
             >>> keyed = payments.assign_timestamps_and_watermarks(at).key_by("card")
-            >>> totals = keyed.window(TumblingEventTimeWindows.of("1 minute")).aggregate(total=sum_("amount"))
+            >>> totals = keyed.window(TumblingEventTimeWindows.of(60)).aggregate(total=sum_("amount"))
             >>> [(row.card, row.total) for row in totals.execute_and_collect()]
             [('ann', 6), ('bob', 7)]
         """
@@ -123,14 +115,7 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
     def apply(
         self, window_function: WindowFunction[T1, U, KeyOut, WindowOut], output_type: SchemaLike | None = None
     ) -> DataStream[U]:
-        """Call a function with all records of each window.
-
-        Args:
-            window_function: receives key, window and records.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-
-        Raises:
-            ProgramError: not a ``WindowFunction``.
+        """Call a ``WindowFunction`` with all records of each window.
 
         Example:
             >>> class Join(WindowFunction):
@@ -147,14 +132,7 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         process_window_function: ProcessWindowFunction[T1, U, KeyOut, WindowOut],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U | SideOutput]:
-        """Call a function with all records of each window, with state, clocks and side outputs.
-
-        Args:
-            process_window_function: receives key, context and records.
-            output_type: the results' columns; a type from ``Types`` also converts the results.
-
-        Raises:
-            ProgramError: not a ``ProcessWindowFunction``.
+        """Call a ``ProcessWindowFunction`` with all records of each window, with state, clocks and side outputs.
 
         Example:
             >>> class Span(ProcessWindowFunction):

@@ -291,8 +291,8 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer, with the state of its key. May be an ``async def``.
 
-        Results are as in ``process_element``. Results of an event-time timer have its ``timestamp`` as event time; other
-        results have no event time.
+        Results are as in ``process_element``. Results of an event-time timer have its ``timestamp`` as event time;
+        other results have no event time.
 
         Args:
             timestamp: the timer's time, in epoch milliseconds.

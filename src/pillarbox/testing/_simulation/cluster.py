@@ -71,7 +71,6 @@ class FaultRates:
 
     @staticmethod
     def draw(rng: random.Random, faults: Collection[str] | None = None) -> FaultRates:
-        """Draw the rates of one run, with the given kinds of faults, or all kinds for None."""
         rates = FaultRates(
             workers=rng.choice([1, 2, 2, 3]),
             move=rng.choice([0.0, 0.3, 0.7, 1.0]),
@@ -88,7 +87,7 @@ class FaultRates:
         if faults is None:
             return rates
         changed: dict[str, Any] = {name: 0 for kind, names in FAULTS.items() if kind not in faults for name in names}
-        if "rescale" in faults and "restart" not in faults:  # only a restart can rescale a query
+        if "rescale" in faults and "restart" not in faults:
             del changed["restart"]
             changed["rescale"] = 1
         return replace(rates, **changed)
@@ -124,7 +123,7 @@ class SimulatedJob(PatientJob):
         self._steps = steps
         self._now = clock
         self._last_worker: dict[tuple[int, int], int] = {}
-        # Times of begun epochs, as Spark stores them: a repeated epoch keeps its time.
+        # Times of begun epochs: a repeated epoch keeps its time, as under Spark.
         self._times: dict[int, int] = {}
 
     def attempt_epoch(self, inputs: dict[int, Any], *, bounded: bool) -> dict[str, list[Any]] | None:
@@ -150,11 +149,9 @@ class SimulatedJob(PatientJob):
             self.reset()
 
     def keep_times_of(self, former: SimulatedJob) -> None:
-        """Copy the times of epochs that began before the restart."""
         self._times = {number: time for number, time in former._times.items() if number < self.epoch}
 
     def stop_faults(self) -> None:
-        """Stop all faults except moves."""
         self._rates = replace(self._rates, fail=0.0, lose=0.0, repeat=0.0, kill=0.0, restart=0.0)
 
     def tick(self) -> None:
@@ -220,7 +217,7 @@ class SimulatedJob(PatientJob):
 
     def _vertex(self, number: int) -> Vertex:
         vertex = super()._vertex(number)
-        # If subtasks move between workers, as without homes, no request is carried into the next epoch.
+        # If subtasks move between workers, no request is carried into the next epoch.
         vertex.shared = SharedResources(stay=not self._rates.move or self._rates.workers == 1)
         return vertex
 
@@ -281,7 +278,6 @@ class SimulatedJob(PatientJob):
         return lost
 
     def _portions(self, arrived: list[Buffer]) -> list[list[Buffer]]:
-        """Return the buffers in arrival order, a few at a time."""
         rng = self._rng
         if rng.random() < self._rates.reorder:
             arrived = rng.sample(arrived, len(arrived))
@@ -301,7 +297,6 @@ class SimulatedJob(PatientJob):
         return _until(items, fails_at, self._rates.seeds)
 
     def _take(self, parts: Iterator[list[Buffer]]) -> list[Buffer]:
-        """Return a task's output. The consumer may stop in between."""
         gives_up_after = self._rng.randrange(3) if self._rng.random() < self._rates.fail / 2 else None
         sent: list[Buffer] = []
         for number, part in enumerate(parts):

@@ -1,8 +1,8 @@
 """A simulated program: the conditions of its outcome, and the parts of the outcome that must agree between two runs.
 
-A program's outcome may depend on nothing but the records of an epoch and of its partitions, which Spark guarantees; a
-``cut_free`` program's not even on these. A ``timed`` program uses the clock: its outcome must not depend on the exact
-times of epochs, so it needs a ``tail`` that makes all sources and subtasks idle.
+An outcome may depend on nothing but the records of an epoch and of its partitions; a ``cut_free`` program's not even on
+these. A ``timed`` program must not depend on the exact times of epochs, so it needs a ``tail`` that makes all sources
+and subtasks idle.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class SimulatedProgram:
         view: extracts the comparable part of an output's records.
         batch: runs in batch mode, with all input in one epoch.
         key_by_key: in ordered outputs, the records of a key are consecutive.
-        event_time: each subtask's event time after each epoch depends only on the epochs and their times, not on
-            faults.
+        event_time: event times after each epoch depend on the epochs and their times, not on faults.
         oracle: computes the outcome from the inputs without pillarbox, or None.
     """
 

@@ -37,8 +37,7 @@ MAX_PARALLELISM = 16
 _RETURNS = 3
 
 
-class OutcomeMismatch(AssertionError):
-    """A run with faults has another outcome than the run without."""
+class OutcomeMismatch(AssertionError): ...
 
 
 class Compiled(NamedTuple):
@@ -56,7 +55,6 @@ class Programs:
         self._compiled: dict[int, Compiled] = {}
 
     def at(self, parallelism: int, savepoint: str | None = None) -> Compiled:
-        """Return the program at a parallelism, starting from a savepoint's directory or empty."""
         if savepoint is not None:
             return self._compile(parallelism, savepoint)
         if parallelism not in self._compiled:
@@ -110,8 +108,7 @@ class Run:
     def run_without_faults(self, schedule: Sequence[tuple[Epoch, int]] | None = None) -> list[dict[str, list[Any]]]:
         """Run in order, in one worker, and return the output of each epoch.
 
-        Args:
-            schedule: the epochs and their times, or None for the planned schedule.
+        ``schedule`` has the epochs and their times; None means the planned schedule.
         """
         if schedule is None:
             schedule = list(zip(self.epochs, accumulate(epoch.step for epoch in self.epochs)))
@@ -191,11 +188,6 @@ class Run:
                 raise OutcomeMismatch(self.report("\n".join(lines)))
 
     def compare(self, outputs: Mapping[str, Any], reference: Mapping[str, Any], what: str) -> None:
-        """Compare outputs.
-
-        Raises:
-            OutcomeMismatch: they differ; the message has the first differences.
-        """
         actual, expected = outcome(self.program, outputs), outcome(self.program, reference)
         if actual != expected:
             lines = [f"{what}: the outcome differs"]
@@ -204,7 +196,6 @@ class Run:
             raise OutcomeMismatch(self.report("\n".join(lines[:20])))
 
     def report(self, what: str) -> str:
-        """Return the steps of the run with a message."""
         return "\n".join(["steps:", *(f"  {line}" for line in self.steps.lines), what])
 
 
@@ -225,7 +216,7 @@ class _FaultyRun:
         self._compiled = run.compiled
         self._parallelism = run.parallelism
         self._job = self._new_job(run.compiled.program)
-        # The state before each epoch, and the parallelism that it was written with.
+        # The state before each epoch, with its parallelism.
         self._savepoints: list[tuple[int, Savepoint]] = []
         self._outputs: list[dict[str, list[Any]]] = []
 
@@ -285,7 +276,6 @@ class _FaultyRun:
         self._epochs = [*self._epochs[:back], *plan_epochs(run.program, run.inputs, rng, start)]
 
     def _restart(self, back: int, parallelism: int, savepoint: Savepoint, target: int) -> None:
-        """Start another job, at parallelism ``target``, from state that was written at ``parallelism``."""
         former = self._job
         former.reset()
         self._compiled = self._run.programs.at(target)
@@ -310,7 +300,6 @@ def _event_times(job: LocalJob) -> dict[str, Any]:
 
 
 def joined(outputs: Iterable[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Return the records of each output over all epochs."""
     together: defaultdict[str, list[Any]] = defaultdict(list)
     for output in outputs:
         for name, values in output.items():

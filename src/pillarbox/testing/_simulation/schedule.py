@@ -70,7 +70,6 @@ def plan_epochs(
 
 
 def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], epoch: Epoch) -> Inputs:
-    """Distribute an epoch's records over the partitions of each source."""
     rng = random.Random(epoch.deal)
     result: Inputs = {}
     for name, values in inputs.items():
@@ -128,13 +127,11 @@ def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
 
 
 def stepped_threads(turns: Turns) -> list[tuple[Any, str, Any]]:
-    """Return the replacements for the threads of async operators and their tasks."""
     return [(host, "EventLoopThread", turns.event_loop), (stream_task, "ThreadedReader", turns.input)]
 
 
 @contextmanager
 def replaced(names: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Replace module attributes during the block."""
     before = [(module, name, getattr(module, name)) for module, name, _ in names]
     try:
         for module, name, value in names:

@@ -17,8 +17,8 @@ from pillarbox.testing._simulation.run import MAX_PARALLELISM, OutcomeMismatch, 
 Records = Mapping[str, Sequence[Any]]
 Key = str | Callable[[Any], Any]
 
-# Maximum number of runs for shrinking, and number of seeds per candidate: another input has another schedule under the
-# same seed. Small inputs get more seeds, because a fault hits few records under few schedules.
+# Bounds of the runs for shrinking, and of the seeds per candidate: another input has another schedule under the same
+# seed, and faults hit small inputs under few schedules.
 _SHRINKING_RUNS = 800
 _SEEDS_OF_A_CANDIDATE = 8
 _SEEDS_OF_A_SMALL_CANDIDATE = 32
@@ -31,7 +31,7 @@ class SimulationError(AssertionError):
     Attributes:
         seed: the failing seed, with the original inputs.
         inputs: the smallest failing inputs.
-        faults: the kinds of faults needed, as far as shrinking found.
+        faults: the needed kinds of faults, as far as known.
     """
 
     def __init__(self, message: str, seed: int, inputs: dict[str, list[Any]], faults: tuple[str, ...]) -> None:
@@ -94,20 +94,19 @@ def simulate(
         oracle: computes the expected records by output (``"output"`` for a single stream) from ``inputs`` without
             pillarbox, for programs whose outcome does not depend on the epochs.
         parallelism: the parallelisms to try.
-        faults: the kinds of faults: ``"move"`` (a subtask moves to another worker), ``"fail"`` (an attempt at a task
-            fails at some record), ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost),
-            ``"restart"`` (the query restarts from an earlier epoch), ``"rescale"`` (it restarts at another
-            parallelism), ``"reorder"`` (buffers of different senders arrive in any order), ``"delay"`` (the clock
-            advances while tasks run).
+        faults: ``"move"`` (a subtask moves to another worker), ``"fail"`` (an attempt at a task fails at some record),
+            ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost), ``"restart"`` (the query
+            restarts from an earlier epoch), ``"rescale"`` (it restarts at another parallelism), ``"reorder"`` (buffers
+            of different senders arrive in any order), ``"delay"`` (the clock advances while tasks run).
         time_passes: for a program that uses the clock: how far it advances after the last record, so that timers and
-            timeouts fire. The outcome must not depend on the exact times of epochs. None: the clock stands still.
+            timeouts fire. The outcome must not depend on the exact times of epochs.
         end_input: whether the input ends with the last epoch, which fires all event-time timers.
 
     Raises:
         SimulationError: a run failed or had a wrong outcome.
-        ProgramError: the program has no such source or output, or there is no such kind of fault.
+        ProgramError: there is no such source, output or kind of fault.
     """
-    __tracebackhide__ = True  # pytest shows the caller
+    __tracebackhide__ = True
     unknown = sorted(set(faults) - FAULTS.keys())
     if unknown:
         raise ProgramError(f"simulate(): unknown fault {unknown[0]!r}: choose from {', '.join(FAULTS)}")
@@ -138,7 +137,7 @@ def simulate(
     programs.simulated = replace(program, order=order, batch=compiled.program.batch)
     logger = logging.getLogger("pillarbox")
     level, is_verbose = logger.level, logger.isEnabledFor(logging.DEBUG)
-    if not is_verbose:  # restarts and lost workers are expected
+    if not is_verbose:
         logger.setLevel(logging.ERROR)
     try:
         for seed in range(seeds) if isinstance(seeds, int) else seeds:
@@ -219,7 +218,6 @@ class _Shrinker:
         return self.programs.simulated.parallelism
 
     def shrink(self) -> None:
-        """Leave out parallelisms, then repeatedly kinds of faults and records, as long as a run still fails."""
         if len(self.levels) > 1:
             for level in sorted(self.levels):
                 if self._try(levels=(level,)):
@@ -233,7 +231,6 @@ class _Shrinker:
                 self._leave_out(name)
 
     def _leave_out(self, name: str) -> None:
-        """Leave out stretches of a source's records, longest first."""
         length = len(self.inputs[name])
         while length:
             start = 0
@@ -257,7 +254,6 @@ class _Shrinker:
         if levels is not None:
             self.programs.simulated = replace(before, parallelism=levels)
         small = sum(map(len, inputs.values())) <= _SMALL
-        # Records are compared by identity.
         varied = faults, self.levels, tuple(tuple(map(id, values)) for values in inputs.values())
         for seed in self._seeds(_SEEDS_OF_A_SMALL_CANDIDATE if small else _SEEDS_OF_A_CANDIDATE):
             if (seed, varied) in self._right:

@@ -1,7 +1,6 @@
 """Event loops and inputs that take turns with the mailbox thread, within that thread.
 
-Their own threads' speed would depend on the machine, so a run could not be repeated. Here the seed determines the order
-and length of turns.
+The seed determines the order and length of turns, so a run can be repeated.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ class SteppedEventLoop:
         self.loop.run_forever()
 
     def rest(self) -> None:
-        """Run until no callback is ready."""
         self.loop.run_forever()
 
     def leap(self) -> bool:
@@ -117,7 +115,6 @@ class SteppedReader(Reader[Any]):
         self._ended = False
 
     def poll(self) -> Any:
-        """Return the next item in the input's turn, or None."""
         if self._ended:
             return EXHAUSTED
         if not self._turns.input_comes():
@@ -168,7 +165,6 @@ class Turns(Patience):
     # -- turns --
 
     def input_comes(self) -> bool:
-        """Run the loops' turns, and return whether the input is available."""
         rng = self._rng
         if rng is None:
             return True
