@@ -35,7 +35,6 @@ def on_started(started: StartedQuery) -> None:
 
 
 def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:
-    """Add progress reports and the driver's heartbeat to the query's model."""
     query = watched(started)
     if started.heartbeat is not None:
         query.beat(started.heartbeat)

@@ -21,7 +21,7 @@ class _Processor(click.ParamType[Any]):
         module, _, name = value.partition(":")
         if not module or not name:
             self.fail(f"{value!r} is not MODULE:NAME", param, ctx)
-        sys.path.insert(0, "")  # modules in the working directory, as with python -m
+        sys.path.insert(0, "")  # as with python -m
         try:
             processor = getattr(importlib.import_module(module), name)
             return processor() if isinstance(processor, type) else processor

@@ -89,20 +89,16 @@ def _sentence(error: Exception) -> str:
     return str(error) if isinstance(error, PillarboxError) else f"{_java_message(error)} (--verbose shows more)"
 
 
-# Java's output of an exception and its causes: class and message.
 _JAVA_CAUSES = re.compile(
     r"^(?:: |Caused by: )([\w.$]+): (.*?)(?=\n\s+at |\n\s+\.\.\. \d+ more|\nCaused by: |\Z)", re.M | re.S
 )
-# Spark's messages continue with plans and the statement.
 _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}.*", re.DOTALL)
 
 
 def _java_message(error: Exception) -> str:
-    """Return an error's message without Java's stack and Spark's plans."""
     text, kind = str(error), type(error).__name__
     causes = [(name.rpartition(".")[2], message) for name, message in _JAVA_CAUSES.findall(text) if message.strip()]
     if causes:
-        # A SparkException only reports that a job or thread failed; its cause has the reason.
         kind, text = next((cause for cause in causes if cause[0] != "SparkException"), causes[-1])
     return f"{kind}: {_STATE.sub('', text.partition(_STACK)[0].partition(_AT)[0]).strip()}"
 
@@ -111,11 +107,6 @@ _STACK, _AT = "\n\nJVM stacktrace", "\n\tat "
 
 
 def _where(rows: DataFrame, condition: str) -> DataFrame:
-    """Filter rows by a condition.
-
-    Raises:
-        BadParameter: the condition is invalid.
-    """
     from pyspark.errors import AnalysisException
 
     try:
@@ -139,11 +130,7 @@ def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any
 
 
 def location(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Return a path argument without its final slash.
-
-    Raises:
-        BadParameter: it is empty.
-    """
+    """Return a non-empty path argument without its final slash."""
     if not value:
         raise click.BadParameter("it is empty")
     return value.rstrip("/") or value
@@ -338,7 +325,6 @@ def savepoint(
         except CheckpointMismatchError:
             if not stop:
                 raise
-            # The driver has reported that it is running.
             result = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
             sentence = f"{directory}: the driver has written the savepoint, on its own file system"
             print_message(result, sentence, as_json=as_json)

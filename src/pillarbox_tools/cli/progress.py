@@ -17,7 +17,6 @@ _SECONDS = 0.3
 
 
 def tasks_of(context: SparkContext) -> tuple[int, int]:
-    """Return the numbers of completed tasks and all tasks of the running jobs."""
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(number) for number in tracker.getActiveJobsIds()]
     stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]

@@ -18,10 +18,8 @@ class ReplayRequest(TypedDict):
     """Arguments of a replay.
 
     Attributes:
-        directory: the recording.
         other: another program's vertex and its broadcast variables, pickled, or pickled None.
         how: arguments of the replay or the comparison.
-        as_json: whether to print JSON.
         paths: Python's module path.
     """
 
@@ -32,7 +30,7 @@ class ReplayRequest(TypedDict):
     paths: list[str]
 
 
-# Imports pillarbox from the same path as this process. Its ``__main__`` stays empty, for the script's classes.
+# Imports pillarbox from the path of this process. Its ``__main__`` stays empty, for the script's classes.
 _COMMAND = """\
 def _main():
     import os, pickle, sys
@@ -44,13 +42,12 @@ def _main():
     main(request)
 _main()
 """
-# Linux flags and requests: <linux/sched.h>, <linux/sockios.h>, <net/if.h>.
+# <linux/sched.h>, <linux/sockios.h>, <net/if.h>
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _SET_FLAGS, _UP = 0x8914, 1
 
 
 def replay_in_new_process(request: ReplayRequest, hash_seed: str | None) -> NoReturn:
-    """Replace this process by one that runs the replay."""
     descriptor, path = tempfile.mkstemp(prefix="pillarbox-replay-")
     with os.fdopen(descriptor, "wb") as file:
         pickle.dump(request, file)
@@ -63,7 +60,6 @@ def replay_in_new_process(request: ReplayRequest, hash_seed: str | None) -> NoRe
 
 
 def main(request: ReplayRequest) -> NoReturn:
-    """Replay in this process, without a network unless calls are allowed."""
     if not request["how"]["allow_calls"]:
         leave_network()
     from pillarbox_tools.cli.replaying import run_replay
@@ -78,7 +74,6 @@ def leave_network() -> bool:
     user, group = os.geteuid(), os.getegid()
     unshare = ctypes.CDLL(None, use_errno=True).unshare
     if unshare(_NEW_NETWORK) != 0:
-        # Needs a user namespace, in which the user stays the same.
         if unshare(_NEW_USER | _NEW_NETWORK) != 0:
             return False
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):

@@ -108,8 +108,7 @@ def _vertex_of(
 ) -> tuple[ShippedVertex, dict[int, bytes]]:
     """Return an operator's vertex in another program, by its script, and its broadcast variables.
 
-    Args:
-        paths: is replaced by the script's module path.
+    ``paths`` is replaced by the script's module path.
     """
     from pillarbox._runtime.spark.homes.broadcasts import values_of
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
@@ -127,7 +126,6 @@ def _vertex_of(
 
 
 def run_replay(request: ReplayRequest) -> NoReturn:
-    """Replay in a new process, and exit."""
     click.Command("replay", callback=functools.partial(_replay, request)).main([], prog_name="pillarbox")
     raise AssertionError("a command exits")
 

@@ -28,9 +28,6 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
     Args:
         settings: Spark settings, which override the command's own.
         verbose: whether to show Spark's log.
-
-    Raises:
-        ConfigurationError: Java or a Python package is missing or has a wrong version.
     """
     # A new classic session, even in a shell that is configured for Spark Connect.
     for name in _CONNECT:
@@ -51,10 +48,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
 @contextmanager
 def _standard_error(*, shown: bool) -> Iterator[None]:
-    """Discard the standard error of processes started in the block, such as Java's with Spark's log.
-
-    Shows it if the block fails, because Java did not start.
-    """
+    """Discard the standard error of processes started in the block, unless the block fails."""
     if shown:
         yield
         return

@@ -1,7 +1,7 @@
 """Tables of the commands' results.
 
-A table wider than the console is shown row by row, with a line per column, so that no word is cut. Pipes and files have
-no width limit, except for rows of state.
+A table wider than the console is shown row by row, so that no word is cut. Pipes and files have no width limit, except
+for rows of state.
 """
 
 from __future__ import annotations
@@ -133,7 +133,6 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
 
 
 def _keys(operator: dict[str, Any]) -> Any:
-    """Return the number of an operator's keys. Keys in columnar state are not counted."""
     return Right("in columns") if operator["by_columns"] else operator["keys"]
 
 
@@ -159,11 +158,7 @@ class Bytes(int):
 def _print(
     console: Console, rows: Sequence[dict[str, Any]], columns: Sequence[str] = (), *, widest: int = _ENDLESS
 ) -> None:
-    """Print a table, or a line per column of each row if it is too wide for the terminal or for ``widest``.
-
-    Args:
-        columns: column names of a table that may be empty.
-    """
+    """Print a table, or a line per column of each row if it is too wide for the terminal or for ``widest``."""
     table = Table()
     columns = columns or list(rows[0])
     for name in columns:
@@ -241,11 +236,7 @@ def time(timestamp: int | None) -> str:
 
 
 class Rows:
-    """Prints rows of state: a table, or JSON lines as they arrive.
-
-    Args:
-        limit: maximum number of shown rows; 0 for all.
-    """
+    """Prints rows of state: a table, or JSON lines as they arrive."""
 
     def __init__(self, console: Console, columns: list[str], *, as_json: bool, limit: int) -> None:
         self._console = console
@@ -299,7 +290,6 @@ def key(console: Console, history: dict[str, Any]) -> None:
 
 
 def findings(console: Console, results: Sequence[Finding], *, every: bool) -> None:
-    """Print the doctor's findings, and the number of rules by status."""
     for finding in results:
         if finding.status == "wrong":
             _lines(console, [f"{finding.rule}: {finding.message}"], "red")
@@ -390,7 +380,6 @@ def compared(console: Console, report: dict[str, Any]) -> None:
 
 
 def _lines(console: Console, lines: Iterable[str], style: str = "") -> None:
-    """Print lines of text, which the terminal wraps."""
     for line in lines:
         console.print(_text(line, style), soft_wrap=True)
 

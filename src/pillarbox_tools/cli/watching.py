@@ -15,7 +15,6 @@ from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
 from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_message, print_result, with_spark
 
-# Seconds between checks for the end of the command.
 _LOOK_EVERY = 0.5
 
 
@@ -42,7 +41,7 @@ def dashboard(what: str, port: int, host: str, token: str | None, open_session: 
     from pillarbox_tools.model.bundle import read_bundle
     from pillarbox_tools.model.shown import StoredQuery
 
-    checked_token(token, "--token")  # before a session starts
+    checked_token(token, "--token")
     if Path(what).is_file():
         _serve(open_dashboard([StoredQuery(read_bundle(Path(what)))], host, port, token))
         return

@@ -20,13 +20,7 @@ _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 
 
 def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, token: str | None) -> Any:
-    """Return the ASGI application.
-
-    Args:
-        queries: returns the queries by id.
-        port: the port that the dashboard listens on.
-        token: see :class:`Guard`.
-    """
+    """Return the ASGI application."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
@@ -79,7 +73,7 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
             life = await asyncio.to_thread(query.key_life, uid, text)
         except PillarboxError as error:
             return JSONResponse({"error": str(error)}, 409, headers=headers)
-        except Exception as error:  # Spark's errors
+        except Exception as error:
             return JSONResponse({"error": describe(error)}, 500, headers=headers)
         return JSONResponse(life, headers=headers)
 

@@ -2,9 +2,9 @@
 
 Points in time are epoch milliseconds, durations milliseconds. Model classes omit fields with default values.
 
-``/api/queries`` is a list of :class:`Entry`. ``/api/queries/ID`` is a :class:`View` with ``stages`` (the running
-stages, a list of the core's ``Stage``), ``is_bundle`` (nothing changes), and ``change`` (the newest change).
-``/api/queries/ID?since=CHANGE`` has ``change`` and the fields changed since.
+``/api/queries`` is a list of :class:`Entry`. ``/api/queries/ID`` is a :class:`View` with ``stages`` (the core's
+``Stage``), ``is_bundle`` (nothing changes), and ``change`` (the newest change). ``/api/queries/ID?since=CHANGE`` has
+``change`` and the fields changed since.
 """
 
 from __future__ import annotations

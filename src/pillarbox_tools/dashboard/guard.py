@@ -5,8 +5,8 @@ A page of another site can make a browser send requests here, in two ways:
 - Under its own name that resolves to this machine, so the browser considers the answers the page's own. Without a
   token, the guard accepts only loopback names in ``Host``. With a token, it accepts every name, because the browser
   stores the cookie under another name; so proxies can name the dashboard.
-- From its own origin. The guard refuses requests of other origins except navigations to pages, such as links in a chat:
-  the page with the link cannot read the answer.
+- From its own origin. The guard refuses requests of other origins except navigations to pages: the page with the link
+  cannot read the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ _Refusal = tuple[int, str]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -35,11 +34,8 @@ def is_loopback(host: str) -> bool:
 def cookie_of(port: int, host: str) -> str:
     """Return the name of the cookie that holds the token.
 
-    Browsers send a cookie to all ports of a host. So the name has the port that the dashboard listens on, and the port
-    in ``Host`` if it differs, as with a forwarded port.
-
-    Args:
-        host: the ``Host`` header of the request.
+    Browsers send a cookie to all ports of a host. So the name has the dashboard's port, and the port in the ``Host``
+    header if it differs, as with a forwarded port.
     """
     split = _split(host)
     asked = None if split is None else split.port
@@ -108,7 +104,6 @@ class Guard:
 
 
 def quoted(token: str) -> str:
-    """Quote a token for addresses and cookies."""
     return quote(token, safe="")
 
 
@@ -119,7 +114,6 @@ def _is_navigation(headers: Mapping[str, str], scope: Scope) -> bool:
 
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:
-    """Return whether a page of another origin caused the request."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
@@ -131,10 +125,9 @@ def _is_foreign(headers: Mapping[str, str]) -> bool:
 
 
 def _split(host: str) -> SplitResult | None:
-    """Parse a ``Host`` header as a URL, or return None if it is invalid."""
     try:
         split = urlsplit(f"//{host}")
-        _ = split.port  # raises for an invalid port
+        _ = split.port
     except ValueError:
         return None
     return split

@@ -19,7 +19,7 @@ from pillarbox_tools.dashboard.guard import is_loopback, quoted
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.model.shown import ShownQuery
 
-# Time limit for the server's start and end (seconds).
+# Seconds.
 _PATIENCE = 10.0
 # Ended queries that stay on the dashboard.
 _MOST_ENDED = 20
@@ -79,11 +79,6 @@ class Dashboard(observing.Dashboard):
         return self._thread.is_alive() and not self._server.should_exit
 
     def check_same(self, host: str | None, port: int | None, token: str | None) -> None:
-        """Check that this dashboard has the requested host, port and token.
-
-        Raises:
-            ConfigurationError: it is open with another host, port or token.
-        """
         if port not in (None, 0, self.port, self.asked_port):
             raise _differs(f"on port {self.port}", f"on port {port}")
         if host is not None and not self._is_at(host):
@@ -116,11 +111,7 @@ class Dashboard(observing.Dashboard):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; on another port, with a notice, if the port is in use.
-
-    Raises:
-        ConfigurationError: the address is not this machine's, or the process lacks the rights to the port.
-    """
+    """Return a listening socket; on another port, with a notice, if the port is in use."""
     listener: Any = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -154,7 +145,6 @@ def _differs(is_open: str, requested: str) -> ConfigurationError:
 
 
 _lock = threading.Lock()
-# The open dashboard, if any.
 _open: list[Dashboard] = []
 
 
@@ -163,12 +153,7 @@ def open_dashboard(
 ) -> Dashboard:
     """Open the process's dashboard, unless it is open, and show queries in it.
 
-    Args:
-        host: the address to listen on; None for the open dashboard's.
-        port: the port; None for the open dashboard's.
-
-    Raises:
-        ConfigurationError: it cannot be opened, or is open with another host, port or token.
+    ``host`` and ``port`` are the open dashboard's by default; other values raise ``ConfigurationError``.
     """
     checked_token(token, "dashboard()")
     with _lock:

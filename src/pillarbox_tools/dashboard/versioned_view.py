@@ -15,9 +15,7 @@ from pillarbox_tools.model.shown import ShownQuery, StoredQuery
 
 # Seconds after which rates and conditions are computed again without new data.
 _LOOK_EVERY = 5.0
-# The field of the running stages, which change without a new snapshot.
 _STAGES = "stages"
-# The field of the newest change, and the field that marks a bundle.
 _CHANGE, _IS_BUNDLE = "change", "is_bundle"
 
 
@@ -40,8 +38,7 @@ class VersionedView:
     def since(self, change: str) -> str:
         """Return the changed fields as a JSON object, with the newest change as ``change``.
 
-        Args:
-            change: the ``change`` of an earlier object. All fields are returned if it is from another sequence.
+        Returns all fields if ``change``, from an earlier object, is of another sequence.
         """
         with self._making:
             self._look()

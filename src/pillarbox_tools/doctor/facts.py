@@ -20,11 +20,7 @@ class MissingFactError(Exception):
 
 
 def require(fact: T | None, name: str) -> T:
-    """Return a fact.
-
-    Raises:
-        MissingFactError: it is None.
-    """
+    """Return a fact. Raises :class:`MissingFactError` if it is None."""
     if fact is None:
         raise MissingFactError(name)
     return fact
@@ -35,7 +31,7 @@ class Facts:
     """Facts about a machine and a query. None or a missing entry means unknown.
 
     Attributes:
-        versions: versions of ``java``, ``python``, ``spark`` and packages in the driver, by name.
+        versions: versions of ``java``, ``python``, ``spark`` and packages in the driver.
         worker_versions: combinations of versions in workers, without ``java`` and ``spark``.
         settings: settings of Spark, of the query and of its trigger.
     """

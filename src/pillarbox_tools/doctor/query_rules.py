@@ -38,7 +38,7 @@ from pillarbox_tools.model.windows import (
 
 # Fewer epochs with rows are not enough for a finding.
 _FEW = 10
-# A fault in this many moments is not an accident.
+# A fault in this many moments is no accident.
 _SOME = 3
 _NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
 
@@ -119,7 +119,7 @@ def heavy_keys(facts: Facts) -> str | None:
 
 
 def skewed_tasks(facts: Facts) -> str | None:
-    """Check that no task works while the others of its operator wait. Window: five minutes."""
+    """Check that no task works while all others of its operator wait. Window: five minutes."""
     snapshot = query_of(facts)
     epochs = _recent(facts)
     # The task limits the epochs, not the sink or Spark.
@@ -147,15 +147,15 @@ def stuck_watermark(facts: Facts) -> str | None:
     if len(epochs) < _FEW:
         raise MissingFactError(f"whether event time advances: fewer than {_FEW} epochs with rows have ended")
     if not _records_advance(epochs):
-        return None  # no event time, or all records have the same time, such as a day
+        return None  # no event time, or equal times
     for vertex, runs in _runs(epochs).items():
         watermark, count = runs[-1].watermark, _unchanged([run.watermark for run in runs])
         if count < _FEW or watermark in (None, MAX_WATERMARK):
             continue
         if watermark == MIN_TIMESTAMP and not runs[-1].timers:
-            continue  # no timer waits for it
+            continue
         if watermark is not None and watermark > as_of(snapshot) + HOUR:
-            continue  # a watermark in the future has its own rule
+            continue
         why = next((held.message for held in held_watermarks(snapshot) if (held.program, held.vertex) == vertex), "")
         progress = "has not begun" if watermark == MIN_TIMESTAMP else "has not advanced"
         return (
@@ -170,7 +170,6 @@ def _unchanged(watermarks: list[int | None]) -> int:
 
 
 def _records_advance(epochs: list[EpochRun]) -> bool:
-    """Return whether the newest records are newer than some epochs ago, by the known tasks."""
     newest = [
         max(times) for epoch in epochs if (times := [task.event_times[1] for task in epoch.tasks if task.event_times])
     ]
@@ -186,8 +185,6 @@ def _runs(epochs: list[EpochRun]) -> dict[VertexId, list[OperatorReport]]:
 
 
 def condition(name: str) -> Callable[[Facts], str | None]:
-    """Return the rule for a condition of the query as a whole."""
-
     def check(facts: Facts) -> str | None:
         snapshot = query_of(facts)
         condition = next((condition for condition in conditions_of(snapshot) if condition.name == name), None)

@@ -11,7 +11,7 @@ from pillarbox_tools.model.condition import clock
 from pillarbox_tools.model.snapshot import Moment
 from pillarbox_tools.model.windows import HOUR, MINUTE, QUARTER, Fault, fault_in, within
 
-# A fault in this many moments is not an accident.
+# A fault in this many moments is no accident.
 _SOME = 3
 
 
@@ -84,7 +84,7 @@ def failing_calls(facts: Facts) -> str | None:
     moments, snapshot = moments_of(facts), query_of(facts)
     calls = {uid for vertex in snapshot.vertices for uid in vertex.calls}
     counters = {name for moment in moments for name in moment.counters}
-    # An operator with service calls has all three counters; a function may have one with the same name.
+    # An operator with service calls has all three counters; a function may have one of them.
     calls |= {name.rpartition(".")[0] for name in counters if _has_calls(name.rpartition(".")[0], counters)}
     for uid in sorted(calls):
         bad, every = ([f"{uid}.{name}" for name in names] for names in (_CALLS[1:], _CALLS))

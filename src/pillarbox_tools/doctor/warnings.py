@@ -13,19 +13,17 @@ from pillarbox_tools.doctor.rules import Rule, wrong
 _log = logging.getLogger("pillarbox")
 
 _logging = threading.Lock()
-# Findings that this process has logged: (rule, message).
 _logged: set[tuple[str, str]] = set()
 
 
 def warn_of_findings(facts: Facts, rules: Sequence[Rule]) -> None:
-    """Log the rules' findings, each once per process. Never raises: the query does not need it. Any thread.
+    """Log the rules' findings, each once per process. Never raises. Any thread.
 
-    Args:
-        facts: facts that need neither a Spark job nor a request to a store.
+    ``facts`` need neither a Spark job nor a request to a store.
     """
     try:
         findings = wrong(facts, rules)
-    except Exception as error:  # such as a version without numbers
+    except Exception as error:
         _log.debug("the doctor could not examine a query: %s", describe(error))
         return
     for finding in findings:

@@ -1,8 +1,4 @@
-"""The exported metrics, with their names in Prometheus and in OpenTelemetry.
-
-OpenTelemetry's exporters derive the same Prometheus name from the OpenTelemetry name and unit, so a board can read
-both.
-"""
+"""The exported metrics. OpenTelemetry's exporters derive the same Prometheus names."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ class Metric(NamedTuple):
         name: OpenTelemetry name, without ``pillarbox.``.
         unit: UCUM unit; a unit in braces is a word.
         labels: labels besides ``query``, which all metrics have.
-        divisor: divides reported values into the unit; reports have milliseconds.
+        divisor: divides reported values (milliseconds) into the unit.
         field: its field of ``OperatorReport``, or empty.
         counter: its operator counter, or empty.
     """
@@ -47,7 +43,6 @@ class Metric(NamedTuple):
 #: Label of an operator's metrics. The head's uid is the label of its whole task.
 OPERATOR = ("operator",)
 
-#: All metrics, in export order.
 METRICS: list[Metric] = []
 
 
@@ -181,7 +176,6 @@ USER_COUNT = _counter("user.count", "", "Counters of functions; an epoch with a 
 USER_MIN = _gauge("user.gauge.min", "", "Lowest value of a function's gauge over all tasks.", _USER)
 USER_MAX = _gauge("user.gauge.max", "", "Highest value of a function's gauge over all tasks.", _USER)
 
-#: The metrics of ``OperatorReport`` fields.
 OF_FIELDS = [metric for metric in METRICS if metric.field]
 #: Counter name -> metric of operators' own counters, with the value of its second label, if any.
 OF_COUNTERS: dict[str, tuple[Metric, tuple[str, ...]]] = {

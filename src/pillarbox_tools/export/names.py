@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.snapshot import VertexId, vertex_id
 
-# Maximum length of a source's label.
 _LONGEST = 120
 
 
@@ -22,7 +21,7 @@ class Names:
 
     def __init__(self, plan: Plan | None) -> None:
         self._chains: dict[VertexId, list[str]] = {}
-        # The uids of each task's operators, longest first: a uid may be the prefix of another one with a dot.
+        # The uids of each task's operators, longest first: a uid may be another's prefix with a dot.
         self._uids: dict[VertexId, list[tuple[str, str]]] = {}
         self._callers: set[str] | None = None if plan is None else set()
         self.infos: list[tuple[str, str, str, str]] = []

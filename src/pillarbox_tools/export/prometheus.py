@@ -25,15 +25,7 @@ def _family(metric: Metric) -> Any:
 
 
 class Collector:
-    """A collector for a registry.
-
-    Args:
-        method: the public method, for errors.
-        metrics_of: returns the metrics of a query.
-
-    Raises:
-        ConfigurationError: prometheus-client is missing.
-    """
+    """A collector for a registry. ``method`` is the public method, for errors."""
 
     def __init__(self, method: str, metrics_of: Callable[[Any], QueryMetrics]) -> None:
         try:
@@ -70,9 +62,6 @@ class MetricsServer(observing.MetricsServer):
 
     Attributes:
         url: the address to scrape.
-
-    Raises:
-        ConfigurationError: the port is in use, or prometheus-client is missing.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -100,16 +89,11 @@ class MetricsServer(observing.MetricsServer):
 
 
 _lock = threading.Lock()
-# The open server, if any.
 _open: list[MetricsServer] = []
 
 
 def open_server(metrics: QueryMetrics, host: str, port: int) -> MetricsServer:
-    """Open the process's server, unless it is open, and add a query.
-
-    Raises:
-        ConfigurationError: the server cannot be opened, or is open on another port.
-    """
+    """Open the process's server, unless it is open, and add a query. Refuses another port."""
     with _lock:
         _open[:] = [server for server in _open if server.is_open]
         if not _open:

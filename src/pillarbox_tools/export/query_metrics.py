@@ -30,7 +30,6 @@ class MetricValues:
     """Values by metric and label values, before division.
 
     Attributes:
-        counters: sums.
         gauges: latest values; empty after the query's end.
     """
 
@@ -78,7 +77,6 @@ class QueryMetrics:
                     self._gauges[metric, labels] = value
 
     def _is_exported(self, labels: tuple[str, ...]) -> bool:
-        """Return whether a metric of a user function is among the first ``MOST_NAMES``."""
         if labels in self._user_names:
             return True
         if len(self._user_names) < MOST_NAMES:
@@ -91,7 +89,7 @@ class QueryMetrics:
                 " exported. Do not put keys into metric names",
                 *(self.name or self.id, MOST_NAMES, name, operator),
             )
-        if len(self._left_out) < MOST_NAMES:  # enough for a signal
+        if len(self._left_out) < MOST_NAMES:
             self._left_out.add(labels)
             self._gauges[m.LEFT_OUT, ()] = len(self._left_out)
         return False
@@ -126,7 +124,6 @@ class QueryMetrics:
 
 
 def _current_gauges(snapshot: Snapshot) -> Values:
-    """Return the gauges that change with time alone."""
     now, beat, came = now_of(snapshot), snapshot.heartbeat, input_at(snapshot)
     present = {condition.name for condition in conditions_of(snapshot)}
     values: Values = {(m.CONDITION, (name,)): float(name in present) for name in CONDITIONS}

@@ -82,7 +82,7 @@ def read_bundle(path: Path) -> Snapshot:
             document = json.loads(archive.read(_SNAPSHOT))
         number = int(document["format"])
         snapshot = read(Snapshot, document) if number == FORMAT else None
-    except Exception as error:  # Damaged archives raise many kinds of errors.
+    except Exception as error:
         raise ConfigurationError(f"{path} is not a bundle of pillarbox, or is damaged: {describe(error)}") from error
     if snapshot is None:
         raise ConfigurationError(
@@ -93,7 +93,6 @@ def read_bundle(path: Path) -> Snapshot:
 
 
 def without_records(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot without keys, records and error messages."""
     return replace(
         snapshot,
         run=_run(snapshot.run),
@@ -102,7 +101,7 @@ def without_records(snapshot: Snapshot) -> Snapshot:
     )
 
 
-# Each part of a snapshot that may contain user text has a function here, which lists the included fields.
+# Each part of a snapshot that may contain user text has a function that lists the included fields.
 
 
 def _run(run: Run) -> Run:

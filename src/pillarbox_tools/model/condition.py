@@ -44,7 +44,6 @@ _FIRST_EPOCH = 5 * MINUTE
 _CRASHES, _LOOP = 3, 30 * MINUTE
 # Fewer epochs have no meaningful median.
 _FEW = 3
-# Operators of a level that a message names.
 _NAMED = 3
 # The rate is shown as zero after this time without input, and this many usual gaps.
 _QUIET, _GAPS = 30_000, 3
@@ -71,7 +70,6 @@ def conditions_of(snapshot: Snapshot) -> list[Condition]:
     conditions = [_crash_loop(snapshot, now)]
     if snapshot.run.ended is None and snapshot.run.status == "running":
         gone = _gone(snapshot, now)
-        # Without a driver, the other conditions are unknown.
         conditions += [gone] if gone else [check(snapshot, now) for check in (_hung, _future, _behind, _silent)]
     return sorted(
         (condition for condition in conditions if condition is not None),
@@ -87,7 +85,6 @@ def _gone(snapshot: Snapshot, now: int) -> Condition | None:
 
 
 def last_report_at(snapshot: Snapshot) -> int:
-    """Return the time of the driver's last report (epoch ms)."""
     return max(snapshot.at, 0 if snapshot.heartbeat is None else snapshot.heartbeat.at)
 
 
@@ -163,7 +160,6 @@ def _future(snapshot: Snapshot, now: int) -> Condition | None:
 
 
 def name_of(snapshot: Snapshot, vertex: VertexId) -> str:
-    """Return a vertex's display name: its uid in quotes."""
     names = {vertex_id(part): part.uid or part.name for part in snapshot.vertices}
     return repr(names.get(vertex, f"vertex {vertex[1]}"))
 
@@ -188,7 +184,7 @@ def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment
     assert last.backlog is not None and before.backlog is not None
     rows = snapshot.newest.rows if snapshot.newest is not None else 0
     grew = last.backlog - before.backlog
-    # By more than one epoch reads: the input of the next epoch is not a backlog.
+    # By more than one epoch reads: the next epoch's input is not a backlog.
     is_growing = grew > rows and last.backlog > (recent.backlog or 0)
     if not is_growing or last.backlog <= 2 * rows:
         return None
@@ -205,12 +201,11 @@ def _by_event_time(last: Moment, before: Moment, recent: Moment) -> Condition | 
     age, was = last.at - last.newest, before.at - before.newest
     grows = age - was > 0.5 * (last.at - before.at) and age > recent.at - (recent.newest or 0)
     if not grows or age <= 2 * MINUTE or last.newest <= before.newest:
-        return None  # The newest record is the same: the source has no newer one.
+        return None
     return Condition(BEHIND, before.at, f"The newest records are {duration(age)} old when they are read, and get older")
 
 
 def behind_interval(snapshot: Snapshot) -> Condition | None:
-    """Return the condition of epochs that take longer than the trigger interval, or None."""
     interval = trigger_interval(snapshot.run.settings)
     epochs = recent_epochs(snapshot, _FEW)
     if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1]):
@@ -234,7 +229,7 @@ def _silent(snapshot: Snapshot, now: int) -> Condition | None:
         return None
     beat = snapshot.heartbeat
     if beat is not None and beat.since is not None and beat.at - beat.since > MINUTE:
-        return None  # an epoch is running
+        return None
     came = input_at(snapshot)
     with_rows = [moment for moment in snapshot.run.moments if moment.rows]
     interval = trigger_interval(snapshot.run.settings) or 0
@@ -246,7 +241,6 @@ def _silent(snapshot: Snapshot, now: int) -> Condition | None:
 
 
 def input_at(snapshot: Snapshot) -> int | None:
-    """Return when the last epoch with rows ended (epoch ms), or None."""
     ends = [epoch.began + epoch.duration for epoch in snapshot.epochs if epoch.rows]
     ends += [moment.at for moment in snapshot.run.moments if moment.rows]
     return max(ends, default=None)
@@ -271,7 +265,6 @@ def lag_now(snapshot: Snapshot) -> int | None:
 
 
 def duration(ms: int) -> str:
-    """Format a duration, such as ``12 min`` or ``0.6 s``."""
     return rounded(ms) if ms >= 10_000 else f"{ms / 1000:.1f} s"
 
 

@@ -62,7 +62,7 @@ def _offsets(value: Any) -> Any:
 
 
 def rows_left(epoch: EpochRun) -> int | None:
-    """Return the backlog of all sources after an epoch (rows), or None if one of them is unknown."""
+    """Return the backlog of all sources after an epoch (rows), or None if a source's is unknown."""
     left = [backlog(source) for source in epoch.sources]
     numbers = [rows for rows in left if rows is not None]
     return sum(numbers) if left and len(numbers) == len(left) else None

@@ -20,7 +20,6 @@ SHARED = 250 * _MIB
 #: A Python worker that shares the imports of ``pillarbox.daemon``, and one that imports everything itself.
 WORKER = 25 * _MIB
 WORKER_ALONE = 95 * _MIB
-#: A home without state.
 HOME = 20 * _MIB
 #: Bytes per key, and the factor of state in memory to its pickled size.
 KEY = 350
@@ -39,7 +38,7 @@ _STEP = 100 * _MIB
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the formula. ``formula`` is its calculation as text."""
+    """A term of the formula, with its calculation as text."""
 
     name: str
     bytes: int
@@ -77,7 +76,6 @@ class ExecutorMemory:
 
 
 def executor_memory_of(snapshot: Snapshot) -> list[ExecutorMemory]:
-    """Return the memory of each executor that hosts tasks of the query."""
     executors = snapshot.run.executors
     sent = max((sum(vertex.bytes_out for vertex in epoch.vertices) for epoch in snapshot.epochs), default=0)
     return [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.model.windows import DAY, HOUR, MINUTE, as_of
 
-# Shorter or smaller histories have no meaningful slope: a new process grows until it has seen all kinds of records.
+# Shorter histories have no meaningful slope: a new process grows until it has seen all kinds of records.
 _SHORTEST = 10 * MINUTE
 _SHORTEST_OF_MEMORY = 6 * HOUR
 _FEWEST = 5
@@ -90,7 +90,7 @@ def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float
 
 
 def _limit(settings: Mapping[str, str]) -> int | None:
-    """Return the memory limit of one worker process: Spark divides the setting by the executor's cores."""
+    """Return one worker's memory limit: Spark divides the setting by the executor's cores."""
     limit, cores = bytes_of(settings.get("spark.executor.pyspark.memory")), settings.get("spark.executor.cores", "")
     return limit if limit is None else limit // max(1, int(cores) if cores.isdigit() else 1)
 
@@ -101,8 +101,7 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1
 def bytes_of(setting: str | None, unit: str = "m") -> int | None:
     """Parse a size of Spark's configuration, such as ``2g``, into bytes. None if it is unset or invalid.
 
-    Args:
-        unit: unit of a bare number.
+    ``unit`` is the unit of a bare number.
     """
     text = (setting or "").strip().lower().removesuffix("ib").removesuffix("b")
     if not text:

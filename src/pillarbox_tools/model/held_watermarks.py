@@ -22,7 +22,7 @@ class HeldWatermark:
 
     Attributes:
         subtask: the vertex's subtask with the lowest watermark.
-        watermark: the watermark (epoch ms), or None before the first.
+        watermark: epoch milliseconds, or None before the first.
         way: the (vertex, subtask) pairs from there to the input.
         source: vertex number of the source, or None if its task has not run recently.
         partition: partition of the source, or None if the source had no records.

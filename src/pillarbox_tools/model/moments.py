@@ -11,8 +11,7 @@ from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.model.snapshot import EpochRun, Moment, VertexId, vertex_id
 
 _MINUTE = 60_000
-# Maximum number of moments: the last four hours by the minute, and everything before in less detail. Search them by
-# time, not by index.
+# The last four hours by the minute, and everything before in less detail. Search moments by time, not by index.
 _MOST = 480
 _SUMS = ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated", "home_restarts", "fallbacks")
 # Counters that are maxima, not sums.
@@ -76,7 +75,6 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
 
 
 def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
-    """Return the number of records that each operator received, by uid. Omits operators without a uid."""
     inputs: dict[str, int] = {}
     chains = {} if plan is None else {vertex_id(vertex): vertex.operators for vertex in plan.vertices}
     for vertex in epoch.vertices:
@@ -90,7 +88,6 @@ def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
 
 
 def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Sum counts by uid: two programs of a query may share a uid."""
     totals: dict[str, int] = {}
     for uid, count in counts:
         totals[uid] = totals.get(uid, 0) + count

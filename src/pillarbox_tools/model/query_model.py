@@ -21,9 +21,7 @@ from pillarbox_tools.model.subtasks import Subtasks
 # Epochs in a snapshot, and how many of them include their tasks.
 EPOCHS = 60
 _WITH_TASKS = 5
-# Failures kept per run.
 _FAILURES = 20
-# Combinations of worker versions kept.
 _VERSIONS = 5
 
 
@@ -44,7 +42,6 @@ class QueryModel:
 
     Args:
         id: Spark's id of the query.
-        name: the user's name of the query.
         checkpoint: its checkpoint location; empty if temporary.
         plan: the plan of its programs, or None if unknown.
         earlier: the earlier runs, newest first.
@@ -98,7 +95,6 @@ class QueryModel:
                 follower.progressed(epoch)
 
     def follows(self, earlier: Sequence[Run]) -> None:
-        """Set the earlier runs, newest first."""
         with self._feeding:
             self._earlier = list(earlier)
             if earlier:
@@ -125,7 +121,6 @@ class QueryModel:
             self._run = replace(self._run, worker_versions=versions[:_VERSIONS])
 
     def failed(self, text: str) -> None:
-        """Record the query's failure, from the text of Spark's error."""
         failure = Failure.of_text(text) or Failure("StreamingQueryException", message=message_of(text))
         with self._feeding:
             self._run = replace(self._run, failures=[*self._run.failures, failure][-_FAILURES:])

@@ -27,11 +27,7 @@ class ShownQuery(Protocol):
     def snapshot(self) -> Snapshot: ...
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Return the state and history of an operator's key, for the page.
-
-        Raises:
-            PillarboxError: the key cannot be read; the message has the reason.
-        """
+        """Return the state and history of an operator's key, or raise ``PillarboxError`` with the reason."""
 
 
 class StoredQuery:

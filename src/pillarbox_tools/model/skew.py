@@ -16,7 +16,7 @@ class HeavyKey:
     """A key with a large share of a vertex's records.
 
     Attributes:
-        key: the key as text, shortened.
+        key: as text, shortened.
         share: its estimated share of the vertex's records, from 0 to 1.
         error: two standard errors of the sampled share.
     """
@@ -53,7 +53,6 @@ _NAMED = 5
 
 
 def skew_of(epoch: EpochRun) -> list[Skew]:
-    """Return the skew of each vertex whose tasks are known."""
     groups: dict[VertexId, list[TaskReport]] = defaultdict(list)
     for task in epoch.tasks:
         groups[vertex_id(task)].append(task)
@@ -61,10 +60,8 @@ def skew_of(epoch: EpochRun) -> list[Skew]:
 
 
 def _skew(run: OperatorReport, tasks: list[TaskReport]) -> Skew:
-    """Return the skew of a vertex. The history has its sums, but not all of its tasks."""
     mean = run.busy_ms / run.tasks
     records = sum(task.records_in for task in tasks) if run.tasks == len(tasks) else run.records_in
-    # A key has at most all records of its task.
     least = max(1, _LEAST * records)
     heavy = [heavy_key for task in tasks if task.records_in >= least for heavy_key in _heavy_keys(task, records)]
     heavy.sort(key=lambda heavy_key: -heavy_key.share)

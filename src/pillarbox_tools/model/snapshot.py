@@ -179,7 +179,6 @@ class Snapshot:
 
     Attributes:
         id: Spark's id of the query, stable over restarts.
-        name: the user's name of the query.
         checkpoint: its checkpoint location; empty if temporary.
         at: the time of the snapshot.
         is_live: whether the driver supplied it; otherwise it was read from the history.

@@ -38,7 +38,6 @@ class Subtasks:
         return replace(epoch, vertices=[_completed(vertex, groups) for vertex in epoch.vertices])
 
     def executors(self) -> list[ExecutorRun]:
-        """Return the executors that host subtasks, by host and process."""
         last = [task for _, task in sorted(self._last.values(), key=lambda pair: pair[0])]
         living = [(task.host, task.executor, task) for task in last if task.host and task.process is not None]
         sizes = {(host, task.process): task.private_bytes for host, _, task in living if task.private_bytes}

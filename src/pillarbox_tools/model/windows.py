@@ -1,7 +1,6 @@
 """Time windows of a query's history: now (5 minutes), a quarter of an hour, an hour, a day.
 
-A fault is *present* if it happened in the last five minutes, or in the newest moment if epochs are rarer. So a rule
-about present faults starts and stops reporting within five minutes.
+A fault is *present* if it happened in the last five minutes, or in the newest moment if epochs are rarer.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot
 
 MINUTE = 60_000
 NOW, QUARTER, HOUR, DAY = 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE
-# The last gaps between moments, which show how rare epochs are.
 _GAPS = 10
 
 T = TypeVar("T")
@@ -48,7 +46,6 @@ def usual_gap(moments: Sequence[Moment]) -> int:
 
 
 def moment_at(moments: Sequence[Moment], at: int) -> Moment:
-    """Return the last moment up to a time, or the first one."""
     return next((moment for moment in reversed(moments) if moment.at <= at), moments[0])
 
 
@@ -114,7 +111,6 @@ def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[Epoc
 
 
 def rounded(ms: int) -> str:
-    """Format a duration in its largest unit, such as ``12 min``."""
     seconds = ms / 1000
     for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:

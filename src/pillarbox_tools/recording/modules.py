@@ -23,7 +23,7 @@ class Source(NamedTuple):
     """A module.
 
     Attributes:
-        text: its source, or None without one, such as a module in C.
+        text: its source, or None without source, such as a module in C.
         is_package: whether it may have submodules.
     """
 
@@ -83,11 +83,11 @@ def find_module(name: str) -> ModuleSpec | None:
 
 def _source_of(name: str, spec: Any) -> Source:
     text = None
-    if spec.loader is None or spec.origin is None:  # a package without a file
+    if spec.loader is None or spec.origin is None:
         text = ""
     with suppress(Exception):
         text = spec.loader.get_source(name)
-    if text is None and str(spec.origin).endswith(".py"):  # a loader without sources
+    if text is None and str(spec.origin).endswith(".py"):
         with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(spec.origin) as file:
             text = file.read()
     return Source(text, spec.submodule_search_locations is not None, str(spec.origin or ""))

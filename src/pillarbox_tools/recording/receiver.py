@@ -37,7 +37,7 @@ class Receiver:
 
     def __init__(self, host: str, folder: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
         self._socket = socket.create_server((host, 0))
-        self._socket.settimeout(None)  # override a default set by the user's program
+        self._socket.settimeout(None)  # the user's program may set a default timeout
         self.port: int = self._socket.getsockname()[1]
         self.token: str = secrets.token_hex(16)
         self._place = folder
@@ -65,7 +65,7 @@ class Receiver:
         while not self._done.is_set():
             try:
                 connected, _ = self._socket.accept()
-            except OSError:  # closed
+            except OSError:
                 return
             worker = Channel(connected)
             self._connections.append(worker)
@@ -84,7 +84,7 @@ class Receiver:
             worker.set_timeout(None)
             self._take(worker, content)
         except LostError:
-            worker.close()  # the attempt failed; Spark may try again
+            worker.close()  # Spark may try again
         except Exception as error:
             self.error = error
             self._done.set()

@@ -1,7 +1,7 @@
 """The worker's side of a recording: the recorded task sends its input and its state to the driver instead of running.
 
-Other tasks run only if they supply its input, with the clock from the driver. So the epoch ends without output, and
-without the service calls of later tasks.
+Other tasks run only if they supply its input, with the clock from the driver. So the epoch ends without output and
+without later service calls.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RecordedTask:
     @contextmanager
     def _connected(self) -> Iterator[Channel]:
         connected = socket.create_connection((self.host, self.port), _CONNECT_SECONDS)
-        connected.settimeout(None)  # override a default set by a function
+        connected.settimeout(None)
         driver = Channel(connected)
         try:
             driver.send_bytes(self.token.encode())
@@ -137,7 +137,6 @@ class RecordedTask:
 
 
 def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:
-    """Yield the values of a log with their numbers; nothing for a new task."""
     head = store.get(META)
     if head is None:
         return

@@ -91,7 +91,7 @@ class Recording:
         facts: its description.
         shipped: the vertex.
         state: the chunks of the log before the epoch, by number.
-        after: the chunks after it, or None if the epoch was not committed or its state no longer existed.
+        after: the chunks after it, or None if unknown.
         broadcasts: the pickled values of Spark's broadcast variables, by number.
     """
 
@@ -103,11 +103,7 @@ class Recording:
     broadcasts: dict[int, bytes]
 
     def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
-        """Return the sources of the user's modules, and the versions of installed packages, by name.
-
-        Raises:
-            ConfigurationError: the recording is damaged.
-        """
+        """Return the sources of the user's modules, and the versions of installed packages, by name."""
         try:
             document = json.loads((self.folder / _SOURCES).read_text())
             return {name: Source(*fields) for name, fields in document["sources"].items()}, document["versions"]
@@ -131,11 +127,7 @@ def write_recording(
     after: dict[int, bytes] | None,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
 ) -> None:
-    """Write a recording into the folder of its input.
-
-    Args:
-        shipped: the pickled vertex.
-    """
+    """Write a recording into the folder of its input. ``shipped`` is the pickled vertex."""
     (folder / _PROGRAM).write_bytes(shipped)
     (folder / _STATE).write_bytes(pickle.dumps(state))
     if after is not None:
@@ -152,11 +144,7 @@ def input_of(folder: Path) -> Path:
 
 
 def read_metadata(folder: Path) -> RecordingMetadata:
-    """Read the description of a recording.
-
-    Raises:
-        ConfigurationError: the folder is not a recording, or this Python or pillarbox cannot replay it.
-    """
+    """Read the description of a recording. Refuses a recording that this Python or pillarbox cannot replay."""
     try:
         document = json.loads((folder / _FACTS).read_text())
         if document["format"] != FORMAT:
@@ -177,11 +165,7 @@ def read_metadata(folder: Path) -> RecordingMetadata:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Read a recording.
-
-    Raises:
-        ConfigurationError: the folder is not a recording, it is damaged, or this Python or pillarbox cannot replay it.
-    """
+    """Read a recording. Refuses a damaged one, and one that this Python or pillarbox cannot replay."""
     facts = read_metadata(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:

@@ -21,12 +21,7 @@ _COMPACT = ".compact"
 def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, epoch: int) -> None:
     """Refuse an epoch whose input cannot be read again.
 
-    Args:
-        copy: a copy of the checkpoint, with the logs of the sources.
-
-    Raises:
-        CheckpointMismatchError: a file of the epoch no longer exists.
-        ConfigurationError: a source cannot repeat its rows.
+    ``copy`` is a copy of the checkpoint, with the logs of the sources.
     """
     if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(dataframe_of(writer))):
         raise ConfigurationError(

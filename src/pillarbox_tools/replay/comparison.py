@@ -1,7 +1,7 @@
 """Compares another program with the recorded one, on the recorded input and state.
 
-First each runs normally, which shows whether anything differs. If so, each runs again record by record: the recorded
-program writes its output and state after each record to a file, and the other program is compared with it.
+First each runs normally, which shows whether anything differs. If so, each runs again record by record, and their
+outputs and states after each record are compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from pillarbox_tools.replay.unanswered import UnansweredError
 from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
-# Maximum length of a shown value.
 _SHOWN = 300
 
 
@@ -68,7 +67,7 @@ class FirstDifference:
 
 @dataclass
 class Comparison:
-    """The comparison of two programs.
+    """Comparison of two programs.
 
     Attributes:
         records: number of input records.
@@ -100,8 +99,6 @@ class _Event(NamedTuple):
 
 @dataclass
 class _FullRun:
-    """The result of a run at full speed."""
-
     outputs: Counter[bytes] = field(default_factory=Counter)
     texts: dict[bytes, str] = field(default_factory=dict)
     store: MemoryChunkStore = field(default_factory=MemoryChunkStore)
@@ -127,9 +124,6 @@ def compare_programs(
         clock: fixed time of both clocks (epoch ms). None repeats the recorded readings.
         allow_calls: whether programs may make calls; otherwise each stops at its first one.
         broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
-
-    Raises:
-        ConfigurationError: the recorded program cannot be loaded as it was, or the other one has different inputs.
     """
 
     def recorded() -> Rerun:
@@ -184,7 +178,7 @@ def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> Fi
             nonlocal number, difference
             try:
                 then: _StepTrace = pickle.load(file)
-            except EOFError:  # it ended with an error, which is in the previous step
+            except EOFError:
                 return True
             parts = then.parts_that_differ(now)
             if parts or then.error != now.error:
@@ -197,8 +191,6 @@ def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> Fi
 
 
 class _StepTrace(NamedTuple):
-    """A program's step for one record, with trees for comparison; see :class:`FirstDifference`."""
-
     record: str | None
     key: str | None
     before: dict[str, str]
@@ -228,8 +220,7 @@ def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
     return [trees[name] for name in (Counter(names) - Counter(map(digest, other))).elements()]
 
 
-class _EnoughError(BaseException):
-    """No further record is needed."""
+class _EnoughError(BaseException): ...
 
 
 class _ComparedProgram:
@@ -296,9 +287,8 @@ class _ComparedProgram:
     def step(self, take: Callable[[_StepTrace], object]) -> None:
         """Run it record by record.
 
-        Args:
-            take: receives the step before the first record, the step of each record, and the step after the last one.
-                If it returns True, the run ends.
+        ``take`` receives a step before the first record, after each record, and at the end. If it returns True, the run
+        ends.
         """
         with self._modules():
             steps: list[_StepRun] = []
@@ -333,11 +323,7 @@ class _StepRun:
         self.report()
 
     def report(self, error: _Event | None = None) -> None:
-        """Report the results since the last call.
-
-        Raises:
-            _EnoughError: no further record is needed.
-        """
+        """Report the results since the last call. Raises :class:`_EnoughError` if no further record is needed."""
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())
@@ -385,7 +371,7 @@ class _StepRun:
             try:
                 self._key = task.keys_of(channel, record)
             except Exception:
-                pass  # the operator also computes the key, and raises the error
+                pass
         self._before = {label: shorten(value, _SHOWN) for _, (label, value) in self._states()}
 
     def _end_step(self) -> None:
@@ -395,7 +381,6 @@ class _StepRun:
         self.report()
 
     def _states(self) -> Iterator[tuple[bytes, tuple[str, Any]]]:
-        """Yield the states of the current record's key: (id, (display name, value))."""
         task = self._rerun.task
         if not self._key or not isinstance(task, MultipleInputStreamTask):
             return
@@ -410,7 +395,6 @@ class _StepRun:
 
 
 def _numbered(buffer: Buffer, payload: bytes, numbers: defaultdict[tuple[int, int], int]) -> Buffer:
-    """Return a buffer with another payload, and its next sequence number in its channel."""
     edge = buffer.channel, buffer.target
     numbers[edge] += 1
     return buffer._replace(seq=numbers[edge] - 1, payload=payload)

@@ -45,7 +45,6 @@ def look_back(error: BaseException) -> None:
 
 
 def first_line(code: CodeType) -> int:
-    """Return a function's first line of code, after decorators, signature and docstring."""
     lines = (line for *_, line in code.co_lines() if line is not None)
     return next((line for line in lines if line > code.co_firstlineno), code.co_firstlineno)
 
@@ -60,7 +59,6 @@ def _codes_of(task: StreamTask) -> Iterator[CodeType]:
 
 
 def _functions_of(value: Any) -> Iterator[Any]:
-    """Yield the functions that pillarbox calls: the function itself, or a function object's methods."""
     if not isinstance(value, Function):
         yield value
         return
@@ -94,5 +92,5 @@ def innermost(function: Any) -> Any:
 def _is_function(cell: Any) -> bool:
     try:
         return inspect.isfunction(cell.cell_contents)
-    except ValueError:  # empty
+    except ValueError:
         return False

@@ -54,8 +54,7 @@ class Replay:
         return not self.differs and not self.state
 
 
-class _StopError(Exception):
-    """The replay has reached the record to stop at."""
+class _StopError(Exception): ...
 
 
 def replay(
@@ -75,8 +74,7 @@ def replay(
         debug: open Python's debugger at that record, or at the record that failed. If the failing record is unknown, as
             in a timer or a later operator of the task, the debugger opens where the exception was raised.
         diff: compare the final state with the checkpoint's, or the failure with the recorded one.
-        allow_calls: allow calls by asynchronous operators and by functions that open sockets or run programs. Otherwise
-            the task stops at the first call.
+        allow_calls: allow calls by asynchronous operators and by functions that open sockets or run programs.
         seed: seed of user code's random numbers, or None.
         clock: fixed time of the task's clock and of user code (epoch ms). None: the task's clock repeats its readings,
             and user code sees the current time.
@@ -104,12 +102,7 @@ def _run(
     diff: bool = False,
     calls: list[str] | None = None,
 ) -> Replay:
-    """Run the task once.
-
-    Args:
-        stop: the record to stop before.
-        calls: filled with user code's nondeterministic calls.
-    """
+    """Run the task once. Collects user code's nondeterministic calls in ``calls``."""
     result, facts = Replay(), recording.facts
     look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else nondeterministic_calls()
     rerun: Rerun | None = None
@@ -125,7 +118,7 @@ def _run(
             if unanswered is not None:
                 result.unanswered = str(unanswered)
             elif refused is not None and refused.first is not None:
-                pass  # user code may have replaced the error
+                pass
             elif any(isinstance(cause, (_StopError, bdb.BdbQuit)) for cause in causes_of(error)):
                 result.stopped = True
             elif isinstance(error, Exception) and rerun is not None:
@@ -153,7 +146,6 @@ def _run(
 
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
-    """Make a task stop, or enter the debugger, before a record of its input."""
     for input_ in task.chain.head.inputs:
         _wrap(task, input_, number, debug=debug)
 

@@ -45,9 +45,6 @@ class Rerun:
     Attributes:
         task: the task, with its state before the epoch.
         store: its log; after the run, as after the epoch.
-
-    Raises:
-        ConfigurationError: the vertex has other inputs than the recorded task.
     """
 
     def __init__(
@@ -84,8 +81,7 @@ class Rerun:
     def run(self, portions: Iterable[Any] | None = None) -> Iterator[list[Buffer]]:
         """Run the epoch, and yield its output in parts.
 
-        Args:
-            portions: its input: runs of a source's records, or lists of buffers. None for the recorded input.
+        ``portions`` is its input: runs of a source's records, or lists of buffers. None means the recorded input.
         """
         facts, task = self._recording.facts, self.task
         batches = self.input() if portions is None else portions
@@ -95,7 +91,6 @@ class Rerun:
         return task.run_epoch(batches, self.store, facts.time, last=facts.is_last)
 
     def input(self) -> Iterator[Any]:
-        """Yield the recorded input, as :meth:`run` expects it."""
         if self._recording.facts.level == 0:
             batches = map(batch_from_bytes, self._recording.portions())
             return map(pickled_records if self._recording.facts.is_pickled else ArrowRecords, batches)
@@ -132,11 +127,7 @@ def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
 
 
 def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
-    """Map the id of each edge into the recorded vertex to its id in another program.
-
-    Raises:
-        ConfigurationError: the other vertex has a different number of inputs.
-    """
+    """Map the id of each edge into the recorded vertex to its id in another program."""
     recorded, others = (
         [edge.id for edge in layout.inputs] for layout in (_laid_out(recording, recording.shipped), other)
     )

@@ -13,7 +13,6 @@ from pillarbox._errors import PillarboxError, shorten_record
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task.vertex import Vertex
 
-# Maximum number of requests in the message.
 _TOLD = 5
 
 
@@ -40,7 +39,6 @@ class UnansweredOperator(StreamOperator):
         raise UnansweredError(self.context.uid, list(records.values))
 
     def restore_state(self, state: Any) -> None:
-        """Raise the error for requests carried over from the epoch before, if any."""
         carried = [value for what, *content in state or () if what == "request" for value in content[0]]
         carried += [content[2] for what, *content in state or () if what == "element"]
         if carried:

@@ -18,7 +18,6 @@ from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import loads_allowed
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
-# Maximum length of a shown part.
 _SHOWN = 120
 # Path within a value, and the values of both sides: trees, or ``MISSING``.
 ValueDifference = tuple[str, Any, Any]
@@ -43,7 +42,7 @@ def tree_of(value: Any) -> Any:
     """Convert a value to a tree. Plain values stay unchanged."""
     try:
         return _tree_of(value)
-    except RecursionError:  # the value contains itself
+    except RecursionError:
         return Tree(("pickle", type(value).__qualname__), (), (pickled(value),))
 
 
@@ -79,7 +78,6 @@ def _of_fields(kind: str, value: Any) -> Tree:
 
 
 def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
-    """Return the tree of a mapping, independent of the order of its keys."""
     entries = [(digest(_tree_of(key)), f"[{shorten(key, 40)}]", _tree_of(value)) for key, value in pairs]
     entries.sort(key=lambda entry: entry[0])
     keys, labels, parts = zip(*entries) if entries else ((), (), ())
@@ -87,7 +85,6 @@ def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
 
 
 def _of_steps(value: Opaque) -> Tree:
-    """Return the tree of an object, from the steps of its pickle."""
     state = value._state
     labels: list[str] = []
     parts: list[Any] = []
@@ -112,7 +109,6 @@ def _of_steps(value: Opaque) -> Tree:
 
 
 def _of_object(value: Any) -> Any:
-    """Return the tree of an object of any other class, from its pickle."""
     try:
         payload = pickled(value)
     except Exception:

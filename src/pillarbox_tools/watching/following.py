@@ -24,9 +24,6 @@ def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> Wa
     Args:
         method: the public method, for errors.
         otherwise: the advice for a query of another process.
-
-    Raises:
-        ProgramError: the query has no program of pillarbox, or another process has started it.
     """
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"{method} takes a query, as start() returned it, not {shorten(query)}")

@@ -1,8 +1,8 @@
 """The history of a checkpoint's queries: small files in the checkpoint's folder ``pillarbox/history/``.
 
 The driver writes its model of a run at most once a minute and at the end, each time as a new file, and then removes the
-previous one. So the folder has one file per recent run. Under Spark Connect files cannot be removed, so the driver
-writes only at the end. If the history cannot be written, the query continues, and the log has one warning.
+previous one. Under Spark Connect files cannot be removed, so the driver writes only at the end. If the history cannot
+be written, the query continues, and the log has one warning.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class HistoryWriter:
         self._written = 0
         self._version = 0
         self._next = now_ms() + _EVERY
-        # The run's current file, or None.
         self._file: str | None = None
         self._warned = False
 
@@ -59,8 +58,7 @@ class HistoryWriter:
     def write(self, *, is_end: bool = False) -> None:
         """Write changes. Never raises.
 
-        Args:
-            is_end: whether the query has ended. Its session may have ended too, so a failure is not a warning.
+        At the query's end, its session may have ended too, so a failure is not a warning.
         """
         self._next = now_ms() + _EVERY
         version = self._model.refresh()
@@ -70,7 +68,7 @@ class HistoryWriter:
             content = {**plain(condensed(self._model.snapshot())), "format": FORMAT}
             self._write(json.dumps(content, separators=(",", ":")))
             self._version = version
-        except Exception as error:  # the query does not need its history
+        except Exception as error:
             is_quiet = self._warned or is_end
             (_log.debug if is_quiet else _log.warning)(
                 "the history in %s cannot be written: %s", self._folder, describe(error)
@@ -141,7 +139,7 @@ def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
             continue
         try:
             snapshot = read(Snapshot, document)
-        except (TypeError, ValueError, StopIteration) as error:  # incomplete JSON
+        except (TypeError, ValueError, StopIteration) as error:
             _log.debug("the history in %s cannot be read: %s", folder_of(checkpoint), describe(error))
             continue
         previous = newest.get(snapshot.run.id)

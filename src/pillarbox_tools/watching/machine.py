@@ -23,7 +23,6 @@ def facts_of_session(spark: SparkSession) -> Facts:
 
 
 def worker_versions(spark: SparkSession) -> dict[str, str]:
-    """Return the package versions of a worker, by a job of one task."""
     rows = spark.range(1).repartition(1).mapInArrow(_versions, "versions STRING").collect()
     versions: dict[str, str] = json.loads(rows[0][0])
     return versions

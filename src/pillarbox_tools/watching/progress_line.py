@@ -21,17 +21,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Seconds between two updates of the line.
 _EVERY = 1.0
 _CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
-    """A terminal line that is rewritten in place. One thread at a time uses it.
-
-    Args:
-        is_batch: whether the query ends with its input.
-    """
+    """A terminal line that is rewritten in place. One thread at a time uses it."""
 
     def __init__(
         self,
@@ -49,7 +44,7 @@ class ProgressLine:
         """Rewrite the line. Never raises."""
         try:
             self._write(line_of(self._snapshot(), is_batch=self._is_batch) or "")
-        except Exception as error:  # the query does not need the line
+        except Exception as error:
             _log.debug("the progress line cannot be shown: %s", describe(error))
 
     def _write(self, line: str) -> None:
@@ -63,7 +58,7 @@ class ProgressLine:
         """Remove the line. Never raises."""
         try:
             self._write("")
-        except Exception as error:  # the terminal is gone
+        except Exception as error:
             _log.debug("the progress line cannot be removed: %s", describe(error))
 
 

@@ -29,7 +29,6 @@ class CheckpointQuery(StoredQuery):
     """The query of a checkpoint, which runs elsewhere or has stopped. Any thread may call its methods."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        # The last snapshot that could be read.
         self._known = stored_snapshot(spark, checkpoint)
         super().__init__(self._known)
         self._spark = spark
@@ -50,7 +49,7 @@ class CheckpointQuery(StoredQuery):
     def _read_again(self) -> Snapshot:
         try:
             self._known = stored_snapshot(self._spark, self._checkpoint)
-        except Exception as error:  # the last snapshot is still useful
+        except Exception as error:
             why = f"The checkpoint could not be read again, so the data is old: {describe(error)}."
             return replace(self._known, missing=[*self._known.missing, why])
         return self._known
@@ -71,7 +70,7 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
     if history:
         now, beat = now_ms(), newest_heartbeat(spark, checkpoint)
         if beat is not None and beat.run != history[0].run.id:
-            beat = None  # of a driver that was killed, or that has not written its history yet
+            beat = None  # the driver was killed, or has not written its history yet
         snapshot = replace(with_earlier(history[0], history), checkpoint=checkpoint, read_at=now)
         if snapshot.run.ended is None:
             snapshot = replace(snapshot, heartbeat=beat or snapshot.heartbeat)

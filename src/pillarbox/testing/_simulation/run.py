@@ -37,7 +37,8 @@ MAX_PARALLELISM = 16
 _RETURNS = 3
 
 
-class OutcomeMismatch(AssertionError): ...
+class OutcomeMismatch(AssertionError):
+    """A run with faults has another outcome than the run without faults."""
 
 
 class Compiled(NamedTuple):
