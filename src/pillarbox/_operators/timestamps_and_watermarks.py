@@ -3,9 +3,9 @@
 Watermarks are emitted after each run and at the end of an epoch, not by the clock, so a repeated epoch emits the same
 watermarks.
 
-After a shuffle, the last watermark, the status and the start of its silence (in epoch times) are state, so the subtask
-becomes idle at the same time in any worker; in Flink, the countdown starts over with the task. At a source, the reading
-task counts instead (:class:`~pillarbox._task.network.input_gate.InputGate`).
+After a shuffle, the last watermark, the status and the start of its silence are state, so the subtask becomes idle at
+the same time in any worker; in Flink, the countdown starts over with the task. At a source, the reading task counts
+instead (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
@@ -172,7 +172,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return Records(values, stamps), max(stamps)
 
     def _sorted_out(self, records: Records, letters: DeadLetters) -> tuple[Records, int] | None:
-        """Like :meth:`_stamp`, but write letters of records without timestamps. Returns None if no record is left."""
         has_column = self.strategy.timestamp_column is not None
         if has_column:
             try:
@@ -221,8 +220,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         if timestamp == MAX_WATERMARK:
             self._watermarks.emit_watermark(timestamp)
 
-    def process_status(self, idle: bool) -> None:
-        """Ignore the status from upstream: the generator decides."""
+    def process_status(self, idle: bool) -> None: ...
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         self._used = True
@@ -318,7 +316,6 @@ class _Pending(WatermarkOutput):
 
 
 def _or_none_yet(records: Records) -> list[int]:
-    """Return an assigner's previous timestamps: MIN_TIMESTAMP if missing."""
     if records.timestamps is None:
         return [MIN_TIMESTAMP] * len(records)
     return [MIN_TIMESTAMP if stamp is None else stamp for stamp in records.timestamps]

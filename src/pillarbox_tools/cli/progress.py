@@ -26,7 +26,6 @@ def tasks_of(context: SparkContext) -> tuple[int, int]:
 
 @contextmanager
 def progress(spark: SparkSession, status: Status, what: str) -> Iterator[None]:
-    """Show Spark's progress during the block, from a separate thread."""
     if not status.console.is_terminal:
         yield
         return

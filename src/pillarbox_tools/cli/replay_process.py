@@ -42,7 +42,6 @@ def _main():
     main(request)
 _main()
 """
-# <linux/sched.h>, <linux/sockios.h>, <net/if.h>
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _SET_FLAGS, _UP = 0x8914, 1
 

@@ -24,7 +24,6 @@ from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Finding
 
-# Maximum length of values in tables; JSON has them in full.
 _CELL = 200
 # Width of outputs that are not terminals, and of the widest table of state there.
 _ENDLESS = 1_000_000

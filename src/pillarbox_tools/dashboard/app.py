@@ -20,7 +20,6 @@ _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 
 
 def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, token: str | None) -> Any:
-    """Return the ASGI application."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
@@ -41,7 +40,7 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
         return query
 
     async def page(request: Request) -> Response:
-        # A proxy may serve the dashboard under a prefix, so addresses are relative.
+        # Relative addresses, because a proxy may serve the dashboard under a prefix.
         root = "../" if "query" in request.path_params else "./"
         response = Response(
             _read("index.html").replace(b"{root}", root.encode()), media_type="text/html", headers=headers

@@ -1,6 +1,7 @@
 """The JSON of the pages, as classes with the same fields.
 
-Points in time are epoch milliseconds, durations milliseconds. Model classes omit fields with default values.
+Points in time are epoch milliseconds, durations milliseconds, lists newest or worst first. Model classes omit fields
+with default values.
 
 ``/api/queries`` is a list of :class:`Entry`. ``/api/queries/ID`` is a :class:`View` with ``stages`` (the core's
 ``Stage``), ``is_bundle`` (nothing changes), and ``change`` (the newest change). ``/api/queries/ID?since=CHANGE`` has
@@ -29,9 +30,8 @@ class Entry:
 
     Attributes:
         epoch: the newest epoch, with its ``duration`` and ``rows``; None before the first.
-        rows_per_second: current input rate; 0 after a while without input.
-        lag: current event-time lag, or None if unknown.
-        conditions: worst first.
+        rows_per_second: 0 after a while without input.
+        lag: event-time lag, or None if unknown.
         failure: message of this run's last failure, or None.
     """
 
@@ -56,13 +56,13 @@ class View(Entry):
 
     Attributes:
         at: time of the driver's last report.
-        run: the current or last run. Its moments are the points of the time series: one per minute, fewer in a long
-            run. Counts are sums; other fields are maxima, so that peaks stay visible.
-        earlier: the earlier runs, newest first, each with one moment.
+        run: its moments are the points of the time series: one per minute, fewer in a long run. Counts are sums; other
+            fields are maxima, so that peaks stay visible.
+        earlier: the earlier runs, each with one moment.
         keyed: uids of the keyed operators.
         strip: the newest epochs without tasks.
         shown: the epoch whose phases and longest tasks are drawn, or None.
-        calls: counters of each asynchronous operator in its newest epoch, by name, with its ``uid``.
+        calls: counters of each asynchronous operator in its newest epoch, with its ``uid``.
         counters: sums of all other counters over the known epochs.
         missing: messages about missing data.
     """
@@ -103,7 +103,7 @@ class VertexView(PlanVertex):
 
     Attributes:
         level_share: share of the epoch in which tasks of this level ran.
-        run: metrics of its tasks, or None if none ran.
+        run: metrics of its tasks, or None.
     """
 
     level_share: float

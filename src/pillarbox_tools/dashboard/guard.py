@@ -3,10 +3,10 @@
 A page of another site can make a browser send requests here, in two ways:
 
 - Under its own name that resolves to this machine, so the browser considers the answers the page's own. Without a
-  token, the guard accepts only loopback names in ``Host``. With a token, it accepts every name, because the browser
-  stores the cookie under another name; so proxies can name the dashboard.
-- From its own origin. The guard refuses requests of other origins except navigations to pages: the page with the link
-  cannot read the answer.
+  token, the guard accepts only loopback names in ``Host``. With a token, it accepts every name, so that proxies can
+  name the dashboard: the browser stores the cookie under another name.
+- From its own origin. The guard refuses requests of other origins except navigations to pages, whose answers the other
+  page cannot read.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ def quoted(token: str) -> str:
 
 
 def _is_navigation(headers: Mapping[str, str], scope: Scope) -> bool:
-    """Return whether a browser opens a page: by a link, a bookmark or a typed address."""
     is_page = scope["path"] == "/" or scope["path"].startswith("/query/")
     return is_page and scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
 

@@ -19,9 +19,7 @@ from pillarbox_tools.dashboard.guard import is_loopback, quoted
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.model.shown import ShownQuery
 
-# Seconds.
 _PATIENCE = 10.0
-# Ended queries that stay on the dashboard.
 _MOST_ENDED = 20
 
 
@@ -30,13 +28,10 @@ class Dashboard(observing.Dashboard):
 
     Args:
         port: 0, or a port in use, means any free port.
-        token: the token that requests need. None: no token on loopback, and a random one elsewhere.
+        token: the token that requests need. None: no token on loopback, and a random token elsewhere.
 
     Attributes:
         url: its address for a browser, with the token.
-
-    Raises:
-        ConfigurationError: the token is empty, the address is not this machine's, or Starlette or uvicorn is missing.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
@@ -151,10 +146,7 @@ _open: list[Dashboard] = []
 def open_dashboard(
     queries: Iterable[ShownQuery], host: str | None, port: int | None, token: str | None = None
 ) -> Dashboard:
-    """Open the process's dashboard, unless it is open, and show queries in it.
-
-    ``host`` and ``port`` are the open dashboard's by default; other values raise ``ConfigurationError``.
-    """
+    """Open the process's dashboard, unless it is open, and show queries in it. Refuses another host or port."""
     checked_token(token, "dashboard()")
     with _lock:
         _open[:] = [dashboard for dashboard in _open if dashboard.is_open]

@@ -24,9 +24,8 @@ class VersionedView:
 
     def __init__(self, query: ShownQuery) -> None:
         self.query = query
-        self._making = threading.Lock()  # guards the other attributes
-        # Numbers start at 1 in each process and run. The name identifies the sequence, so that a page that was open
-        # during a restart receives all fields.
+        self._making = threading.Lock()
+        # Numbers start at 1 in each process and run, so they are valid only with this name of the sequence.
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}

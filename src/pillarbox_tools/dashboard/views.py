@@ -23,9 +23,7 @@ _CALLS = (
     *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
     *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
 )
-# Maximum number of drawn tasks: the longest.
 _BARS = 200
-# Maximum number of drawn points, and the fields that a point sums.
 _POINTS = 240
 _SUMS = ("epochs", "rows", "duration", "repeated", "home_restarts", "fallbacks")
 _FAILURE = 120
@@ -142,7 +140,6 @@ def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
 def _level_shares(
     vertices: Sequence[PlanVertex], runs: dict[VertexId, OperatorReport], duration: int
 ) -> dict[tuple[str, int], float]:
-    """Return the share of an epoch in which tasks of a level ran, by program and level."""
     spans: dict[tuple[str, int], tuple[int, int]] = {}
     for vertex in vertices:
         run = runs.get(vertex_id(vertex))

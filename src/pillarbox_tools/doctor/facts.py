@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from pillarbox_tools.model.snapshot import Snapshot
 
-# Spark's default.
 _RETAINED = 100
 
 
@@ -48,25 +47,18 @@ class Facts:
 
     @property
     def cores(self) -> int | None:
-        """Tasks that Spark runs at a time, or None."""
         setting = self.settings.get("cores", "")
         return int(setting) if setting.isdigit() else None
 
     @property
     def retained(self) -> int:
-        """Epochs that Spark keeps in the checkpoint."""
         setting = self.settings.get("spark.sql.streaming.minBatchesToRetain", "")
         return int(setting) if setting.isdigit() else _RETAINED
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a rule.
-
-    Attributes:
-        status: ``"wrong"``, ``"fine"`` or ``"unknown"``.
-        message: the problem with a number and the remedy, or the missing fact.
-    """
+    """The result of a rule: ``"wrong"``, ``"fine"`` or ``"unknown"``, with a message."""
 
     rule: str
     status: str

@@ -36,9 +36,7 @@ from pillarbox_tools.model.windows import (
     recent_epochs,
 )
 
-# Fewer epochs with rows are not enough for a finding.
 _FEW = 10
-# A fault in this many moments is no accident.
 _SOME = 3
 _NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
 

@@ -11,7 +11,6 @@ from pillarbox_tools.model.condition import clock
 from pillarbox_tools.model.snapshot import Moment
 from pillarbox_tools.model.windows import HOUR, MINUTE, QUARTER, Fault, fault_in, within
 
-# A fault in this many moments is no accident.
 _SOME = 3
 
 
@@ -107,7 +106,6 @@ def _counted(moment: Moment, names: Sequence[str]) -> int:
 
 
 def _input(moment: Moment, uid: str) -> int:
-    """Return how many records an operator received; without a plan, all rows."""
     return moment.inputs.get(uid, moment.rows)
 
 

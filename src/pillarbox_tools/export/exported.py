@@ -9,7 +9,6 @@ from pillarbox_tools.export.metric import FAILURES, STARTS, Metric
 from pillarbox_tools.export.query_metrics import MetricValues, QueryMetrics, Values
 
 _MOST_ENDED = 20
-# Including counters with labels that the newest run does not have.
 _MOST_SUMS = 2_000
 
 #: Values by metric and label values, in the metric's unit. The first label is the query's.
@@ -32,7 +31,6 @@ class _ExportedQuery:
         self.metrics = metrics
 
     def values(self) -> MetricValues:
-        """Return the newest run's gauges, and the counters of all runs."""
         for earlier in [metrics for metrics in self._earlier if metrics.has_ended]:
             _add(self._sums, earlier.values().counters)
             self._earlier.remove(earlier)

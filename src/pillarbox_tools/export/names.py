@@ -43,7 +43,6 @@ class Names:
             uids.sort(key=lambda pair: -len(pair[0]))
 
     def chain(self, vertex: VertexId) -> list[str]:
-        """Return the labels of a vertex's operators, head first."""
         return self._chains.get(vertex) or ["{} {}".format(*vertex)]
 
     def split(self, vertex: VertexId, counter: str) -> tuple[str, str]:
@@ -59,7 +58,6 @@ class Names:
 
 
 def unique_labels(descriptions: Iterable[str]) -> list[str]:
-    """Return the descriptions of a query's sources as labels: shortened and unique."""
     labels: list[str] = []
     for text in descriptions:
         labels.append(_unused(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...", labels))

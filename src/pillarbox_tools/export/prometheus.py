@@ -55,14 +55,7 @@ class Collector:
 
 
 class MetricsServer(observing.MetricsServer):
-    """A server that Prometheus scrapes.
-
-    Args:
-        port: 0 for any free port.
-
-    Attributes:
-        url: the address to scrape.
-    """
+    """A server that Prometheus scrapes. Port 0 means any free port."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         collector = Collector("the metrics server", lambda metrics: metrics)

@@ -27,11 +27,7 @@ Values = dict[tuple[Metric, tuple[str, ...]], float]
 
 @dataclass
 class MetricValues:
-    """Values by metric and label values, before division.
-
-    Attributes:
-        gauges: latest values; empty after the query's end.
-    """
+    """Values by metric and label values, before division. Gauges are empty after the query's end."""
 
     counters: Values = field(default_factory=dict)
     gauges: Values = field(default_factory=dict)

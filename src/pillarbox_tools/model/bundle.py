@@ -34,7 +34,6 @@ _COUNTERS = (
     *("late_records_dropped", "dead_letters", "requests", "retried", "completed", "failed", "timed_out", "dropped"),
     *("cache_hits", "in_flight", "latency_p", "rate_limited_ms", COPY_MS),
 )
-# State figures that contain keys.
 _NAMES_KEYS = ("largest",)
 
 
@@ -46,7 +45,6 @@ def write_bundle(
     Args:
         notes: JSON lines that describe the checkpoint's programs.
         state: the state's figures, as from ``inspect``, or None if unreadable.
-        with_records: whether to include keys, records and error messages.
     """
     if state is not None:
         sizes = {operator["uid"]: operator["bytes_of"] for operator in state["operators"] if operator.get("bytes_of")}
@@ -72,11 +70,7 @@ def _readme(snapshot: Snapshot, *, with_records: bool) -> str:
 
 
 def read_bundle(path: Path) -> Snapshot:
-    """Return the snapshot in a bundle.
-
-    Raises:
-        ConfigurationError: the file is not a bundle, is damaged, or has another format version.
-    """
+    """Return the snapshot in a bundle. Refuses damaged files and other format versions."""
     try:
         with zipfile.ZipFile(path) as archive:
             document = json.loads(archive.read(_SNAPSHOT))

@@ -16,11 +16,9 @@ _LAG = 60_000
 
 @dataclass(frozen=True)
 class CatchingUp:
-    """Progress of a query.
+    """Progress of a query in this run.
 
     Attributes:
-        epochs: completed epochs of this run.
-        rows: their input rows.
         rows_per_second: average of the last epochs.
         share: completed share of the input, from 0 to 1, or None if the total is unknown.
         left_ms: remaining time at this rate, or None if unknown.
@@ -64,7 +62,6 @@ def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
 
 
 def line_of(snapshot: Snapshot, *, is_batch: bool) -> str | None:
-    """Format the query's progress as one line, or return None if it keeps up."""
     progress = catching_up(snapshot, is_batch=is_batch)
     if progress is not None and not progress.is_behind:
         return None

@@ -34,15 +34,12 @@ GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT = (
 )
 CONDITIONS = (GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT)
 
-# Maximum age of a running driver's last report.
 _HEARD = 3 * MINUTE
 _SILENT = 4 * MINUTE
 # An epoch hangs if it exceeds this, ten times the median, and twice the longest.
 _HUNG, _USUAL, _LONGEST = 30_000, 10, 2
 _FIRST_EPOCH = 5 * MINUTE
-# This many failed runs in this time are a crash loop.
 _CRASHES, _LOOP = 3, 30 * MINUTE
-# Fewer epochs have no meaningful median.
 _FEW = 3
 _NAMED = 3
 # The rate is shown as zero after this time without input, and this many usual gaps.
@@ -54,7 +51,6 @@ class Condition:
     """A fault of the query as a whole.
 
     Attributes:
-        name: one of ``CONDITIONS``.
         since: when it began (epoch ms).
         line: its description, with numbers.
     """

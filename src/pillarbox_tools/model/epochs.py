@@ -52,7 +52,6 @@ def _source(progress: Mapping[str, Any]) -> SourceProgress:
 
 
 def _offsets(value: Any) -> Any:
-    """Parse offsets: JSON, a string of JSON, or a string in the source's own format."""
     if not isinstance(value, str):
         return value
     try:

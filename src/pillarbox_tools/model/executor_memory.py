@@ -24,11 +24,10 @@ HOME = 20 * _MIB
 #: Bytes per key, and the factor of state in memory to its pickled size.
 KEY = 350
 STATE = 4
-#: The factor of an epoch's records in memory to their size on the wire.
 RECORDS = 3
 #: Extra share for growth and for data in functions' fields.
 GROWTH = 1 / 3
-# Spark's default JVM overhead beyond the heap, and its minimum.
+# Spark's default overhead beyond the JVM's heap, and its minimum.
 _JVM_FACTOR = 0.1
 _JVM_LEAST = 384 * _MIB
 # Spark's default on Kubernetes for non-JVM programs.
@@ -49,14 +48,16 @@ class Term:
 class ExecutorMemory:
     """An executor's memory beyond its JVM's heap: calculated by the formula, and measured by its tasks.
 
+    None means unknown.
+
     Attributes:
-        executor: process id of its JVM, or None if unknown.
+        executor: process id of its JVM.
         computed: sum of the terms.
-        home_bytes: measured memory of its homes, or None if unknown or without homes.
-        worker_bytes: measured memory of the workers that run tasks, or None if unknown.
+        home_bytes: measured memory of its homes; None also without homes.
+        worker_bytes: measured memory of the workers that run tasks.
         needed: ``computed``, with the measured memory of homes, if known, instead of the terms for homes and state.
         overhead: recommended ``spark.executor.memoryOverhead``: ``needed`` plus a third.
-        limit: the container's limit in bytes, or None if unknown or unlimited.
+        limit: the container's limit in bytes; None also if unlimited.
     """
 
     host: str
@@ -127,7 +128,6 @@ def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, 
 
 
 def _without_homes(executor: ExecutorRun) -> ExecutorRun:
-    """Move the tasks of homes to Python workers, for ``spark.pillarbox.homes=off``."""
     sizes = executor.home_bytes, executor.worker_bytes
     total = None if None in sizes else sum(size or 0 for size in sizes)
     workers = executor.workers + executor.homes

@@ -35,10 +35,9 @@ class Memory:
 
     Attributes:
         bytes: resident memory, or None if unknown.
-        limit: its limit, or None without a setting.
+        limit: None without a setting.
         per_day: growth in bytes per day, or None if unknown.
         full_at: when it reaches the limit at this rate (epoch ms), or None if never or unknown.
-        message: the same as text.
     """
 
     bytes: int | None
@@ -80,7 +79,7 @@ def memory_of(snapshot: Snapshot) -> Memory:
 
 
 def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float | None:
-    """Return the daily slope of the regression line through (epoch ms, size), or None for too few points."""
+    """Return the regression line's slope per day through (epoch ms, size), or None for too few points."""
     if len(points) < _FEWEST or points[-1][0] - points[0][0] < shortest:
         return None
     times = [time / DAY for time, _ in points]

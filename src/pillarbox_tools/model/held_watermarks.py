@@ -28,7 +28,6 @@ class HeldWatermark:
         partition: partition of the source, or None if the source had no records.
         latest: largest timestamp in that partition's last epoch (epoch ms).
         place: position of that record in the source, from its columns.
-        message: the same as text.
     """
 
     program: str
@@ -44,7 +43,6 @@ class HeldWatermark:
 
 
 def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
-    """Return the held watermark of each vertex after a shuffle, as of its last epoch."""
     tasks = _latest_tasks(snapshot)
     vertices = {vertex_id(vertex): vertex for vertex in snapshot.vertices}
     lowest: dict[VertexId, TaskReport] = {}

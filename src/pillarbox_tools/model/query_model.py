@@ -41,7 +41,6 @@ class QueryModel:
     """One run of a query. Any thread may call its methods.
 
     Args:
-        id: Spark's id of the query.
         checkpoint: its checkpoint location; empty if temporary.
         plan: the plan of its programs, or None if unknown.
         earlier: the earlier runs, newest first.
@@ -155,7 +154,6 @@ class QueryModel:
         return self._heartbeat
 
     def refresh(self) -> int:
-        """Return the version, which grows with each change."""
         return self._version
 
     def follow(self, follower: Follower) -> None:

@@ -32,9 +32,7 @@ class Skew:
     """The load balance of a vertex's tasks in an epoch.
 
     Attributes:
-        busiest: the busiest subtask.
-        factor: its busy time divided by the mean of the tasks that ran.
-        tasks: number of tasks that ran.
+        factor: the busiest subtask's busy time divided by the mean.
         heavy: the heaviest keys, heaviest first.
     """
 

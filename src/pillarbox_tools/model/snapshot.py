@@ -1,6 +1,6 @@
 """The state of a query at one time: plain data, written and read as JSON.
 
-Times are milliseconds; points in time are epoch milliseconds. None means unknown.
+Times are milliseconds; points in time are epoch milliseconds; None means unknown; lists of runs are newest first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class SourceProgress:
     """One Spark source in one epoch.
 
     Attributes:
-        rows: number of rows read.
         end: end offsets, as Spark's JSON.
         latest: the source's newest offsets.
         metrics: the source's own metrics, such as Kafka's ``maxOffsetsBehindLatest``.
@@ -51,8 +50,7 @@ class EpochRun:
         duration: how long the trigger took.
         parts: durations of Spark's phases by Spark's names; ``addBatch`` includes the tasks.
         rows: input rows.
-        vertices: each vertex that had tasks.
-        tasks: each task; only in the newest epochs.
+        tasks: only in the newest epochs.
         state_commit: commit time of Spark's state stores, all partitions together.
         output_rows: rows that the sink reports as written.
     """
@@ -75,7 +73,6 @@ class Moment:
 
     Attributes:
         at: its end; it covers the epochs that ended since the moment before.
-        epochs: number of epochs.
         first: number of the first epoch.
         last: number of the last epoch.
         duration: total duration of the epochs.
@@ -124,7 +121,7 @@ class ExecutorRun:
         home_bytes: private memory of all homes.
         worker_bytes: private memory of all these workers.
         state_bytes: approximate pickled size of the state.
-        limit: the container's memory limit in bytes, or None if unlimited or unknown.
+        limit: the container's memory limit in bytes, or None if unlimited.
     """
 
     host: str
@@ -150,7 +147,6 @@ class Run:
         worker_versions: combinations of Python and package versions in workers; a few at most.
         executors: the executors that host its tasks.
         moments: its epochs, aggregated by the minute.
-        failures: the failure that ended it, and other failures.
         starts: number of starts up to this one.
         crashes: number of earlier runs that failed or were lost.
     """
@@ -179,16 +175,15 @@ class Snapshot:
 
     Attributes:
         id: Spark's id of the query, stable over restarts.
-        checkpoint: its checkpoint location; empty if temporary.
+        checkpoint: its location; empty if temporary.
         at: the time of the snapshot.
         is_live: whether the driver supplied it; otherwise it was read from the history.
         read_at: when it was read from the history.
         run: the current or last run.
-        earlier: the earlier runs, newest first.
         epochs: the newest epochs, oldest first.
         missing: messages about missing data.
-        heartbeat: the driver's last heartbeat, or None after the query's end.
-        state_sizes: approximate bytes of each state, by uid and name; only in a bundle, whose writer reads all state.
+        heartbeat: None after the query's end.
+        state_sizes: approximate bytes of each state, by uid and name; only in a bundle.
     """
 
     id: str

@@ -47,7 +47,7 @@ class Subtasks:
             on_host.setdefault(host, set()).add(executor)
         groups: dict[tuple[str, int | None], list[TaskReport]] = {}
         for host, executor, task in living:
-            # A task without an executor id belongs to its host's only executor. With several, it is left out.
+            # Tasks without an executor id belong to their host's only executor, if any.
             executors = on_host[host] - {None} or {None}
             if executor is not None or len(executors) == 1:
                 groups.setdefault((host, next(iter(executors)) if executor is None else executor), []).append(task)

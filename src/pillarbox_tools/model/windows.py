@@ -20,7 +20,6 @@ T = TypeVar("T")
 
 
 def as_of(snapshot: Snapshot) -> int:
-    """Return the newest time in a snapshot (epoch ms)."""
     moments = snapshot.run.moments
     return max(snapshot.at, moments[-1].at) if moments else snapshot.at
 
@@ -76,11 +75,9 @@ def fault_in(
     share: float,
     window: int = QUARTER,
 ) -> Fault | None:
-    """Return the fault if it is present and its share exceeds ``share``, now or in the window.
+    """Return the fault if it happened more often than ``least``, and its share exceeds ``share``, now or in the window.
 
-    Args:
-        count: counts the fault in a moment, out of ``of``.
-        least: it must happen more often than this.
+    ``count`` counts the fault in a moment, out of ``of``.
     """
     if not any(count(moment) for moment in within(snapshot, NOW)):
         return None

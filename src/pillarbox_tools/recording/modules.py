@@ -101,7 +101,6 @@ def _text_of_main(main: ModuleType | None) -> str | None:
 
 @cache
 def _imports_of(text: str | None, name: str, is_package: bool) -> frozenset[str]:
-    """Return the modules that a source may import, including imports in functions."""
     try:
         tree = ast.parse(text or "")
     except SyntaxError:

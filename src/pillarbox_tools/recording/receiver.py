@@ -32,7 +32,6 @@ class Receiver:
         end: the task's summary of the input.
         state: the chunks of its log.
         bytes: the size of its input.
-        error: the error, or None.
     """
 
     def __init__(self, host: str, folder: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:

@@ -77,7 +77,6 @@ def record(
         number = epoch_to_record(spark, checkpoint, epoch, uid)
         is_committed = _is_committed(spark, checkpoint, number)
         try:
-            # Copy first: a running query may soon remove the epoch.
             with copied_checkpoint(
                 spark, checkpoint, number, before=True, is_committed=is_committed, limit=limit
             ) as copy:
@@ -96,7 +95,6 @@ def record(
 
 
 def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
-    """Return whether an epoch was committed. Refuses an epoch that was never begun, or that Spark has removed."""
     notes = Checkpoint(spark, checkpoint)
     if epoch not in notes.epochs_begun:
         raise CheckpointMismatchError(
@@ -107,7 +105,7 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
 
 
 def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
-    """Refuse an epoch whose repetition would call services: in operators before the task, or in other programs."""
+    """Refuse an epoch whose repetition would call services."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
         plan = None if program.summary is None else program.summary.plan

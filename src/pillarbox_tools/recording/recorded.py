@@ -70,7 +70,6 @@ class RecordedTask:
         return (self.program, self.number, self.subtask) == (program, number, subtask)
 
     def is_left_out(self, program: str, number: int) -> bool:
-        """Return whether a vertex is skipped: it does not supply the recorded task's input."""
         return program == self.program and number not in self.earlier
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
@@ -93,13 +92,7 @@ class RecordedTask:
             driver.close()
 
     def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None:
-        """Send the data of a task after a shuffle to the driver, and wait until it is stored.
-
-        Args:
-            facts: plain data.
-            store: its log.
-            portions: its input.
-        """
+        """Send a task's description, log and input to the driver, and wait until they are stored."""
         channels: set[int] = set()
 
         def pickled() -> Iterator[bytes]:

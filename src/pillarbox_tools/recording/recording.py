@@ -39,10 +39,8 @@ class RecordingMetadata:
     """Description of a recording.
 
     Attributes:
-        epoch: Spark's number of the epoch.
         number: number of the vertex.
         uid: the first uid among its operators.
-        name: the operators' names.
         subtask: its subtask, or a source's partition.
         level: 0 for a source.
         layout: the numbers of the program's layout in the checkpoint.
@@ -88,7 +86,6 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        facts: its description.
         shipped: the vertex.
         state: the chunks of the log before the epoch, by number.
         after: the chunks after it, or None if unknown.
@@ -103,7 +100,6 @@ class Recording:
     broadcasts: dict[int, bytes]
 
     def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
-        """Return the sources of the user's modules, and the versions of installed packages, by name."""
         try:
             document = json.loads((self.folder / _SOURCES).read_text())
             return {name: Source(*fields) for name, fields in document["sources"].items()}, document["versions"]
@@ -144,7 +140,7 @@ def input_of(folder: Path) -> Path:
 
 
 def read_metadata(folder: Path) -> RecordingMetadata:
-    """Read the description of a recording. Refuses a recording that this Python or pillarbox cannot replay."""
+    """Read the description of a recording. Refuses it as :func:`read_recording`."""
     try:
         document = json.loads((folder / _FACTS).read_text())
         if document["format"] != FORMAT:
@@ -165,7 +161,7 @@ def read_metadata(folder: Path) -> RecordingMetadata:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Read a recording. Refuses a damaged one, and one that this Python or pillarbox cannot replay."""
+    """Read a recording. Refuses a recording that is damaged, or that this Python or pillarbox cannot replay."""
     facts = read_metadata(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:

@@ -154,10 +154,7 @@ def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: Checkpoin
 
 
 def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
-    """Return how the sources differ from the epoch's first run, by the history.
-
-    ``end`` is the task's summary of its input.
-    """
+    """Return how the sources differ from the epoch's first run, by the history. ``end`` summarizes the task's input."""
     epoch = target.epoch_run
     if epoch is None:
         return []

@@ -143,7 +143,6 @@ class _Hook:
 
 @contextmanager
 def refused_calls(uid: str) -> Iterator[Refused]:
-    """Refuse the calls of user code during the block."""
     if not _Hook.is_installed:
         sys.addaudithook(_Hook.hear)
         _Hook.is_installed = True

@@ -49,7 +49,6 @@ class FirstDifference:
 
     Attributes:
         number: number of the record in the input, from 1; 0 if they differ before the first record.
-        record: the record as text, or None.
         before: the recorded program's state of the key before it, by name.
         then: the recorded program's result.
         now: the other program's result.
@@ -73,7 +72,6 @@ class Comparison:
         records: number of input records.
         sent: number of records each has sent, the recorded program first.
         keys: number of keys with different state after the epoch.
-        first: the first difference, or None.
         only_end: differences that no record shows: from timers, the end of the epoch, or requests.
         unanswered: message about the service call at which a program stopped, or None.
     """
@@ -117,7 +115,7 @@ def compare_programs(
 ) -> Comparison:
     """Run the recorded program and another one on the recorded input, and compare their results.
 
-    The recorded program uses the recorded modules, the other one the modules of this process.
+    Each uses its own modules: the recorded modules, or the modules of this process.
 
     Args:
         other: the other program's vertex.
@@ -224,12 +222,7 @@ class _EnoughError(BaseException): ...
 
 
 class _ComparedProgram:
-    """One of the programs, run in the calling thread as often as needed.
-
-    Args:
-        rerun: creates the task.
-        modules: a context with its modules.
-    """
+    """One of the programs, run in the calling thread as often as needed."""
 
     def __init__(
         self,
@@ -245,7 +238,6 @@ class _ComparedProgram:
         self._allow_calls = allow_calls
 
     def _run(self, run: Callable[[Rerun], None]) -> tuple[_Event | None, str | None]:
-        """Run the program, and return its error and the call at which it stopped."""
         error: BaseException | None = None
         with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
             rerun = self._rerun()
@@ -323,7 +315,7 @@ class _StepRun:
         self.report()
 
     def report(self, error: _Event | None = None) -> None:
-        """Report the results since the last call. Raises :class:`_EnoughError` if no further record is needed."""
+        """Report the results since the last call. Raises :class:`_EnoughError` to end the run."""
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())

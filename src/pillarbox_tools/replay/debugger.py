@@ -38,7 +38,6 @@ class Debugger(pdb.Pdb):
 
 
 def look_back(error: BaseException) -> None:
-    """Open the debugger where user code raised the cause of a located error."""
     raised = [cause.__traceback__ for cause in causes_of(error) if cause.__traceback__ is not None]
     if raised:
         pdb.post_mortem(raised[-1])

@@ -71,8 +71,7 @@ def replay(
 
     Args:
         at: stop before this record of the input, counted from 1.
-        debug: open Python's debugger at that record, or at the record that failed. If the failing record is unknown, as
-            in a timer or a later operator of the task, the debugger opens where the exception was raised.
+        debug: open Python's debugger at that record, or where the task failed.
         diff: compare the final state with the checkpoint's, or the failure with the recorded one.
         allow_calls: allow calls by asynchronous operators and by functions that open sockets or run programs.
         seed: seed of user code's random numbers, or None.
@@ -102,7 +101,6 @@ def _run(
     diff: bool = False,
     calls: list[str] | None = None,
 ) -> Replay:
-    """Run the task once. Collects user code's nondeterministic calls in ``calls``."""
     result, facts = Replay(), recording.facts
     look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else nondeterministic_calls()
     rerun: Rerun | None = None
@@ -192,7 +190,6 @@ def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> N
 
 
 def _reasons(recording: Recording, clock: int | None) -> list[str]:
-    """Return possible reasons for differences other than calls of user code."""
     facts = recording.facts
     reasons = list(facts.doubts)
     seed = os.environ.get("PYTHONHASHSEED")

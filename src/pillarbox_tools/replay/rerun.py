@@ -37,8 +37,8 @@ class Rerun:
 
     Args:
         shipped: the vertex, or None for the recorded one.
-        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number, or None for the recorded
-            ones.
+        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number; None means the recorded
+            values.
         clock: fixed time of its clock (epoch ms). None repeats the recorded readings.
         allow_calls: whether operators may call services; otherwise they stop the task.
 
@@ -97,14 +97,13 @@ class Rerun:
         return ([self._renumbered(Buffer(*fields)) for fields in portion] for portion in self._recording.portions())
 
     def _renumbered(self, buffer: Buffer) -> Buffer:
-        """Set a buffer's channel to its edge's id in the other program."""
         edge = edge_of_channel(buffer.channel)
         if self._edges.get(edge, edge) == edge:
             return buffer
         return buffer._replace(channel=channel_code(self._edges[edge], subtask_of_channel(buffer.channel)))
 
     def outputs(self, buffers: Iterable[Buffer]) -> list[tuple[int, Records]]:
-        """Return the sent runs of records in ``buffers``, each with its edge's index."""
+        """Return the sent runs of records, each with its edge's index."""
         return [
             (self._places[buffer.target, edge_of_channel(buffer.channel)], element)
             for buffer in buffers

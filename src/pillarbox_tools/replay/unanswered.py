@@ -1,7 +1,4 @@
-"""Replaces operators that call services, in a replay: they report the pending requests and stop.
-
-An operator with recorded answers would replace them here.
-"""
+"""Replaces operators that call services, in a replay: they report the pending requests and stop."""
 
 from __future__ import annotations
 
@@ -17,11 +14,7 @@ _TOLD = 5
 
 
 class UnansweredError(PillarboxError):
-    """A replay has reached a call that the recording has no answer to.
-
-    Attributes:
-        calls: the first requests, as text.
-    """
+    """A replay has reached a call that the recording has no answer to. ``calls`` are the first requests, as text."""
 
     def __init__(self, uid: str, asked: list[Any]) -> None:
         self.calls: list[str] = [shorten_record(call) for call in asked[:_TOLD]]

@@ -1,7 +1,6 @@
 """Values as trees of plain data, to compare values of two versions of a program.
 
-Two versions have different classes, so their objects are never equal. A tree has a pickle's content: class names and
-all values.
+Two versions have different classes, so their objects are never equal. A tree has a pickle's content.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from pillarbox_tools.watching.watched import WatchedQuery
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-# Seconds between two reads of a followed query's progress.
 _READ_EVERY = 1.0
 
 
@@ -66,13 +65,13 @@ class _Follower(threading.Thread):
         self._take_progress()
         try:
             self._watched.end(end.failure)
-        except Exception as error:  # its Spark session has ended
+        except Exception as error:
             self._log_failure(error)
 
     def _take_progress(self) -> None:
         try:
             self._watched.take(self._progress.new())
-        except Exception as error:  # the next read catches up
+        except Exception as error:
             self._log_failure(error)
 
     def _log_failure(self, error: Exception) -> None:

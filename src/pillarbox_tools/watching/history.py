@@ -2,7 +2,7 @@
 
 The driver writes its model of a run at most once a minute and at the end, each time as a new file, and then removes the
 previous one. Under Spark Connect files cannot be removed, so the driver writes only at the end. If the history cannot
-be written, the query continues, and the log has one warning.
+be written, the query continues.
 """
 
 from __future__ import annotations
@@ -154,6 +154,5 @@ def with_earlier(snapshot: Snapshot, history: list[Snapshot]) -> Snapshot:
 
 
 def _over(snapshot: Snapshot) -> Run:
-    """Return a run that has a successor: without an end, its driver was lost."""
     run = snapshot.run
     return run if run.ended is not None else replace(run, status="lost", ended=snapshot.at)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def facts_of_session(spark: SparkSession) -> Facts:
-    """Return the facts of a session: its driver, and one of its workers by a Spark job."""
     settings, versions = configuration_of(spark)
     return Facts(versions, [worker_versions(spark)], settings)
 

@@ -26,7 +26,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
-    """A terminal line that is rewritten in place. One thread at a time uses it."""
+    """A terminal line that is rewritten in place. Methods never raise. One thread at a time uses it."""
 
     def __init__(
         self,
@@ -41,7 +41,6 @@ class ProgressLine:
         self._shown = ""
 
     def update(self) -> None:
-        """Rewrite the line. Never raises."""
         try:
             self._write(line_of(self._snapshot(), is_batch=self._is_batch) or "")
         except Exception as error:
@@ -55,7 +54,6 @@ class ProgressLine:
         self._shown = line
 
     def clear(self) -> None:
-        """Remove the line. Never raises."""
         try:
             self._write("")
         except Exception as error:

@@ -38,7 +38,6 @@ class CheckpointQuery(StoredQuery):
         self._read_at = time.monotonic()
 
     def refresh(self) -> int:
-        """Read the checkpoint again if the snapshot is too old, and return the snapshot's version."""
         with self._reading:
             if time.monotonic() - self._read_at >= _FRESH:
                 snapshot = self._read_again()
@@ -59,11 +58,7 @@ class CheckpointQuery(StoredQuery):
 
 
 def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
-    """Return the snapshot of a checkpoint's query. ``missing`` names data that is unavailable.
-
-    Raises:
-        CheckpointMismatchError: the folder is not the checkpoint of a query.
-    """
+    """Return the snapshot of a checkpoint's query. ``missing`` names data that is unavailable."""
     notes = Checkpoint(spark, checkpoint)
     query_id = notes.started_query("one, or the file of a bundle")
     history = read_history(spark, checkpoint)

@@ -75,7 +75,6 @@ class WatchedQuery(QueryModel):
             self.log_missing_progress(describe(error))
 
     def _examine(self) -> None:
-        """Log the doctor's findings about the first epoch with tasks."""
         snapshot = super().snapshot()
         if snapshot.newest is not None and snapshot.newest.tasks:
             self._examined = True
@@ -87,7 +86,6 @@ class WatchedQuery(QueryModel):
         self._warned = True
 
     def end(self, failure: BaseException | None) -> None:
-        """Record the query's end, with its error if it failed."""
         if failure is not None:
             self.failed(str(failure))
         self.ended()
@@ -118,10 +116,7 @@ class WatchedQuery(QueryModel):
 
 
 def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) -> Plan | None:
-    """Return the plan of a query's programs, or None if unknown.
-
-    ``layouts`` are the layouts at run time, if they differ from the compiled ones.
-    """
+    """Return the plan of a query's programs, or None. ``layouts`` are the layouts at run time, if they differ."""
     plans = [plan for plan in map(_plan_with, programs, chain(layouts, repeat(None))) if plan is not None]
     if not plans:
         return None

@@ -10,17 +10,11 @@ import numpy as np
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.budgets.gate import RATE_LIMITED
 
-# Latency percentiles cover at most this many of an epoch's last requests.
 _SAMPLES = 4096
 
 
 class Counters:
-    """The figures of one epoch. Mailbox thread only.
-
-    Attributes:
-        failed: records whose last attempt failed.
-        cache_hits: records without their own request.
-    """
+    """The figures of one epoch. Mailbox thread only."""
 
     def __init__(self) -> None:
         self.completed = 0

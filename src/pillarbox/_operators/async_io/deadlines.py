@@ -12,13 +12,12 @@ from pillarbox.mailbox import MailboxExecutor
 class Deadlines:
     """One timer, for the earliest deadline. Mailbox thread only.
 
-    A request's timeout runs from its first attempt, in relative time, because the wall clock may be set. The wall clock
+    A timeout runs from the request's first attempt, in relative time, because the wall clock may be set. The wall clock
     measures a first attempt in another process.
 
     Args:
         timeout: milliseconds, or None for no deadlines.
         executor: runs ``expire`` for requests that are already overdue.
-        expire: called when a request may be overdue.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Deadlines:
         return overdue
 
     def look(self) -> None:
-        """Expire overdue requests in a separate mail."""
         if self._timeout is not None:
             self._executor.execute(self._expire, "look for overdue requests")
 

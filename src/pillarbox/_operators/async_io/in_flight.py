@@ -59,7 +59,7 @@ class InFlight:
         self._queue: OrderedQueue[Request] | UnorderedQueue[Request] = (
             OrderedQueue() if options.ordered else UnorderedQueue()
         )
-        # The queue's limit: the pending requests, and as many more, so that none of them waits for a record.
+        # The queue's limit: the pending requests, and as many more.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None
         if options.batch_size is not None:
@@ -180,7 +180,7 @@ class InFlight:
         try:
             self._context.mailbox_executor.execute(self.take_completed, "completed requests of %s", self._name)
         except RejectedExecutionError:
-            pass  # the task is ending
+            pass
 
     def take_completed(self) -> None:
         self._take_completed()
@@ -255,7 +255,6 @@ class InFlight:
 
     def emit(self) -> None:
         values: list[Any] = []
-        # None until a record has one.
         stamps: list[int | None] | None = None
 
         def flush() -> None:

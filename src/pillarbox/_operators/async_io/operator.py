@@ -20,9 +20,9 @@ from pillarbox._operators.functions.basic import has_close
 class AsyncWaitOperator(StreamOperator):
     """Runs an :class:`AsyncFunction`, or a function that returns one result per record.
 
+    A plain function runs in a thread pool; ``open`` and ``close`` run in the event loop's thread.
+
     Args:
-        function: an :class:`AsyncFunction`, or a callable: ``async def`` or plain, which runs in a thread pool.
-            ``open`` and ``close`` run in the event loop's thread.
         slots: before the first shuffle, the number of concurrent tasks.
     """
 

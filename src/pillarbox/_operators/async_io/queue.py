@@ -21,7 +21,6 @@ class Entry(Protocol):
 
     Attributes:
         state: whether it may leave.
-        segment: its segment in an unordered queue.
     """
 
     state: RequestState
@@ -52,7 +51,6 @@ class OrderedQueue(Generic[E]):
         self.put(entry)
 
     def put_event(self, event: Event) -> None:
-        """Add an event. Earlier entries leave before it, later entries after it."""
         self._elements.append(event)
 
     def complete(self, entry: E) -> None: ...

@@ -1,7 +1,6 @@
 """Computes aggregates: rows become partial results, which are merged into results.
 
-Partial results are columns. Arrow's grouping kernels merge most of them. Functions that receive each row's group number
-merge the others.
+Arrow's grouping kernels merge most of them. Functions that receive each row's group number merge the others.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ Numbers = npt.NDArray[np.int64]
 
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _FLOATS = (spark.FloatType, spark.DoubleType)
-# Spark's largest decimal precision.
 _DIGITS = 38
-# Additional digits after the point in an average of decimals.
 _MORE_DIGITS = 4
 
 
@@ -61,11 +58,7 @@ class Overflow(Exception):
 
 
 class Accumulator(ABC):
-    """An aggregate bound to the types of its columns.
-
-    Attributes:
-        parts: the columns of its partial results.
-    """
+    """An aggregate bound to the types of its columns. ``parts`` are the columns of its partial results."""
 
     result_type: spark.DataType
     parts: tuple[PartialColumn, ...]
@@ -73,11 +66,7 @@ class Accumulator(ABC):
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
         """Return the results, which can be cast to their type. By default, the first part.
 
-        Args:
-            rows: the number of rows of each group.
-
-        Raises:
-            Overflow: a result exceeds its type.
+        ``rows`` are the numbers of rows of the groups. Raises :class:`Overflow` if a result exceeds its type.
         """
         return parts[0]
 
@@ -230,7 +219,6 @@ class Earliest(ByGroups):
         keys = [("time", self._order), ("value", "ascending")]
         order = pc.sort_indices(table, sort_keys=keys).to_numpy()
         chosen = np.empty(size, np.int64)
-        # The last assignment to a group wins.
         chosen[groups[order[::-1]]] = order[::-1]
         indices = pa.array(chosen)
         return [part.take(indices) for part in parts]
@@ -358,7 +346,6 @@ def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
 
 
 def is_compared(kind: spark.DataType) -> bool:
-    """Return whether values are compared and grouped as in Spark."""
     return isinstance(kind, _ORDERED) and not is_collated(kind)
 
 

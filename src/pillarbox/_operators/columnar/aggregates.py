@@ -26,11 +26,7 @@ from pillarbox._types.type_information import TypeInformation
 
 
 class ColumnAggregate(ABC):
-    """An aggregate of columns, for ``aggregate(name=...)`` and ``window_aggregate()``.
-
-    Attributes:
-        columns: the columns that it reads.
-    """
+    """An aggregate of columns, for ``aggregate(name=...)`` and ``window_aggregate()``."""
 
     columns: tuple[str, ...]
 
@@ -127,7 +123,7 @@ def avg_(column: str) -> ColumnAggregate:
 
 
 def first_(column: str) -> ColumnAggregate:
-    """Return a column's value in the first row by event time (ms). It may be null.
+    """Return a column's value in the first row by event time (ms), or null.
 
     Of several rows of that time, the smallest value; null only if all are null.
 
@@ -198,10 +194,7 @@ class ArrowAggregateFunction(ColumnAggregate):
 
     @abstractmethod
     def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
-        """Merge partial results by group: arrays with ``size`` values, of the same types.
-
-        ``groups`` has each partial result's group; ``partials`` are results of ``partial`` or ``merge``.
-        """
+        """Merge partial results by group: arrays with ``size`` values, of the same types."""
 
     @abstractmethod
     def result(self, /, *partials: Any) -> Any:

@@ -1,8 +1,7 @@
 """State of operators that store the rows of all keys together.
 
 The state belongs to the smallest integer that the subtask owns as key, in namespaces called *addresses*. Each epoch
-adds Arrow streams to an address; streams of similar length are merged at times, as in a log-structured merge tree. So
-there are few streams, and the bytes written are a small multiple of the bytes added.
+adds Arrow streams to an address; streams of similar length are merged at times, as in a log-structured merge tree.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_groups import smallest_key
 from pillarbox._state.state_descriptor import StateDescriptor
 
-# Number of streams of similar length to merge.
 _FEW = 4
 
 T = TypeVar("T", bound=Sized)
@@ -43,7 +41,6 @@ def streams_to_merge(older: Iterable[T], rows: int, longest: Callable[[T], int] 
 
     Args:
         older: the stored streams, latest first.
-        rows: the number of rows of the new stream.
         longest: returns the maximum rows, of this stream's size, in one stream; None for no limit.
     """
     merged: list[T] = []

@@ -159,7 +159,6 @@ class Partials:
     # -- merging --
 
     def merged(self, batches: Sequence[pa.RecordBatch], start: int | None) -> pa.RecordBatch:
-        """Merge the partial results of one window by key. ``start`` is the window's start for errors, or None."""
         return self._merged(batches, {}, [*self._keys], start)[0]
 
     def merged_apart(
@@ -209,7 +208,6 @@ class Partials:
     def merged_by(
         self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64], marks: npt.NDArray[np.bool_]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-        """Merge partial results by key and number, and return which of them contain a marked row."""
         more = {_GROUP: pa.array(numbers), _MARK: pa.array(marks)}
         merged, columns = self._merged([batch], more, [*self._keys, _GROUP], None)
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)

@@ -18,10 +18,10 @@ from pillarbox._operators.windowing.api.session_windows import EventTimeSessionW
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-# Bounds of the buffer within an epoch: more would take more memory, and save little.
+# Bounds of the buffer within an epoch.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
-# Rows per message, for receive buffers of moderate size.
+# Rows per message.
 _PIECE = 1 << 16
 # The last millisecond of a TIMESTAMP, which counts microseconds in 64 bits.
 _MOST = (2**63 - 1) // 1000
@@ -110,7 +110,6 @@ class PreAggregateOperator(GatheringOperator):
         ordered = times[order]
         same = keys[1:] == keys[:-1]
         if (same & (ordered[1:] < ordered[:-1])).any():
-            # Key numbers ascend.
             resort = np.lexsort((ordered, keys))
             order, ordered = order[resort], ordered[resort]
         # Rows exactly one gap apart belong to one session.

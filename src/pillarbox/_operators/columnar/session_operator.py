@@ -1,8 +1,7 @@
 """Columnar sessions: sorting merges a key's partial sessions that overlap or touch.
 
-In memory, one batch has all open sessions. Each epoch appends its changed sessions to the state; of overlapping
-sessions, the latest counts. The state is rewritten when it has many more rows than open sessions. There are no timers:
-each watermark checks all sessions, as columns.
+In memory, one batch has all open sessions. Each epoch appends its changed sessions to the state, where the latest of
+overlapping sessions counts. There are no timers: each watermark checks all sessions, as columns.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ _ADDRESS = "sessions"
 # The state is rewritten when its rows exceed twice the open sessions plus this, or at this many batches.
 _SLACK = 1 << 13
 _MOST = 256
-# Rows of a stored batch.
 _PIECE = 1 << 16
 
 _Masks = npt.NDArray[np.bool_]

@@ -22,7 +22,6 @@ Hashes = npt.NDArray[np.uint64]
 # Odd, so that it has an inverse modulo 2**64.
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
-# Bytes of texts that are hashed together.
 _BYTES = 1 << 18
 
 
@@ -66,8 +65,8 @@ def numbers_of(column: pa.Array) -> npt.NDArray[np.int64]:
     """Convert values of up to 64 bits to integers. Equal values give equal integers."""
     kind = column.type
     if pa.types.is_floating(kind):
-        numbers = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 is 0.0
-        numbers[np.isnan(numbers)] = np.nan  # NaNs have many bit patterns
+        numbers = column.cast(pa.float64()).to_numpy() + 0.0
+        numbers[np.isnan(numbers)] = np.nan
         bits: npt.NDArray[np.int64] = numbers.view(np.int64)
         return bits
     if pa.types.is_date32(kind):

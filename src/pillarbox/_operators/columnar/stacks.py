@@ -18,8 +18,8 @@ class ColumnStacks(TwoStacks):
     """Merges panes with many keys each.
 
     If panes share most keys, the front's results have about as many rows as the panes. If keys are rare, each result
-    has the rows of all its panes. Then the front stores only some results, and a window merges the next result with the
-    panes before it, in one pass.
+    has the rows of all its panes: the front then stores only some results, and a window merges the next result with the
+    panes before it.
     """
 
     __slots__ = ("_partials", "_raw")
@@ -27,7 +27,6 @@ class ColumnStacks(TwoStacks):
     def __init__(self, partials: Partials, read: Callable[[int], pa.RecordBatch | None]) -> None:
         super().__init__(lambda first, second: partials.merged([first, second], None), read, lambda batch: batch)
         self._partials = partials
-        # The rows of each pane of the front.
         self._raw: dict[int, int] = {}
 
     @property

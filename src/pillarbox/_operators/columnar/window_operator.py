@@ -1,7 +1,7 @@
 """Columnar tumbling, sliding and cumulating windows, which merge the partial results of panes.
 
-The address of a pane's partial results is its start. Timers belong to windows and only record them; after a watermark's
-last timer, the windows fire, small windows together, because each pass over columns has a fixed cost.
+The address of a pane's partial results is its start. Timers only record windows. After a watermark's last timer, the
+windows fire, small windows together, because each pass over columns has a fixed cost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-# Windows fire together, and panes are stored together, up to this many partial results. A window with more than
-# `_ALONE` is processed alone.
+# Windows fire together, and panes are stored together, up to this many partial results. A larger window than `_ALONE`
+# is processed alone.
 _TOGETHER = 1 << 16
 _ALONE = 1 << 12
 
@@ -120,7 +120,6 @@ class ColumnarWindowOperator(ColumnarOperator):
                 self._store(start, merged.slice(begin, end - begin), start)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Record that the window has ended, must be removed, or both."""
         window = TimeWindow(*namespace)
         if timestamp == window.end - 1:
             self._due.append(window)
@@ -188,7 +187,7 @@ class ColumnarWindowOperator(ColumnarOperator):
             parts = [part for start in _within(window, ordered) for part in self._parts(start)]
             late_parts = set(map(id, batches))
             marks = [id(part) in late_parts for part in parts]
-            # Some other keys may remain, because keys are compared by column.
+            # Some other keys may remain.
             parts = self._partials.of_keys(parts, batches)
             merged, touched = self._partials.touched(parts, marks, window.start)
             self._emit(self._partials.results(merged.filter(pa.array(touched)), *window), window.end)
@@ -205,7 +204,6 @@ def _within(window: TimeWindow, starts: Sequence[int]) -> Sequence[int]:
 def _portions(
     parts: Iterable[tuple[T, Sequence[pa.RecordBatch]]],
 ) -> Iterator[list[tuple[T, Sequence[pa.RecordBatch]]]]:
-    """Divide windows or panes into portions to merge in one pass, in order."""
     together: list[tuple[T, Sequence[pa.RecordBatch]]] = []
     total = 0
     for part in parts:

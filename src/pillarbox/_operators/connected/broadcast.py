@@ -1,7 +1,7 @@
 """process on a stream and a broadcast stream: one side writes broadcast state, the other reads it.
 
-Each subtask has a copy of the broadcast state, stored like keyed state. Source: Flink's
-``CoBroadcastWithNonKeyedOperator`` and ``CoBroadcastWithKeyedOperator``.
+Each subtask has a copy of the broadcast state. Source: Flink's ``CoBroadcastWithNonKeyedOperator`` and
+``CoBroadcastWithKeyedOperator``.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class BroadcastProcessOperator(_BroadcastOperator, ProcessOperator):
 
 
 class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
-    """Applies a ``KeyedBroadcastProcessFunction``, with keyed state for records of the keyed stream."""
+    """Applies a ``KeyedBroadcastProcessFunction``."""
 
     def __init__(
         self, context: OperatorContext, function: Any, keying: Keying, descriptors: Sequence[MapStateDescriptor]

@@ -29,7 +29,7 @@ def _inputs(process_run: Callable[..., None], keyings: Keyings, *methods: Callab
 
 
 class CoFlatMapOperator(TwoInputs, FlatMapOperator):
-    """Applies ``flat_map1`` to the first stream's records, ``flat_map2`` to the second's."""
+    """Applies ``flat_map1`` and ``flat_map2``."""
 
     def __init__(self, context: OperatorContext, function: Any, keyings: Keyings = (None, None)) -> None:
         super().__init__(context, function, keyings[0])
@@ -40,7 +40,7 @@ class CoFlatMapOperator(TwoInputs, FlatMapOperator):
 
 
 class CoMapOperator(CoFlatMapOperator):
-    """Applies ``map1`` to the first stream's records, ``map2`` to the second's. Does not emit None, as in PyFlink."""
+    """Applies ``map1`` and ``map2``. Does not emit None, as in PyFlink."""
 
     def _methods(self, function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return _at_most_one(function.map1), _at_most_one(function.map2)

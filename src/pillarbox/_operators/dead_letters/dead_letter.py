@@ -16,7 +16,6 @@ from pillarbox._tracebacks import formatted
 from pillarbox._unpickle import make
 
 DEAD_LETTERS = "dead_letters"
-"""The counter of an operator's dead letters in the epoch."""
 
 _log = logging.getLogger("pillarbox")
 
@@ -92,7 +91,6 @@ class DeadLetters:
         self._tag_id = tag.tag_id
         self._outputs = outputs
         self._count = context.metrics.get(DEAD_LETTERS, Counter)
-        # Each DataFrame of a program is a separate query.
         self._warned = tag.tag_id in context.read_elsewhere
 
     def write(self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None) -> None:
@@ -101,7 +99,6 @@ class DeadLetters:
     def letter(
         self, cause: BaseException, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None
     ) -> DeadLetter | None:
-        """Return the letter of a record or a timer, or None without a consumer."""
         if self._tag_id not in self._outputs:
             return None
         key = key if self._has_key else None

@@ -1,6 +1,6 @@
 """An operator that continues when its function raises: the record becomes a dead letter, and its effects are undone.
 
-It wraps the guarded operator and passes it one record at a time, so other operators and programs need no code for it.
+It wraps the guarded operator and passes it one record at a time.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ def guarded(
 ) -> OperatorFactory:
     """Return the operator's factory, wrapped in a guard if the program requests it.
 
-    Args:
-        factory: with a guard, it must create a :class:`FunctionOperator`.
-        keying: computes the keys of records for operators without keys.
-        unchanged: the operator's own states that a failing function has not changed.
+    Arguments are as in :class:`GuardedOperator`. With a guard, the factory must create a :class:`FunctionOperator`.
     """
     check_on_error(on_error, method)
     if not isinstance(on_error, OutputTag):
@@ -122,7 +119,6 @@ class GuardedOperator(StreamOperator):
     # -- records and timers --
 
     def process_run(self, records: Records, keying: Keying | None, process: Callable[[Records], None]) -> None:
-        """Process a run record by record with ``process``, the guarded operator's method for this input."""
         values = records.values
         # An error of the key function fails the task.
         keys: Iterable[Any] = repeat(None) if keying is None else keying.keys_of(records)
@@ -261,7 +257,7 @@ def _is_given(stamp: int | None) -> bool:
 
 
 class _HeldOutputs(Mapping[str, Input]):
-    """The side outputs, which hold their records back."""
+    """Side outputs that hold their records back."""
 
     def __init__(self, outputs: Mapping[str, Input]) -> None:
         self._outputs = outputs

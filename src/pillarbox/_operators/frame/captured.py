@@ -40,9 +40,6 @@ class Pickled:
     Attributes:
         broadcasts: Spark's broadcast variables that the object refers to, by identity. Spark sends a worker only
             variables that Spark itself meets when pickling a function.
-
-    Raises:
-        Exception: any, from an object that cannot be pickled.
     """
 
     __slots__ = ("broadcasts", "payload")
@@ -110,7 +107,6 @@ class Captured(Generic[P, R]):
     because it knows their operators.
 
     Attributes:
-        function: the user's function, or a wrapper of it.
         pickled: its pickle, or None if it cannot be pickled or has been unpickled.
     """
 

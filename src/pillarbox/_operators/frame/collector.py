@@ -57,11 +57,7 @@ USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
 
 
 def check_results(results: Any) -> None:
-    """Refuse a single value instead of a collection of results.
-
-    Raises:
-        TypeError: a string, bytes, mapping, row, coroutine or non-iterable.
-    """
+    """Refuse a single value instead of a collection of results, with a ``TypeError``."""
     if inspect.iscoroutine(results):
         results.close()
         raise TypeError(
@@ -120,17 +116,11 @@ class Collector:
         self._copied = context.copier.copied
         self.values: list[Any] = []
         self.timestamps: list[int | None] = []
-        # Number of results before their next size check.
         self._look = FIRST_LOOK
         self._side: dict[str, _SideRun] = {}
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
-        """Collect the results of one call, with one timestamp. ``(OutputTag, value)`` goes to a side output.
-
-        Raises:
-            TypeError: a single value instead of results, or a tag without exactly one value.
-            ProgramError: a value cannot be copied.
-        """
+        """Collect the results of one call, with one timestamp. ``(OutputTag, value)`` goes to a side output."""
         values = self.values
         timestamps = self.timestamps
         if type(results) not in USUAL_RESULTS:

@@ -42,7 +42,6 @@ class FunctionOperator(StreamOperator):
 
     Args:
         method: the method of a :class:`Function` that processes a record.
-        keying: the function's keys, or None without keyed state.
 
     Attributes:
         own_states: names of the operator's own keyed states, which the function may not use.
@@ -104,11 +103,7 @@ class FunctionOperator(StreamOperator):
         return call  # type: ignore[no-any-return]
 
     def each(self, records: Records, keying: Keying | None, *, timeless: bool = False) -> Pass:
-        """Return a pass over a run's values. With keys, taking a value makes its key current.
-
-        Args:
-            timeless: whether the values have no timestamps.
-        """
+        """Return a pass over a run's values. With keys, taking a value makes its key current."""
         values = records.values
         pending = iter(values)
         # A function without states does not need the current key.
@@ -123,8 +118,7 @@ class Pass:
     ``with operator.each(records, operator.keying) as values: for value in values: ...``
 
     Args:
-        values: all values.
-        pending: an iterator over them, whose position shows the progress.
+        pending: an iterator over ``values``, whose position shows the progress.
         iterator: the iterator for the block.
     """
 

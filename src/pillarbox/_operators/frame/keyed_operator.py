@@ -15,14 +15,10 @@ from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 
 LATE_RECORDS_DROPPED = "late_records_dropped"
-"""The counter of late records dropped in the epoch."""
 
 
 class KeyedOperator(FunctionOperator):
     """An operator with keyed state and possibly timers.
-
-    Args:
-        method: the method of a :class:`Function` that processes a record.
 
     Attributes:
         drops_late: whether it drops late records and counts them in the epoch's metrics.

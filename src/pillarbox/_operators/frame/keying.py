@@ -130,7 +130,6 @@ class Keying:
         return batch.column(position)
 
     def _column_of_records(self, values: list[Any], name: str) -> list[Any]:
-        """Return a column of a run of rows, dictionaries, objects, or a mixture."""
         # In a mixture of kinds, one kind may have a method with the column's name.
         if name not in _METHODS or len(set(map(type, values))) == 1:
             try:

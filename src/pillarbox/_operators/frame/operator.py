@@ -125,12 +125,10 @@ class OperatorContext:
         uid: the name of its stored state.
         subtask: index of the parallel instance. A source's operator has another index in each epoch.
         parallelism: number of instances; 0 before the first shuffle, where Spark sets it.
-        mailbox_executor: posts mails with the operator's priority.
         processing_time_service: clock and timers; callbacks arrive as mails.
         side_outputs: outputs by tag, for connected side outputs.
         keyed: keyed state and timers, for a keyed :class:`OperatorFactory`.
         job_parallelism: number of instances of an operator after a shuffle.
-        counters: reported with the task's metrics.
         copier: copies the values that the operator's functions emit.
         max_parallelism: number of key groups.
         epoch: the current or last epoch.
@@ -313,11 +311,9 @@ class StreamOperator:
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
         """Restore the result of ``snapshot_event_time``, before ``restore_state``."""
 
-    def initialize_function(self, *, is_restored: bool) -> None:
-        """Call the function's ``initialize_state``, after ``restore_state``."""
+    def initialize_function(self, *, is_restored: bool) -> None: ...
 
-    def snapshot_function(self, checkpoint_id: int) -> None:
-        """Call the function's ``snapshot_state``, before the operator's."""
+    def snapshot_function(self, checkpoint_id: int) -> None: ...
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
 
@@ -337,7 +333,6 @@ class OperatorFactory:
         keeps_records: whether it emits its input records unchanged, so that facts about their columns still hold.
         keeps_columns: whether columnar input stays columnar.
         sides_are_fixed: whether it stores records of each input, so that inputs must not be swapped.
-        spark_time: for operators that follow Spark's time.
     """
 
     make: Callable[[OperatorContext], StreamOperator]

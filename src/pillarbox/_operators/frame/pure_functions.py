@@ -67,15 +67,13 @@ _BUILTINS = frozenset(
     ]
 )
 _LOADS_A_NAME = ("LOAD_GLOBAL", "LOAD_NAME")
-# Instructions that reach further names.
 _REACHES_FURTHER = ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_BUILD_CLASS", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def is_pure(function: Any) -> bool:
     """Return whether no call of a function can reach earlier results, if its arguments are immutable.
 
-    True for a plain function without closure whose code names only builtins and constants: most lambdas. False if
-    unsure.
+    True for a plain function without closure whose code names only builtins and constants. False if unsure.
     """
     if type(function) is not FunctionType or function.__closure__:
         return False

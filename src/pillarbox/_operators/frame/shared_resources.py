@@ -34,7 +34,6 @@ class SharedResources:
         self._held: dict[Any, _Held] = {}
 
     def lease(self, name: Any, make: Callable[[], R]) -> Lease[R]:
-        """Return a share of a resource. The first share creates it."""
         held = self._held.get(name)
         if held is None:
             held = self._held[name] = _Held(make())

@@ -1,7 +1,6 @@
 """join and co_group: the records of two streams with equal keys, in the same window.
 
-Windows contain the records of both streams, each with its stream's number. Source: Flink's ``CoGroupedStreams`` and
-``JoinedStreams``.
+Records enter a window with their stream's number. Source: Flink's ``CoGroupedStreams`` and ``JoinedStreams``.
 """
 
 from __future__ import annotations

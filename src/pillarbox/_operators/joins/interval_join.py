@@ -1,8 +1,8 @@
 """interval_join: pairs of records of two keyed streams with near event times.
 
-Each side stores its records by event time as long as they can match. Source: Flink's ``IntervalJoinOperator``, which
-drops a record when the watermark reaches its last partner's time; here the watermark must have passed that time,
-because such a partner is not late.
+Each side stores its records as long as they can match. Source: Flink's ``IntervalJoinOperator``, which drops a record
+when the watermark reaches its last partner's time; here the watermark must have passed that time, because such a
+partner is not late.
 """
 
 from __future__ import annotations
@@ -142,11 +142,7 @@ class _Side:
 
 
 class IntervalJoinOperator(TwoInputs, KeyedOperator):
-    """Applies a ``ProcessJoinFunction`` to each pair with near event times.
-
-    Args:
-        late_tags: the side outputs for late records of both, or None to drop and count them.
-    """
+    """Applies a ``ProcessJoinFunction`` to each pair with near event times."""
 
     own_states: Collection[str] = ("left", "right")
     drops_late = True
@@ -172,7 +168,6 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         return min(time + -time % self._step, MAX_WATERMARK)
 
     def process_run(self, records: Records, side: _Side) -> None:
-        """Join a run of one stream with the other's stored records, and store it."""
         backend, watermark = self.backend, self._timers.current_watermark
         rows = backend.rows
         values = records.values

@@ -30,13 +30,11 @@ class DeduplicateOperator(KeyedOperator):
         super().__init__(context, None, "", keying)
         self._within = within
         self._timers = self.time_services.get_internal_timer_service("forget", self)
-        # The removal time of the current key in batch mode, which sorts a key's records by time instead of using a
-        # clock.
+        # The removal time of the current key in batch mode, which has no event-time clock.
         self._forget_at: int | None = None
         self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
 
     def process_records(self, records: Records) -> None:
-        """Emit each key's first record. A columnar run stays columnar."""
         stamps = records.timestamps
         register, watermark = self._timers.register_event_time_timer, self._timers.current_watermark
         first: list[int] = []

@@ -32,7 +32,6 @@ class ProcessorSettings:
     """A processor and its settings.
 
     Attributes:
-        processor: the user's object or function.
         declarations: the states that its ``init`` declares.
         time_mode: a key of ``TIME_MODES``.
         event_time: the rows' event-time column, for late rows, or None.
@@ -151,7 +150,6 @@ class MicroBatchOperator(KeyedOperator):
     def _call(self, rows: SortedRows | None, batch: MicroBatch) -> None: ...
 
     def _limit(self, batch: MicroBatch) -> int | None:
-        """Return the time up to which timers have expired, or None without timers."""
         mode = self.settings.time_mode
         if mode == "none" or self.timers.next_timestamp() is None:
             return None

@@ -39,7 +39,6 @@ class FrameOptions:
         bytes: maximum size of a frame.
         safe: whether numbers that do not fit raise an error.
         by_name: whether result columns are matched by name.
-        int_to_decimal: whether integers may be decimals.
         int_extension: whether integers have pandas' extension type with nulls.
     """
 

@@ -50,7 +50,6 @@ _DESCRIPTORS: dict[str, Callable[..., StateDescriptor]] = {
     "list": ListStateDescriptor,
     "map": MapStateDescriptor,
 }
-# Spark's texts, by the end of the condition's name.
 _CONDITIONS = {
     "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE": (
         "Failed to perform stateful processor operation={operation} with invalid handle state={phase}."

@@ -1,7 +1,6 @@
 """The operator of a ``StatefulProcessor``: Spark's order of events, with pillarbox's state and timers.
 
-As in Spark, each key's rows are one call, ordered by key. Expired timers follow in time order, then ``close()``. Each
-micro-batch has its own copy of the processor.
+Expired timers follow the rows in time order, then ``close()``. Each micro-batch has its own copy of the processor.
 """
 
 from __future__ import annotations

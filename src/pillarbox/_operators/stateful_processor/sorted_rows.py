@@ -30,7 +30,7 @@ def values_of(column: pa.Array) -> list[Any]:
 def without_late(table: pa.Table, column: str, watermark: int) -> pa.Table:
     """Return the rows whose event time is after a watermark (epoch ms), or null."""
     times = table.column(column)
-    if pa.types.is_struct(times.type):  # a window's event time is its end
+    if pa.types.is_struct(times.type):
         times = pc.struct_field(times, "end")
     keeps = pc.fill_null(pc.greater(times.cast(pa.int64()), watermark * 1000), True)
     return table.filter(keeps)
@@ -91,7 +91,6 @@ class RowResults:
         self._names = schema.names
         self._is_flat = not any(pa.types.is_nested(field.type) for field in schema)
         self._rows: list[Any] = []
-        #: Takes the results of one call.
         self.take: Callable[[Iterable[Any]], None] = self._rows.extend
 
     def __len__(self) -> int:

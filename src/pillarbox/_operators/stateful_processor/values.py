@@ -45,11 +45,7 @@ def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
 
 
 class Codec(NamedTuple):
-    """Storage format of a type's values.
-
-    Attributes:
-        decode: converts a stored value to the user's value; None for immutable values that stay the same.
-    """
+    """Storage format of a type's values. ``decode`` is None for immutable values that stay the same."""
 
     encode: Function
     decode: Function | None = None
@@ -58,14 +54,13 @@ class Codec(NamedTuple):
 def struct_codec(schema: spark.StructType, *, hashable: bool = False) -> Codec:
     """Return the codec of a state's value: stored by position, returned as a plain tuple.
 
-    Args:
-        hashable: whether stored values are dictionary keys.
+    ``hashable`` means that stored values are dictionary keys.
     """
     codecs = [_codec(field.dataType, hashable) for field in schema]
     encoders, count = [codec.encode for codec in codecs], len(codecs)
 
     def encode(value: Any) -> Any:
-        values = tuple(value)  # also of text or a dictionary, as in PySpark
+        values = tuple(value)
         if len(values) != count:
             raise PySparkRuntimeError(
                 "Error updating value state: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of"

@@ -1,4 +1,4 @@
-"""Emits the first records of a task, for a limited number of results."""
+"""Limits the number of results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 
 
 class LimitOperator(StreamOperator):
-    """Emits the first ``limit`` records."""
+    """Emits the first ``limit`` records of its task."""
 
     def __init__(self, context: OperatorContext, limit: int) -> None:
         super().__init__(context)

@@ -1,4 +1,4 @@
-"""An operator that forwards everything: the head of a source's chain, or the sink of a stream of Python objects."""
+"""The head of a source's chain, or the sink of a stream of Python objects."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ class ColumnsOperator(StreamOperator):
         self.encoder = encoder
 
     def process_records(self, records: Records) -> None:
-        """Encode a run. A columnar run with the same columns stays unchanged."""
         if isinstance(records, ArrowRecords) and records.batch.schema.equals(self.encoder.arrow_schema):
             self.output.process_records(ArrowRecords(records.batch))
         elif len(records):

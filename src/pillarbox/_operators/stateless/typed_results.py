@@ -68,10 +68,7 @@ class _NamedOutput:
 
 
 class TypedReduce:
-    """Reduces two records of a declared type: converts the function's result if it has another class.
-
-    So the next call receives a row with column names, like each record of the stream.
-    """
+    """Reduces two records of a declared type, and converts the function's result if it has another class."""
 
     def __init__(self, function: Callable[[Any, Any], Any], declared: TypeInformation[Any], where: str) -> None:
         self._parts = function, declared, where
@@ -87,9 +84,9 @@ class TypedReduce:
 
 
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
-    """Return an output that converts results to a declared type, or ``output`` itself if it needs no conversion.
+    """Return an output that converts results to ``declared``, a type or the names of columns, if needed.
 
-    A sink with columns of the same type takes results unchanged. ``declared`` is the type, or the names of columns.
+    A sink with columns of the same type takes results unchanged.
     """
     if declared is None or isinstance(output, Discard):
         return output

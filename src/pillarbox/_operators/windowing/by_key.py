@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.keying import Keying
 
-# Bounds of the buffer.
 _ROWS = 1 << 18
 _BYTES = 32 * 1024 * 1024
 _PORTION = 1 << 15
@@ -55,7 +54,6 @@ class RunBuffer:
         return all(_is_groupable(self._keying.column_of(records.batch, name).type) for name in columns)
 
     def add(self, records: ArrowRecords) -> bool:
-        """Add a run. Returns whether the buffer is full."""
         self._runs.append(records)
         self._rows += len(records)
         self._bytes += int(records.batch.nbytes)
@@ -70,7 +68,6 @@ class RunBuffer:
         return ArrowRecords(batch, np.concatenate([run.stamps for run in runs]))
 
     def grouped(self, records: ArrowRecords) -> Iterator[GroupedRecords]:
-        """Yield portions of records, grouped by key, each key's records in order."""
         assert self._keying.columns is not None
         order, starts = _grouping([self._keying.column_of(records.batch, name) for name in self._keying.columns])
         count = len(records)
@@ -102,10 +99,7 @@ def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArr
 
 
 def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return row positions, grouped by key and in order within a key, and the size of each group.
-
-    Keys are in the order of their first rows.
-    """
+    """Return row positions, grouped by key and in order within a key, and the size of each group."""
     names = [str(number) for number in range(len(columns) + 1)]
     table = pa.table([*map(with_one_zero, columns), pa.array(np.arange(len(columns[0])))], names=names)
     groups = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])

@@ -13,7 +13,7 @@ from pillarbox._operators.windowing.api.session_windows import merges_overlappin
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._state.descriptors import MapState, MapStateDescriptor
 
-# Called for a merge with the merged window, its parts, its state window, and the state windows to merge into it.
+# Arguments: the merged window, its parts, its state window, and the state windows to merge into it.
 OnMerge = Callable[[Any, list[Any], Any, list[Any]], None]
 
 

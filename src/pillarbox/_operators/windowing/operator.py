@@ -1,7 +1,7 @@
 """The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator`` (T8).
 
-Elements, trigger state and timers are state of (key, window). Elements of merged windows are stored under the first
-one, the *state window*; trigger state and timers belong to the merged window.
+Elements of merged windows are stored under the first one, the *state window*; trigger state and timers belong to the
+merged window.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Overlapping windows (sliding, cumulating) in panes: an element is folded once, however many windows contain it.
 
-All keys share a pane. A checkpoint has one row per (key, start of the pane). Timers belong to keys. When a window
-fires, two stacks merge its panes. The stacks are a cache in memory, rebuilt after a restart, and in part when a pane
-changes.
+A checkpoint has one row per (key, start of the pane). Timers belong to keys. When a window fires, two stacks merge its
+panes. The stacks are a cache in memory, rebuilt after a restart, and in part when a pane changes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ class _KeyPanes:
     Attributes:
         starts: starts of the panes, in order.
         stacks: merged panes for the next window, or None if not built.
-        timer: the key's next timer.
     """
 
     __slots__ = ("stacks", "starts", "timer")
@@ -108,7 +106,6 @@ class PaneWindowOperator(SharedWindowOperator):
         self._schedule(self._with(pane.namespace), self._at(self._clock_was))
 
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element to its windows. Windows that have fired fire again."""
         if not self._is_event_time:
             return  # with a processing-time clock, the element is not late but between windows
         windows = [

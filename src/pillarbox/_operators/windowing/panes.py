@@ -23,7 +23,7 @@ class EvenPanes:
     """Panes of windows with different ends: all but windows of days.
 
     A pane extends from one start or end of a window to the next. If all ends are starts, panes have one length,
-    otherwise two alternating lengths. Later windows neither start nor end before earlier windows.
+    otherwise two alternating lengths.
 
     Attributes:
         name: describes the windows. Panes with equal names have the same boundaries.
@@ -34,7 +34,6 @@ class EvenPanes:
         self._size = assigner.size
         self._starts_every = assigner.starts_every
         self._ends_every = assigner.ends_every
-        # The start and end of some window.
         self._start = assigner.offset
         self._end = assigner.offset + assigner.size
         self.name: str = f"{name}, offset {assigner.offset % assigner.starts_every} ms"
@@ -59,7 +58,6 @@ class EvenPanes:
         return end - self._size + (self._end - end) % self._starts_every
 
     def windows(self, pane: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the windows that contain a pane, in order."""
         end, last = self.end_after(pane), self.last_end(pane)
         while end <= last:
             yield self.window_start(end), end

@@ -56,7 +56,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
     # -- records --
 
     def process_records(self, records: Records) -> None:
-        """Fold a run's records into their sessions. Buffers columnar runs until event time advances."""
         if len(records) and self._gap is not None and self._buffer.takes(records):
             assert isinstance(records, ArrowRecords)
             if self._buffer.add(records):
@@ -106,7 +105,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                             raise self._no_accumulator()
                         if time + gap > until:
                             until = time + gap
-                    else:  # overlaps a session before the last
+                    else:
                         if taken_up:
                             done.append((start, until, folded))
                         self._put(done, unfired, timed=timed)
@@ -217,7 +216,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             return
         end = timestamp + 1
         first = sessions[0]
-        if first[1] > end:  # the session has grown
+        if first[1] > end:
             self._register(first[1] - 1)
             return
         if first[1] == end and len(sessions) == 1 and not self._lateness and not self._clears:

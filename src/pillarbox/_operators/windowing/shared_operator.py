@@ -70,9 +70,7 @@ class SharedWindowOperator(FoldingWindowOperator):
             times = self._times_of(records)
             starts, ahead = self._ahead(times)
         except (ProgramError, TypeError, ValueError, OverflowError):
-            return np.zeros(
-                len(records), np.bool_
-            ), ()  # a record has no timestamp, or an extreme one: find and report it
+            return np.zeros(len(records), np.bool_), ()
         return ahead, _at_starts(starts[ahead], self._pane_at)
 
     def _times_of(self, records: Records) -> Times:
@@ -86,8 +84,7 @@ class SharedWindowOperator(FoldingWindowOperator):
         return times
 
     @abstractmethod
-    def _ahead(self, times: Times) -> tuple[Times, Masks]:
-        """Return the starts of the panes of times, and a mask of panes that have not fired."""
+    def _ahead(self, times: Times) -> tuple[Times, Masks]: ...
 
     @abstractmethod
     def _pane_at(self, start: int) -> Any: ...
@@ -96,12 +93,10 @@ class SharedWindowOperator(FoldingWindowOperator):
     def _on_new_key(self, records: Records) -> OnNewKey: ...
 
     @abstractmethod
-    def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element of the current key to its windows. Windows that have fired fire again."""
+    def _add(self, value: Any, timestamp: int | None) -> None: ...
 
 
 def _at_starts(starts: Times, at: Callable[[int], Any]) -> Iterable[Any]:
-    """Return ``at(start)`` for each start, with one call per distinct start."""
     if not len(starts):
         return ()
     first = int(starts[0])

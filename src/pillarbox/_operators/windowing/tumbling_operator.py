@@ -1,7 +1,7 @@
 """Tumbling windows that fold and fire at their end: a fast path for the most frequent windows.
 
-A window stores the accumulators of all keys and has one timer for all of them. State and timers in a checkpoint equal
-:class:`WindowOperator`'s, so a program may change to options that need that operator, and back.
+All keys share a window's timer. State and timers in a checkpoint equal :class:`WindowOperator`'s, so a program may
+change to options that need that operator, and back.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class TumblingWindowOperator(SharedWindowOperator):
             register(over, tuple(window))
 
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element of the current key. If its window has fired, it fires again for the key."""
         (window,) = self._assigner.assign_windows(value, timestamp, self._assigner_context)
         if self._is_over(window):
             self._drop_if_late(value, timestamp)

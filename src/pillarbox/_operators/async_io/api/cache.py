@@ -31,9 +31,6 @@ class AsyncCache:
         ttl: validity of a result (an int is milliseconds), or None for no limit.
         key: a function, or column names; None uses the record itself. ``1``, ``True`` and ``1.0`` are different keys.
 
-    Raises:
-        ProgramError: an invalid attribute.
-
     Example:
         >>> async def price(article):
         ...     return article, len(article)
@@ -124,7 +121,6 @@ class ResultCache:
         return False
 
     def conclude(self, leader: Request, results: Sequence[Any] | None) -> Sequence[Request]:
-        """Cache a leader's results, unless None, and return its followers."""
         del self._leaders[leader.key]
         if results is not None:
             self._results[leader.key] = results

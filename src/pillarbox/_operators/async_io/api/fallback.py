@@ -26,12 +26,8 @@ class AsyncFallback:
 def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
     """Return an ``on_failure`` that computes results for records that failed or timed out.
 
-    Args:
-        function: ``f(record, error)`` returns the record's result; for an ``AsyncFunction``, a list of results. Runs in
-            the mailbox thread and must not block. If it raises, the task fails.
-
-    Raises:
-        ProgramError: not a function, or an ``async def``.
+    ``function(record, error)`` returns the record's result; for an ``AsyncFunction``, a list of results. It runs in the
+    mailbox thread and must not block. If it raises, the task fails.
 
     Example:
         >>> async def score(card):

@@ -31,11 +31,7 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
         """Return a record's results. Runs in the event loop's thread."""
 
     def timeout(self, value: In, /) -> list[Out]:
-        """Return the results for a record whose request timed out. Runs in the mailbox thread.
-
-        Raises:
-            TimeoutError: by default.
-        """
+        """Return the results for a record whose request timed out. Runs in the mailbox thread. By default, raises."""
         raise TimeoutError(f"no answer within the timeout for {shorten(value)}")
 
 
@@ -58,11 +54,7 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
         """Return a list with one result per record, in order. Runs in the event loop's thread."""
 
     def timeout_batch(self, values: list[In], /) -> list[Out]:
-        """Return one result per record of a batch that timed out. Runs in the mailbox thread.
-
-        Raises:
-            TimeoutError: by default.
-        """
+        """Return one result per record of a batch that timed out. Runs in the mailbox thread. By default, raises."""
         raise TimeoutError(f"no answer within the timeout for a batch of {len(values)} records")
 
 
@@ -94,7 +86,6 @@ class AsyncFailure(_Failure):
     """A record whose last attempt failed, in the side output of ``on_failure=OutputTag(...)``.
 
     Attributes:
-        value: the record.
         error: type and message of the last error.
         attempts: the number of attempts.
         COLUMNS: the columns of :meth:`as_text`.

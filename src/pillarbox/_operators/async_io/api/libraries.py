@@ -9,11 +9,7 @@ from pillarbox._errors import ConfigurationError
 
 
 def import_library(name: str, option: str) -> Any:
-    """Import an option's library.
-
-    Raises:
-        ConfigurationError: not installed here.
-    """
+    """Import an option's library."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -94,24 +94,10 @@ class OptionsOfAsyncOperators:
 
 @dataclass(frozen=True)
 class AsyncOptions(OptionsOfAsyncOperators):
-    """The options of one async operator.
+    """The options of one async operator, as in :meth:`DataStream.map_async`.
 
-    Attributes:
-        capacity: the maximum number of concurrent requests in a partition, shared by its subtasks. Each subtask may
-            queue as many more.
-        timeout: the longest duration of a request, including retries; None for no limit.
-        ordered: whether results keep the records' order. Otherwise they are emitted on arrival, but never cross a
-            watermark.
-        retry: a strategy, a number of further attempts, or None.
-        batch_size: the maximum number of records in the function's list, or None for single records.
-        batch_timeout: how long a smaller batch waits; None until the next watermark or the epoch's end.
-        rate_limit: requests per second in a partition.
-        job_rate_limit: requests per second in all subtasks together.
-        on_failure: fail the task, drop the record, emit an ``AsyncFailure`` to a side output, or emit a fallback's
-            result.
-
-    Raises:
-        ProgramError: an invalid option.
+    A partition's subtasks share ``capacity``; each may queue as many more requests. Invalid options raise
+    ``ProgramError``.
     """
 
     method: str

@@ -39,9 +39,8 @@ class Request:
         followers: requests for the same key, which share its result.
         outputs: the records to emit: one per element of a batch, or empty.
         failure: the error of its last attempt, or None.
-        segment: its segment in an unordered queue.
-        started: time of its first attempt (relative ms), in any process, or None. This and all later attributes are
-            written by the loop's thread.
+        started: time of its first attempt (relative ms), in any process, or None. The loop's thread writes this and all
+            later attributes.
         seconds: duration of the service's answer.
         running: its worker's asyncio task.
         given_up: whether that task was cancelled.

@@ -19,7 +19,6 @@ ExceptionPredicate = Callable[[Exception], bool] | type[Exception] | tuple[type[
 
 
 def any_exception(error: Exception) -> bool:
-    """Retry after any exception."""
     return True
 
 
@@ -46,8 +45,8 @@ class AsyncRetryStrategy(ABC, Generic[In]):
     def get_backoff_time_millis(self, current_attempts: int) -> int:
         """Return the delay after ``current_attempts`` attempts, in milliseconds.
 
-        An error may require a longer delay: by its attribute ``retry_after`` (seconds), or by its or its response's
-        ``Retry-After`` header.
+        An error may require a longer delay: by its attribute ``retry_after`` (seconds), or by a ``Retry-After`` header
+        of the error or its response.
         """
 
     @abstractmethod
@@ -72,7 +71,7 @@ class AsyncRetryStrategy(ABC, Generic[In]):
             max_attempts: the maximum number of *further* attempts, as in Flink.
             backoff_time_millis: milliseconds, or any other duration.
             result_predicate: decides whether to retry after a result.
-            exception_predicate: exception types, or a function that decides whether to retry after an exception.
+            exception_predicate: exception types, or a function of the exception.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
         check_count(max_attempts, "a retry strategy's max_attempts", "a whole number of at least 1")
@@ -87,13 +86,9 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Retry after growing delays.
-
-        Predicates are as in :meth:`fixed_delay`.
+        """Retry after growing delays. Arguments are as in :meth:`fixed_delay`.
 
         Args:
-            max_attempts: the maximum number of *further* attempts, as in Flink.
-            initial_delay: milliseconds, or any other duration.
             multiplier: the factor between delays.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
@@ -162,11 +157,7 @@ class _OfTypes:
 
 
 def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy | None:
-    """Return the strategy of a ``retry`` option. A number means further attempts with growing delays.
-
-    Raises:
-        ProgramError: neither a strategy nor a number.
-    """
+    """Return the strategy of a ``retry`` option. A number means further attempts with growing delays."""
     if retry is None or isinstance(retry, AsyncRetryStrategy):
         return retry
     if not is_count(retry, 0):
@@ -178,7 +169,7 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return the delay (ms) that a service requires: ``retry_after``, or a header of the error or its response."""
+    """Return the delay (ms) that an error's service requires, or 0."""
     delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
         # urllib's headers are an email message's, not a Mapping.
@@ -198,7 +189,7 @@ def _waits(delay: Any) -> int:
         return max(0, int(delay.total_seconds() * 1000))
     try:
         seconds = float(delay)
-    except ValueError:  # a date, the header's other form
+    except ValueError:
         seconds = parsedate_to_datetime(delay).timestamp() - time.time()
     return max(0, math.ceil(seconds * 1000))
 

@@ -95,8 +95,7 @@ class EventLoopThread:
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
         """Call a function in the loop's thread and return its result, awaited if it is a coroutine.
 
-        Raises:
-            CallFailed: the function raised.
+        Raises :class:`CallFailed` with the function's error.
         """
 
         async def run() -> tuple[Any, BaseException | None]:

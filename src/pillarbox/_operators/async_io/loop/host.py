@@ -62,9 +62,7 @@ def is_generator_function(function: Any) -> bool:
 
 
 class FunctionHost:
-    """Owns a function's event loop and threads, and opens and closes the function.
-
-    The mailbox thread creates and closes it.
+    """Owns a function's event loop and threads. The mailbox thread creates and closes it.
 
     Args:
         tasks: before the first shuffle, the number of concurrent tasks.
@@ -72,9 +70,6 @@ class FunctionHost:
 
     Attributes:
         turns: orders attempts by rate limits and budgets, or None.
-
-    Raises:
-        OperatorError: ``open`` raised, or took too long.
     """
 
     def __init__(
@@ -128,7 +123,6 @@ class FunctionHost:
             raise
 
     def close(self) -> None:
-        """Abandon running requests, close the user's function, and end the event loop."""
         try:
             try:
                 if self._plain is not None:

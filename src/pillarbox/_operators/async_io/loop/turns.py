@@ -25,9 +25,6 @@ class Turns:
     Args:
         parallelism: the number of subtasks; 0 before the first shuffle.
         slots: before the first shuffle, the number of concurrent tasks.
-
-    Attributes:
-        waited: total seconds that the next request has waited.
     """
 
     def __init__(self, options: AsyncOptions, scope: BudgetScope, uid: str, parallelism: int, slots: int) -> None:

@@ -37,7 +37,6 @@ _HEARS = 5.0
 
 
 def most_stuck(capacity: int) -> int:
-    """Return how many endless calls may be replaced at a time."""
     return max(capacity, 32)
 
 
@@ -55,9 +54,6 @@ class CallSlots:
 
     A subtask without a free slot waits in line. A subtask with no slot at all may always take one: otherwise another
     subtask's hanging calls could block its epoch.
-
-    Args:
-        most: the maximum number of running requests, except for that rule.
     """
 
     def __init__(self, most: int) -> None:
@@ -143,16 +139,16 @@ class RequestWorkers:
         # Whether all workers' slots were returned. From here on, only the loop's thread writes attributes.
         self._has_left = False
         self._active: set[asyncio.Task[None]] = set()
-        # Workers that ignored their cancellation and lost their slots, with their requests; and workers that must wait
-        # to lose theirs, because too many already have.
+        # Workers that ignored their cancellation and lost their slots; and workers that must wait to lose theirs,
+        # because too many already have.
         self._stuck: dict[asyncio.Task[None], Request] = {}
         self._paralysed: dict[asyncio.Task[None], Request] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         self._most_active = 0
         self._later: asyncio.TimerHandle | None = None
         self._failure: OperatorError | None = None
-        # Each worker runs in a copy of this context. A worker whose request changed it is replaced, so that context
-        # variables do not leak.
+        # Each worker runs in a copy of this context, and is replaced when a request has changed it: context variables
+        # must not leak.
         self._context = copy_context()
         # Python creates the context's decimal settings at first use.
         self._context.run(getcontext)
@@ -189,7 +185,6 @@ class RequestWorkers:
         self._loop.call_soon_threadsafe(self._cancel, request)
 
     def close(self) -> None:
-        """Abandon all requests, and wait some seconds for their end."""
         self._closing = True
         self._waiting.clear()
         self._thread.call(self._end_workers, timeout=GRACE + _HEARS)
@@ -387,5 +382,5 @@ class RequestWorkers:
 def differs(clean: Context) -> bool:
     try:
         return copy_context() != clean
-    except Exception:  # values that cannot be compared
+    except Exception:
         return True

@@ -18,13 +18,11 @@ from pillarbox._operators.columnar import sketch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C)
-# Bits of a hash. With more, a row's key, time and position would often exceed one integer, and sorting would be much
-# slower.
+# Bits of a hash. With more, a row's key, time and position would often exceed one integer: sorting would be slower.
 _HASH_BITS = 25
 
 
 def without_nulls(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of rows without null in any key column, or None if no row has one."""
     valid = [column.is_valid() for column in columns if column.null_count]
     return None if not valid else reduce(pc.and_, valid).to_numpy(zero_copy_only=False)
 
@@ -35,11 +33,7 @@ def are_exact(kinds: Sequence[pa.DataType]) -> bool:
 
 
 def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int64]:
-    """Return the codes of keys.
-
-    Args:
-        exact: whether different keys have different codes: only if :func:`are_exact`, and without nulls.
-    """
+    """Return the codes of keys. ``exact`` needs :func:`are_exact` and keys without nulls."""
     if exact:
         return sketch.numbers_of(columns[0])
     codes = np.zeros(len(columns[0]), np.uint64)

@@ -1,8 +1,7 @@
 """Columnar interval joins: binary search pairs rows of two streams with equal keys and near event times.
 
 Rows are buffered until event time advances or the epoch ends, then sorted and joined. Each side stores sorted segments,
-merged when of similar length. In the state, a segment is an Arrow stream at its own address. There are no timers: rows
-are dropped as the watermark passes.
+merged when of similar length. There are no timers: rows are dropped as the watermark passes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pillarbox._operators.joins.interval_join import Interval
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._types.type_information import Types
 
-# Rows are buffered until event time advances, or up to these bounds.
+# Bounds of the buffer.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 
@@ -125,7 +124,6 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     # -- state --
 
     def restore_state(self, state: Any) -> None:
-        """Check the columns of the stored rows, which are read when the watermark is known."""
         for side in (self._left, self._right):
             side.check()
 

@@ -14,10 +14,8 @@ Ints = npt.NDArray[np.int64]
 BLOCK = 1 << 12
 """Block size of the stored bits of matched rows."""
 
-# Pairs are yielded in pieces of about this many.
 _PIECE = 1 << 16
 _NONE = np.empty(0, np.int64)
-# Bound for safe arithmetic.
 _SAFE = 2**62
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 

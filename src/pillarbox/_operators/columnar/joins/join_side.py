@@ -25,7 +25,6 @@ from pillarbox._types.row_encoder import RowEncoder
 if TYPE_CHECKING:
     from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
 
-# Bounds of a segment.
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024
 _MATCHES = "matches"
@@ -146,7 +145,6 @@ class SideRows:
     # -- state --
 
     def restore(self) -> None:
-        """Read the stored rows. The next :meth:`expire` drops expired rows."""
         self.segments = []
         for address in self._addresses():
             batch = self.decode(self._stored_rows.at(address).value())
