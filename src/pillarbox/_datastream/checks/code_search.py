@@ -14,13 +14,13 @@ from pillarbox._operators.functions.basic import Function
 
 _LIBRARIES = {"cloudpickle", "numpy", "pandas", "pillarbox", "pillarbox_tools", "pyarrow", "pyspark"}
 _FOREIGN = (sys.stdlib_module_names | _LIBRARIES) - {"__main__"}
-# Maximum number of objects to search: a function that reaches more reaches a library, or data.
+# A function that reaches more objects reaches a library, or data.
 _MOST = 10_000
 _MOST_ELEMENTS = 100
 
 
 def uses_processing_time(function: object) -> bool:
-    """Return whether a function sets processing-time timers: as it declares, or by a search of its code and helpers."""
+    """Return whether a function sets processing-time timers, by its declaration or a search of its code and helpers."""
     declared = function.uses_processing_time if isinstance(function, Function) else None
     if declared is None:
         return mentions(function, "register_processing_time_timer")

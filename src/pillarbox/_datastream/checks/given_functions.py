@@ -15,7 +15,6 @@ from pillarbox._types.type_information import TypeInformation
 
 
 def name_of(kind: str, func: Any) -> str:
-    """Return an operator's name: the method, and the function's own name."""
     name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
     return kind if name == "<lambda>" else f"{kind}: {name}"
 
@@ -41,7 +40,6 @@ def check_function(
 
 
 def check_requests(func: Any) -> None:
-    """Refuse a function that ``map_async`` cannot call for one result."""
     if isinstance(func, AsyncFunction):
         raise ProgramError(
             f"map_async() got {type(func).__name__}, an AsyncFunction: pass it to"
@@ -82,7 +80,6 @@ def check_instance(
 
 
 def check_parameters(function: Any, interface: type, where: str, *, may_await: bool = False) -> None:
-    """Refuse an object whose methods do not accept the interface's parameters."""
     of_all = [base for base in (Function, CheckpointedFunction) if isinstance(function, base)]
     for name, _ in _methods(of_all):
         _check_runs(function, name, where, may_await or issubclass(interface, (AsyncFunction, AsyncBatchFunction)))

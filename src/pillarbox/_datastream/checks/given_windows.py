@@ -47,7 +47,6 @@ def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
 
 
 def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
-    """Refuse a trigger that cannot merge, if windows do."""
     cannot = not trigger.can_merge() or type(asked_trigger(trigger)).on_merge is Trigger.on_merge
     if isinstance(assigner, MergingWindowAssigner) and cannot:
         raise ProgramError(f"{assigner!r} merges windows, and {trigger!r} cannot merge: define on_merge()")
@@ -72,7 +71,6 @@ def event_time_of(assigner: WindowAssigner, trigger: Trigger) -> EventTimeUse:
 
 
 def check_window_function(func: Any, expected: tuple[type, ...], asked_by: str, stream: str) -> None:
-    """Refuse an object that is not a window function of the expected kinds."""
     for kind in expected:
         if isinstance(func, kind):
             check_parameters(func, kind, asked_by)

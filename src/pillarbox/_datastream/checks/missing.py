@@ -130,7 +130,6 @@ _CLOSES_WINDOWS = "reduce(...), aggregate(...), apply(...) or process(...)"
 
 
 def missing_class(name: str) -> MissingClassError | None:
-    """Return the error for a PyFlink class that pillarbox lacks, or None for an unknown class."""
     if name not in _ADVICE:
         return None
     return MissingClassError(f"pillarbox has no class {name}: {_ADVICE[name]}")

@@ -1,4 +1,4 @@
-"""Checks of columns when a program is built."""
+"""Checks of columns when a program is built, as far as the previous step shows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ def check_column(name: object, columns: Sequence[str], otherwise: str) -> None:
 
 
 def check_readable(schema: StructType) -> None:
-    """Check that Python can read a DataFrame's columns."""
     for field in schema.fields:
         if _has_months(field.dataType):
             raise ProgramError(
@@ -59,7 +58,6 @@ def _has_months(kind: DataType) -> bool:
 
 
 def check_timestamp_column(step: Transformation, column: str | None) -> None:
-    """Check that the event-time column exists and holds a time, as far as ``step`` shows."""
     if column is None or not isinstance(step, DataFrameSource):
         return
     from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
@@ -75,7 +73,6 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
 
 
 def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> None:
-    """Check that a key's columns exist and can be a key, as far as ``step`` shows."""
     if columns is None or not isinstance(step, SourceTransformation) or step.columns is None:
         return
     for column in columns:
@@ -89,7 +86,6 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
 
 
 def check_field(step: Transformation, field: int | str, method: str) -> None:
-    """Check that the column folded by ``method`` exists, as far as ``step`` shows."""
     source = _source_of(step)
     columns = source.columns if isinstance(source, SourceTransformation) else None
     if columns is not None and (isinstance(field, str) or field >= len(columns)):
@@ -114,7 +110,6 @@ def _can_be_key(kind: DataType) -> bool:
 
 
 def key_types(step: Transformation, keying: Keying) -> list[str] | None:
-    """Return a key's types, if they are declared or its columns are known."""
     if keying.key_type is not None:
         return keying.declared_types
     columns = keying.columns
@@ -147,7 +142,6 @@ def check_key_type(keying: Keying, schema: StructType) -> None:
 
 
 def declared_type(step: Transformation) -> TypeInformation[Any] | None:
-    """Return a step's declared type from ``Types``, or None."""
     declared = _source_of(step).output_type
     return declared if isinstance(declared, TypeInformation) else None
 
@@ -187,7 +181,6 @@ def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: st
 
 
 def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:
-    """Return an output's columns: the schema's, or the previous step's declared columns."""
     if schema is None and step.output_type is None:
         raise ProgramError(
             f"{asked_by} needs columns, such as 'card STRING, n LONG', and {step.name!r} declares no output_type"

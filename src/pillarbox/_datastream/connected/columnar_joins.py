@@ -85,7 +85,6 @@ def sides_of_rows(
 
 
 def _is_untouched(step: Transformation) -> bool:
-    """Return whether rows are unchanged since the DataFrame, and usually still columnar."""
     while isinstance(step, PartitionTransformation) or (
         isinstance(step, OperatorTransformation) and step.factory.keeps_columns
     ):

@@ -44,7 +44,8 @@ class ConnectedStreams(Generic[T1, T2]):
     """Two streams, of types ``T1`` and ``T2``, for an operator that processes both. As in PyFlink.
 
     If both streams are keyed, before ``connect`` or by :meth:`key_by`, records with the same key share a subtask and
-    state. Streams without partitioning are rebalanced.
+    keyed state. Streams without partitioning are rebalanced. The first stream's records go to the function's method
+    with the number 1, the second's to the method with the number 2.
 
     ``output_type`` and ``on_error`` are as in :class:`DataStream`. Invalid arguments raise ``ProgramError``.
     """
@@ -63,9 +64,6 @@ class ConnectedStreams(Generic[T1, T2]):
 
         Args:
             key_type: a type from ``Types`` that both streams' keys are converted to. Keys that do not fit are refused.
-
-        Raises:
-            ProgramError: an unknown column, or values that cannot be keys.
 
         Example:
             >>> class Both(KeyedCoProcessFunction):
@@ -92,10 +90,6 @@ class ConnectedStreams(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Map each record of both streams to at most one result. Does not emit None, as in PyFlink.
 
-        Args:
-            func: ``map1`` receives the first stream's records, ``map2`` the second's. Two keyed streams share keyed
-                state.
-
         Example:
             >>> class AsText(CoMapFunction[int, str, str]):
             ...     def map1(self, number):
@@ -118,10 +112,6 @@ class ConnectedStreams(Generic[T1, T2]):
         on_error: OnError = "fail",
     ) -> DataStream[U]:
         """Map each record of both streams to any number of results.
-
-        Args:
-            func: ``flat_map1`` receives the first stream's records, ``flat_map2`` the second's. Two keyed streams share
-                keyed state.
 
         Example:
             >>> class Words(CoFlatMapFunction[str, int, str]):
@@ -156,8 +146,7 @@ class ConnectedStreams(Generic[T1, T2]):
         :meth:`KeyedStream.process`.
 
         Args:
-            func: ``process_element1`` receives the first stream's records, ``process_element2`` the second's. A
-                ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` has no state or timers.
+            func: a ``KeyedCoProcessFunction`` for keyed streams, or a ``CoProcessFunction`` without state and timers.
 
         Example:
             >>> class Balance(KeyedCoProcessFunction[str, int, int, int]):

@@ -1,4 +1,7 @@
-"""Joins of two streams, as in Flink's Java API. PyFlink has no joins. Invalid arguments raise ``ProgramError``."""
+"""Joins of two streams, as in Flink's Java API. PyFlink has no joins.
+
+Invalid arguments raise ``ProgramError``. ``output_type`` and ``on_error`` are as in :class:`DataStream`.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,7 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the first stream's key, as in :meth:`DataStream.key_by`.
-
-        Args:
-            on_error: :meth:`get_side_output` returns the dead letters.
-        """
+        """Set the first stream's key, as in :meth:`DataStream.key_by`. :meth:`get_side_output` returns dead letters."""
         check_on_error(on_error, "where()")
         changed = copy.copy(self)
         changed._first = self._first.key_by(key_selector, on_error=on_error)
@@ -75,8 +74,7 @@ class _Pair(Generic[T1, T2]):
     def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
         """Return the dead letters of both streams' records without a key.
 
-        Args:
-            tag: the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
+        ``tag`` is the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
@@ -157,8 +155,7 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
     ) -> DataStream[U]:
         """Call a function with each pair of records of the same key and window, when the window ends.
 
-        Args:
-            func: ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
+        ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -186,8 +183,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
     ) -> DataStream[U]:
         """Call a function with all records of a key and window, when the window ends. One stream may have no records.
 
-        Args:
-            func: ``f(firsts, seconds)`` returns or yields the results; or a ``CoGroupFunction``.
+        ``f(firsts, seconds)``, or a ``CoGroupFunction``, returns or yields the results.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
@@ -265,7 +261,7 @@ class IntervalJoin(Generic[T1, T2]):
         the micro-batch ends: only rows with a partner become Python objects.
 
         Each side stores a record until event time, the minimum of both streams', has passed its last possible partner.
-        A late record arrives after event time has passed it: it is dropped and counted (``late_records_dropped``), or
+        A record that event time has passed on arrival is late: it is dropped and counted (``late_records_dropped``), or
         emitted to a side output.
 
         Args:
@@ -285,7 +281,6 @@ class IntervalJoin(Generic[T1, T2]):
         interval = self._interval("process")
         sides = sides_of_rows(left, right, self._late_tags)
         make: Callable[[OperatorContext], StreamOperator]
-        # An operator with dead letters receives single records.
         if sides is None or on_error != "fail":
             keyings = (left._keying, right._keying)
             make = partial(
@@ -310,7 +305,7 @@ class IntervalJoin(Generic[T1, T2]):
         Both streams must have known columns, from a DataFrame or a declared ``output_type``, and be keyed by named
         columns of the same types. A null in a key joins nothing, and NaN equals NaN, as in Spark. For late rows see
         :meth:`process`. A pair has the later of its two event times; a row without a partner has the event time of its
-        last possible partner. Results have the left stream's columns, then the right stream's.
+        last possible partner. Results have the left stream's columns first.
 
         Args:
             how: ``"inner"``: pairs; ``"left"``: also left rows without a partner, with nulls in the right columns, once

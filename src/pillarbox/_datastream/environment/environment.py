@@ -173,9 +173,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, runs without a sink. Each sink
         and branch runs once: a second call skips it.
 
-        Args:
-            job_name: the program's display name.
-
         Raises:
             ProgramError: no sink and no branch.
             OperatorError: a function raised.
@@ -227,12 +224,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
                 For exactly-once results, its writes must replace earlier writes of the same batch id. The outputs are
-                cached during the call. Branches of the same sources that end in an operator also run, as in
-                :meth:`execute`.
+                cached during the call. Branches also run, as in :meth:`execute`.
             outputs: output name -> a stream, or a stream and columns, as in :meth:`DataStream.to_dataframe`.
-
-        Raises:
-            OperatorError: (at run time) the function raised.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
@@ -265,7 +258,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         return self._runtime.for_each_batch(program, schemas, function)
 
     def _branches(self, takes: Callable[[SourceTransformation], bool]) -> list[SinkTransformation]:
-        """Return sinks for the operators that have neither a consumer nor a successor."""
         steps_with_ends = set(steps_leading_to(self._ends))
         operators = [
             step

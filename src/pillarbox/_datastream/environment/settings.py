@@ -45,9 +45,9 @@ class ProgramSettings:
     def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of concurrent subtasks after a shuffle: Spark's partitions.
 
-        A query keeps the parallelism of its first start, unless :func:`pillarbox.rescale`, ``pillarbox rescale`` or
-        :meth:`set_auto_rescale` changes it while the query is stopped, up to the max parallelism.
-        :meth:`DataStream.set_parallelism` sets one operator's.
+        A query keeps the parallelism of its first start, unless :func:`pillarbox.rescale` or :meth:`set_auto_rescale`
+        changes it while the query is stopped, up to the max parallelism. :meth:`DataStream.set_parallelism` sets one
+        operator's.
 
         Example:
             >>> env.set_parallelism(4).get_parallelism()
@@ -205,13 +205,10 @@ class ProgramSettings:
         return self
 
     def set_time_zone(self, time_zone: str) -> Self:
-        """Set the time zone of dates and naive datetimes for programs without a Spark session.
+        """Set the time zone, such as ``"Europe/Berlin"``, of naive datetimes for programs without a Spark session.
 
         A naive datetime is then a point in time: as an event time, a watermark, a timer's time, and in a column.
         Otherwise it is refused there. A session's time zone is ``spark.sql.session.timeZone``.
-
-        Args:
-            time_zone: its name, such as ``"Europe/Berlin"``.
 
         Example:
             >>> env = env.set_time_zone("Europe/Berlin")
@@ -227,7 +224,6 @@ class ProgramSettings:
 
         Args:
             former: the former module and qualified name, as in ``"shop.model:Order"``.
-            cls: the class that replaces it.
 
         Example:
             >>> from fractions import Fraction
@@ -274,9 +270,8 @@ class ProgramSettings:
                 list: a position for each of Spark's sources, in order.
 
         Raises:
-            ProgramError: when the program is built, also in batch mode or without an operator with a new uid; when it
-                starts on Spark, also if the query has no checkpoint location, or contains other programs or Spark's
-                stateful operators.
+            ProgramError: also in batch mode, without an operator with a new uid, or when a query starts on Spark
+                without a checkpoint location, or with other programs or Spark's stateful operators.
             CheckpointMismatchError: (at the start) the savepoint is missing, damaged, or does not fit the program; or
                 the checkpoint was begun differently.
 

@@ -38,11 +38,7 @@ def group_by(
     a call to the JVM. The guide "From transformWithState" lists the differences.
 
     Args:
-        df: a streaming or batch DataFrame.
         env: an environment with settings, such as parallelism or a savepoint.
-
-    Raises:
-        ProgramError: not a DataFrame, or not one of its columns.
 
     Example:
         >>> from pyspark.sql import Row
@@ -77,7 +73,7 @@ def group_by(
 
 
 class GroupedData:
-    """A grouped DataFrame with the stateful methods of Spark's ``GroupedData``."""
+    """A grouped DataFrame with Spark's stateful methods. Invalid arguments raise ``ProgramError``."""
 
     def __init__(self, df: DataFrame, names: list[str], env: StreamExecutionEnvironment) -> None:
         self._env = env
@@ -104,7 +100,6 @@ class GroupedData:
             eventTimeColumnName: the emitted event-time column, for later operators.
 
         Raises:
-            ProgramError: an invalid argument.
             PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
         """
         modes = outputMode, timeMode, eventTimeColumnName
@@ -144,7 +139,6 @@ class GroupedData:
             timeoutConf: ``NoTimeout``, ``ProcessingTimeTimeout`` or ``EventTimeTimeout``.
 
         Raises:
-            ProgramError: an invalid argument.
             UnsupportedOperationException: a batch DataFrame.
         """
         modes = {timeout: mode for mode, timeout in TIMEOUTS.items()}

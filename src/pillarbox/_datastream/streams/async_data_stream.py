@@ -189,12 +189,7 @@ def _ask(
     keywords: WaitKeywords | BatchWaitKeywords,
     **more: Any,
 ) -> DataStream[Any]:
-    """Return the stream of the results.
-
-    Args:
-        method: the called method's name; methods with ``batch`` in their names take an ``AsyncBatchFunction``.
-        more: parameters of some methods only.
-    """
+    """Return the stream of the results. Methods with ``batch`` in their names take an ``AsyncBatchFunction``."""
     batches = "batch" in method
     expected: type = AsyncBatchFunction if batches else AsyncFunction
     check_takes(stream, DataStream, f"{method}()", "a DataStream")

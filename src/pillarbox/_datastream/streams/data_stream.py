@@ -65,10 +65,10 @@ class DataStream(Stream[T1], Generic[T1]):
     A method adds a step to the program; nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
     ``to_dataframe()``. Invalid arguments raise ``ProgramError``.
 
-    Functions are Python functions or instances of the named class; a ``MapFunction`` and similar functions have keyed
-    state on a keyed stream. ``output_type`` declares the results' columns; a type from ``Types`` also converts the
-    results. ``on_error`` is ``"fail"``, which fails the task if a function raises; or an ``OutputTag``, which sends a
-    :class:`DeadLetter` to that side output, and the stream continues.
+    A function is a Python function or an instance of the named class; such an instance has keyed state on a keyed
+    stream. ``output_type`` declares the results' columns; a type from ``Types`` also converts the results. If a
+    function raises, ``on_error="fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side
+    output, and the stream continues.
     """
 
     _keying: Keying | None = None
@@ -210,12 +210,11 @@ class DataStream(Stream[T1], Generic[T1]):
             rate_limit: the maximum number of requests per second in a partition.
             job_rate_limit: the maximum number of requests per second of all subtasks.
             budgets: the budgets that requests are charged to; operators and queries share them by name.
-            cache: caches results, by a key of the record.
             on_failure: for a record whose last attempt failed, ``"fail"`` fails the task, ``"drop"`` drops and counts
                 it, a side output's tag sends an :class:`AsyncFailure` there, and ``fallback(f)`` emits the result of
                 ``f(record, error)``.
-            on_barrier: at an epoch's end, ``"drain"`` waits for its requests; ``"carry"`` carries them over to the next
-                (only after a ``key_by``): they are part of the state, and repeated only if the task is created again.
+            on_barrier: at an epoch's end, ``"drain"`` waits for its requests; ``"carry"`` (only after a ``key_by``)
+                carries them over to the next as state, and repeats them only if the task is created again.
 
         Example:
             >>> async def score(card):
@@ -372,9 +371,6 @@ class DataStream(Stream[T1], Generic[T1]):
     def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
         """Window the whole stream, in one subtask at any parallelism.
 
-        Args:
-            window_assigner: such as ``TumblingEventTimeWindows.of("1 minute")``.
-
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
             >>> numbers = env.from_collection([100, 900, 1_200]).assign_timestamps_and_watermarks(at)
@@ -425,5 +421,4 @@ class DataStream(Stream[T1], Generic[T1]):
 
 
 def _one_key(value: object) -> int:
-    """Return the common key of a stream's records, for windows over the whole stream."""
     return 0

@@ -177,9 +177,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("max", position_to_max, on_error)
 
     def min_by(self, position_to_min_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Compute each key's record with the smallest field, the earliest of equals. Emits it after every record.
-
-        The field is as in :meth:`sum`, errors as in :meth:`min`. NaN is greater than all numbers.
+        """Compute each key's record with the smallest field, the earliest of equals, otherwise as :meth:`min`.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])

@@ -59,16 +59,12 @@ class OperatorSettings:
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of subtasks of this operator or sink.
+        """Set the number of subtasks of this operator or sink, at most the max parallelism.
 
         If it differs from the previous operator's and no method partitions the stream between them, the stream is
         rebalanced; so is the stream after this operator. Sinks have the parallelism of the operator before them.
         Between a source and the first shuffle, operators run in the source's partitions unless they have their own
         parallelism. A checkpoint keeps the number.
-
-        Args:
-            parallelism: from 1 to the max parallelism (``env.set_max_parallelism``), which is checked at the program's
-                start.
 
         Example:
             >>> totals = env.set_parallelism(4).from_collection([3, 4]).key_by(int).sum()

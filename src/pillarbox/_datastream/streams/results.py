@@ -15,14 +15,11 @@ _AHEAD = 10_000
 class CollectedResults(Generic[T]):
     """The records that a program emits. The program runs while they are read, as with PyFlink's iterator.
 
-    The program runs ahead until 10,000 records are unread: a small program has ended, closed its functions and raised
-    its errors before the results are returned.
+    It runs ahead until 10,000 records are unread: a small program has ended, closed its functions and raised its errors
+    before the results are returned.
 
     ``next()`` removes a record. The rest acts as a list of stored records. In a ``with`` statement it is an iterator
     that stores nothing, for results larger than memory, and leaving the statement ends the program.
-
-    Args:
-        portions: the records, as they arrive.
 
     Example:
         >>> results = env.from_collection([1, 2, 3]).map(str).execute_and_collect()
@@ -35,7 +32,6 @@ class CollectedResults(Generic[T]):
 
     def __init__(self, portions: Generator[list[T], None, None]) -> None:
         self._portions: Generator[list[T], None, None] | None = portions
-        # Received records; `_next` is the index of the next to return.
         self._records: list[T] = []
         self._next = 0
         self._keeps = True

@@ -160,7 +160,7 @@ class Stream(OperatorSettings, Generic[T1]):
         Args:
             partitioner: a ``Partitioner``, or ``f(key, n)``, which returns the index of one of the next operators'
                 ``n`` subtasks. A key must always have the same index.
-            key_selector: the record's key: a function, a ``KeySelector``, or one or several column names.
+            key_selector: as in :meth:`DataStream.key_by`.
 
         Example:
             >>> numbers = env.set_parallelism(2).from_collection(range(4))
@@ -384,11 +384,6 @@ class Stream(OperatorSettings, Generic[T1]):
         return sink, encoder.schema
 
     def _sink(self, name: str, kind: str | None = None, **attributes: Any) -> SinkTransformation:
-        """Return a sink, which programs compiled with it include.
-
-        Args:
-            kind: its uid's prefix, if its records are a program output of the same name.
-        """
         if kind is not None:
             attributes = {"uid": f"{kind}-{name}", "output": name, **attributes}
         sink = SinkTransformation(self._env._next(), name, [self._plain_step()], **attributes)

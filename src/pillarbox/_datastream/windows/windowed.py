@@ -126,9 +126,6 @@ class Windowed(Generic[T1, WindowOut]):
         accumulator in a tuple), and the window continues as if it had emitted nothing. With two streams, records are
         pairs (0 or 1, record). These windows always use the general operator.
 
-        Args:
-            tag: the side output: ``get_side_output(tag)`` of the resulting stream.
-
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
             >>> windows = env.from_collection([1, "two", 3]).count_window_all(2).side_output_errors(BAD)
@@ -209,9 +206,6 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> Self:
         """Emit records that are late for all their windows to a side output, instead of dropping and counting them.
-
-        Args:
-            output_tag: the side output: ``get_side_output(output_tag)`` of the resulting stream.
 
         Example:
             >>> at, LATE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int), OutputTag("late")
@@ -352,6 +346,5 @@ def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
 
 
 def _given(window_function: Any, accumulator_type: Any, output_type: Any) -> dict[str, Any]:
-    """Return the given parameters of the other form, which may be names of results instead."""
     arguments = {"window_function": window_function, "accumulator_type": accumulator_type, "output_type": output_type}
     return {name: value for name, value in arguments.items() if value is not None}

@@ -73,8 +73,8 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
     ) -> DataStream[Any]:
         """Aggregate the records of each window on arrival, with a function or by named aggregates of columns.
 
-        A function adds each record to the window's accumulator. With ``merge``, it adds a record only once to
-        overlapping windows, and accumulators are merged when a window fires.
+        A function adds each record to the window's accumulator. With ``merge``, which merging windows need, it adds a
+        record only once to overlapping windows, and accumulators are merged when a window fires.
 
         Arrow computes aggregates of columns, such as ``total=sum_("amount")``, for whole runs of rows, before and after
         the shuffle. The results are rows of the key columns, ``window_start``, ``window_end`` and the aggregates. The
@@ -83,8 +83,6 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         side output for late rows; with ``allowed_lateness``, a run's late rows fire their keys' windows once.
 
         Args:
-            aggregate_function: creates accumulators, adds records and returns results. Windows that merge need its
-                ``merge``.
             window_function: receives the one result, with key and window; by default the result is emitted.
             accumulator_type: the accumulators' type: from ``Types``, or a class. If the key's type is declared as well,
                 the state is plain data (docs/security.md), and an accumulator of another type is refused.
