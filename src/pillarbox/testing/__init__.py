@@ -1,7 +1,7 @@
 """Tests programs in milliseconds, without JVM, threads or sleeping.
 
-A test controls time (watermarks and a manual clock), state and failure. Nothing is a mock: mailbox, state, timers and
-operators are the same as under Spark.
+A test controls time (watermarks and a manual clock), state and failure. Mailbox, state, timers and operators are the
+same as under Spark.
 
 :func:`harness_for` runs one function, :class:`ProgramTestHarness` a whole program, epoch by epoch.
 :func:`check_operator` checks the laws of operators, and :func:`simulate` runs a program under many schedules with

@@ -75,14 +75,11 @@ _CALLER = "harness_for()"
 
 
 class ProcessFunctionTestHarnesses:
-    """Creates harnesses of process functions, as in Flink."""
+    """Creates harnesses of process functions, as in Flink. ``options`` are the harness's arguments."""
 
     @staticmethod
     def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
-        """Return the harness of a function on a non-keyed stream.
-
-        ``options`` are as for :class:`OneInputStreamOperatorTestHarness`.
-        """
+        """Return the harness of a function on a non-keyed stream."""
         factory = OperatorFactory(partial(ProcessOperator, function=function))
         return OneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
@@ -90,13 +87,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_process_function(
         function: KeyedProcessFunction, key_by: Key, *, key_type: TypeInformation[Any] | None = None, **options: Any
     ) -> KeyedOneInputStreamOperatorTestHarness:
-        """Return the harness of a function on a keyed stream.
-
-        ``options`` are as for :class:`KeyedOneInputStreamOperatorTestHarness`.
-
-        Args:
-            key_by: a function or column names, as for ``DataStream.key_by``.
-        """
+        """Return the harness of a function on a keyed stream, with a key as for ``DataStream.key_by``."""
         factory = keyed_process(function, Keying(key_by, "process", key_type), "fail", {})
         return KeyedOneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
@@ -104,13 +95,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_co_process_function(
         function: KeyedCoProcessFunction, first_key: Key, second_key: Key, **options: Any
     ) -> KeyedTwoInputStreamOperatorTestHarness:
-        """Return the harness of a function on two connected keyed streams.
-
-        ``options`` are as for :class:`KeyedTwoInputStreamOperatorTestHarness`.
-
-        Args:
-            first_key: a function or column names, as for ``DataStream.key_by``.
-        """
+        """Return the harness of a function on two connected keyed streams, with keys as for ``DataStream.key_by``."""
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
         factory = keyed_co_process(function, keyings, "fail", {}, "for_keyed_co_process_function()")
         return KeyedTwoInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
@@ -172,12 +157,9 @@ def harness_for(
         key_by: a function or column names, as for ``DataStream.key_by``; for a function of two streams, a tuple of two.
         key_type: the declared type of the key, for functions of one stream.
         broadcast: the descriptors of the function's broadcast state, which the second stream fills.
-        options: as for :class:`OneInputStreamOperatorTestHarness`; for a keyed function with ``async def`` also
-            ``capacity``, ``timeout``, ``ordered`` and ``on_barrier``, as in ``process``. Its event loop has the
-            harness's time, so ``advance_processing_time(60_000)`` ends ``asyncio.sleep(60)``.
-
-    Raises:
-        ProgramError: another kind of function, or a keyed function without ``key_by``.
+        options: as for :class:`OneInputStreamOperatorTestHarness`; for a keyed function with ``async def`` also the
+            options of ``process``. Its event loop has the harness's time, so ``advance_processing_time(60_000)`` ends
+            ``asyncio.sleep(60)``.
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):

@@ -20,8 +20,7 @@ from pillarbox.testing._operator_harness import (
 class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on a keyed stream, with access to its keyed state and timers.
 
-    Raises:
-        KeyTypeError: (by ``push``) a program could not route the record's key.
+    ``push`` raises ``KeyTypeError`` if a program could not route the record's key.
     """
 
     _keyed = True
@@ -29,7 +28,6 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def _process(self, records: Records, index: int = 0) -> None:
         keying = keying_of(self.operator.inputs[index])
         if keying is not None:
-            # A test must refuse keys that cannot be routed, like the writer before the operator.
             Router(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
         super()._process(records, index)
 
@@ -50,11 +48,9 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._backend.namespaces.namespaces_of(key)
 
     def num_event_time_timers(self) -> int:
-        """Return the number of event-time timers of all keys."""
         return sum(service.num_event_time_timers() for service in self._services)
 
     def num_processing_time_timers(self) -> int:
-        """Return the number of processing-time timers of all keys."""
         return sum(service.num_processing_time_timers() for service in self._services)
 
     @property
@@ -64,8 +60,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
         """Return a copy of a key's non-empty states: name -> value, list, dict, reduced value or accumulator.
 
-        Args:
-            namespace: a window, or another namespace; by default the key's own states.
+        ``namespace`` may be a window; by default it is the key's own.
         """
         return copy.deepcopy(self._backend.contents(key, namespace))
 
@@ -74,7 +69,6 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._timers_of(key, namespace, "/event")
 
     def processing_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
-        """Return the timestamps of a key's processing-time timers, in order."""
         return self._timers_of(key, namespace, "/processing")
 
     def _timers_of(self, key: Any, namespace: Any, domain: str) -> list[int]:

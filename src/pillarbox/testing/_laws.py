@@ -1,4 +1,4 @@
-"""Checks the laws of operators on users' functions and operators (idea: trio's ``check_one_way_stream``)."""
+"""Checks the laws of operators (idea: trio's ``check_one_way_stream``)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
 
     Raises:
         AssertionError: a law is broken; the message names it and shows the difference.
-        ValueError: ``open_harness`` gives several harnesses the same function object.
     """
     __tracebackhide__ = True
     steps = list(script)
@@ -307,7 +306,6 @@ def _without_status(elements: Sequence[StreamElement]) -> list[StreamElement]:
 
 def _compare(output: list[StreamElement], right: list[StreamElement], ordered: bool, what: str) -> None:
     __tracebackhide__ = True
-    # An operator may report more than once that it is active.
     actual, expected = _without_status(output), _without_status(right)
     if not ordered:
         actual, expected = _sorted_between_watermarks(actual), _sorted_between_watermarks(expected)

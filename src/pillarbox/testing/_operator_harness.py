@@ -65,8 +65,6 @@ _CHECKED = 100
 
 
 class _Recorder:
-    """An output that stores its elements."""
-
     def __init__(self) -> None:
         self.elements: list[StreamElement] = []
         self.error: Exception | None = None
@@ -90,8 +88,6 @@ class _Recorder:
 
 
 class _SideOutputs(dict[str, Input]):
-    """Side outputs that all have a receiver: nothing is dropped in a test."""
-
     def __contains__(self, tag_id: object) -> bool:
         return True
 
@@ -110,7 +106,7 @@ class OneInputStreamOperatorTestHarness:
     Args:
         node: name, uid and factory of the operator.
         processing_time: the clock's initial time, epoch milliseconds.
-        snapshot: initial state, as returned by :meth:`snapshot`.
+        snapshot: initial state, as returned by :meth:`snapshot`; another operator's raises ``CheckpointMismatchError``.
         subtask: the parallel instance's index, for the function.
         parallelism: number of instances, for the function.
         limit: how long a call may wait for an async function's requests (seconds, by the real clock).
@@ -118,10 +114,6 @@ class OneInputStreamOperatorTestHarness:
 
     Attributes:
         processing_time_service: the clock.
-
-    Raises:
-        CheckpointMismatchError: the snapshot belongs to another operator.
-        ProgramError: the operator needs a keyed harness.
     """
 
     _keyed = False
@@ -242,7 +234,6 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def advance_processing_time(self, milliseconds: int) -> None:
-        """Advance the clock."""
         if milliseconds < 0:
             raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_processing_time()")
         self.set_processing_time(self.get_processing_time() + milliseconds)
@@ -272,14 +263,7 @@ class OneInputStreamOperatorTestHarness:
         self._log.check_changes()
 
     def drain(self, seconds: float = 10.0) -> None:
-        """Wait until an async operator has emitted the results of all requests.
-
-        Args:
-            seconds: the longest wait, by the real clock.
-
-        Raises:
-            TimeoutError: requests were still pending.
-        """
+        """Wait up to ``seconds``, by the real clock, until an async operator has emitted all results."""
         end = time.monotonic() + seconds
         self._settle()
         while self.operator.is_unfinished:
@@ -331,7 +315,6 @@ class OneInputStreamOperatorTestHarness:
         return [record.value for record in self.get_side_records(tag)]
 
     def get_side_records(self, tag: OutputTag | str) -> list[StreamRecord]:
-        """Return a side output's records, with their timestamps."""
         recorder = self._side_outputs.get(tag.tag_id if isinstance(tag, OutputTag) else tag)
         return recorder.records if isinstance(recorder, _Recorder) else []
 
@@ -349,11 +332,7 @@ class OneInputStreamOperatorTestHarness:
     # -- checkpoints --
 
     def snapshot(self, *, time_passes: DurationLike = 0) -> OperatorSnapshot:
-        """Take a checkpoint (C4) and return its state. The operator continues.
-
-        Args:
-            time_passes: as in :meth:`end_input`.
-        """
+        """Take a checkpoint (C4) and return its state. ``time_passes`` is as in :meth:`end_input`."""
         self._checkpoints += 1
         self._backend.now = self.get_processing_time()
         with self._patience.time_passes(time_passes):
@@ -403,11 +382,9 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on two connected streams. ``push_watermark`` advances both streams' event time."""
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Refuse a record without a stream."""
         raise TypeError("the operator has two inputs: use push1() for the first stream, push2() for the second")
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Refuse records without a stream."""
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:

@@ -16,7 +16,6 @@ from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor
 
-# Number of event-loop turns that run everything ready.
 _TURNS = 50
 # Seconds to wait for real events, such as a thread or a socket, before the clock advances.
 _REAL = 0.02
@@ -28,11 +27,7 @@ class HarnessTimeoutError(PillarboxError, TimeoutError):
 
 
 class Patience:
-    """Limits how long a harness's operators wait for their requests.
-
-    Args:
-        limit: seconds, by the real clock.
-    """
+    """Limits how long a harness's operators wait for their requests: ``limit`` seconds by the real clock."""
 
     def __init__(self, clock: ManualProcessingTimeService, limit: float) -> None:
         self._clock = clock
@@ -40,7 +35,6 @@ class Patience:
         self._passes_until: int | None = None
 
     def attach(self, operators: Iterable[StreamOperator]) -> None:
-        """Make the operators of one chain wait with this patience."""
         operators = list(operators)
         for operator in operators:
             inner = operator.context.mailbox_executor

@@ -59,17 +59,13 @@ class ProgramTestHarness:
     """Runs a program on pushed elements, with the same vertices, shuffles and barriers as on Spark.
 
     Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch on Spark. Tasks receive copies of
-    the functions.
+    the functions. Arguments not listed are as in :class:`OneInputStreamOperatorTestHarness`.
 
     Args:
         build: ``build(env, payments, limits)`` receives a stream per source, named by its parameters without default,
             and returns a stream (its output is ``"output"``), or a dict of streams by output name.
         parallelism: number of subtasks after a shuffle.
-        processing_time: the clock's initial time, epoch milliseconds.
-        snapshot: initial state, as returned by :meth:`snapshot`.
-        limit: how long an epoch may wait for an async function's requests (seconds, by the real clock).
         batch: whether to run in batch mode: all input is in one epoch, :meth:`end_input`.
-        time_zone: the time zone of naive datetimes, or None if they are not points in time.
 
     Attributes:
         epoch: number of committed epochs.
@@ -142,7 +138,6 @@ class ProgramTestHarness:
         self.processing_time_service.set_current_time(timestamp)
 
     def advance_processing_time(self, milliseconds: int) -> None:
-        """Advance the clock."""
         self.processing_time_service.advance(milliseconds)
 
     # -- epochs --
@@ -150,23 +145,13 @@ class ProgramTestHarness:
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
         """Run the queued elements and due timers as one epoch, and return each output's records.
 
-        If an epoch raises, its elements are dropped, and state and output do not change.
-
-        Args:
-            time_passes: as in :meth:`OneInputStreamOperatorTestHarness.end_input`.
-
-        Raises:
-            OperatorError: a function raised.
-            TimeoutError: requests did not end.
+        If an epoch raises, its elements are dropped, and state and output do not change. ``time_passes`` is as in
+        :meth:`OneInputStreamOperatorTestHarness.end_input`.
         """
         return self._run(bounded=False, time_passes=time_passes)
 
     def end_input(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run the queued elements as the last epoch: event time ends, so all its timers fire.
-
-        Args:
-            time_passes: as in :meth:`run_epoch`.
-        """
+        """Run the queued elements as the last epoch: event time ends, so all its timers fire."""
         return self._run(bounded=True, time_passes=time_passes)
 
     def fail_epoch(self) -> None:
@@ -194,7 +179,6 @@ class ProgramTestHarness:
         for name, partitions in self._pending.items():
             vertex = self._vertices[name]
             if vertex is not None and partitions:
-                # A failed epoch runs again with the same elements, which a function may change.
                 inputs[vertex] = [
                     [Records(list(map(copied, partitions[number])))] if number in partitions else []
                     for number in range(max(partitions) + 1)
@@ -210,11 +194,9 @@ class ProgramTestHarness:
         return list(self._outputs[name])
 
     def clear_output(self) -> None:
-        """Discard the output so far."""
         self._outputs = {name: [] for name in self._outputs}
 
     def get_plan(self) -> str:
-        """Return the program's plan as text."""
         return self._program.to_text()
 
     # -- state --
@@ -260,10 +242,7 @@ def program_of(
     savepoint: str | None = None,
     time_zone: str | None = None,
 ) -> tuple[Program, dict[str, int | None]]:
-    """Return the program that ``build`` builds, and the vertex number of each source.
-
-    The number is None if no output depends on the source.
-    """
+    """Return the program that ``build`` builds, and the vertex number of each source, or None for an unused source."""
     if not callable(build) or isinstance(build, type):
         raise ProgramError(f"a program needs a function build(env, payments), not {shorten(build)}")
     parameters = list(inspect.signature(build).parameters.values())[1:]

@@ -30,8 +30,6 @@ class _Results(list[Any]):
 
 
 class _TestedOperator(StatefulProcessorOperator):
-    """The operator, with rows of keys from a test."""
-
     def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
         super().__init__(context, settings, keying)
         self.results: _Results = _Results()
@@ -84,7 +82,6 @@ class TwsTester:
         eventTimeExtractor: returns a row's event time (epoch ms), for late rows.
 
     Raises:
-        PySparkValueError: ``EventTime`` without ``eventTimeExtractor``.
         PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
 
     Example:
@@ -161,19 +158,11 @@ class TwsTester:
         return _frame(self._run())
 
     def setProcessingTime(self, currentTimeMs: int) -> list[Row] | pd.DataFrame:
-        """Set the clock (epoch ms). Calls expired timers, and expires states.
-
-        Raises:
-            PySparkValueError: another time mode.
-            IllegalArgumentException: the time does not increase.
-        """
+        """Set the clock (epoch ms), which must increase. Calls expired timers, and expires states."""
         return self._advance("setProcessingTime", "ProcessingTime", "time", currentTimeMs)
 
     def setWatermark(self, currentWatermarkMs: int) -> list[Row] | pd.DataFrame:
-        """Set the watermark (epoch ms). Calls expired timers; rows up to the watermark are late.
-
-        Errors are as in :meth:`setProcessingTime`.
-        """
+        """Set the watermark (epoch ms), which must increase. Calls expired timers; rows up to it are late."""
         return self._advance("setWatermark", "EventTime", "watermark", currentWatermarkMs)
 
     def _advance(self, method: str, mode: str, clock: str, time: int) -> list[Row] | pd.DataFrame:
@@ -200,34 +189,27 @@ class TwsTester:
     # -- state --
 
     def updateValueState(self, stateName: str, key: Any, value: tuple[Any, ...]) -> None:
-        """Set a value state of a key."""
         self._operator.state(stateName, "value", key).update(value)
 
     def peekValueState(self, stateName: str, key: Any) -> tuple[Any, ...] | None:
-        """Return a value state of a key, or None."""
         return self._operator.state(stateName, "value", key).get()  # type: ignore[no-any-return]
 
     def updateListState(self, stateName: str, key: Any, value: list[tuple[Any, ...]]) -> None:
-        """Set a list state of a key."""
         self._operator.state(stateName, "list", key).put(value)
 
     def peekListState(self, stateName: str, key: Any) -> list[tuple[Any, ...]]:
-        """Return a list state of a key."""
         return list(self._operator.state(stateName, "list", key).get())
 
     def updateMapState(self, stateName: str, key: Any, value: dict[Any, Any]) -> None:
-        """Set a map state of a key."""
         state = self._operator.state(stateName, "map", key)
         state.clear()
         for user_key, item in value.items():
             state.updateValue(user_key, item)
 
     def peekMapState(self, stateName: str, key: Any) -> dict[Any, Any]:
-        """Return a map state of a key."""
         return dict(self._operator.state(stateName, "map", key).iterator())
 
     def deleteState(self, stateName: str, key: Any) -> None:
-        """Clear a state of a key."""
         self._operator.state(stateName, "", key).clear()
 
 

@@ -51,8 +51,6 @@ class FaultRates:
         repeat: a completed epoch is not committed, and repeated.
         kill: a worker is lost with all its tasks, and replaced.
         restart: the query restarts from an earlier savepoint.
-        rescale: it restarts with another parallelism.
-        reorder: a subtask's buffers arrive in any order.
         delay: maximum advance of the clock before each step (milliseconds).
         seeds: whether the process's random numbers are reseeded, as a user's function may do.
     """
@@ -141,7 +139,6 @@ class SimulatedJob(PatientJob):
         return outcome.outputs
 
     def go_back(self, epoch: int, savepoint: Savepoint, *, workers_stay: bool) -> None:
-        """Restart from an earlier state, with the same or new workers."""
         self.epoch = epoch
         self._times = {number: time for number, time in self._times.items() if number < epoch}
         self._stores = {subtask: store.copy() for subtask, store in savepoint.items()}
@@ -254,7 +251,6 @@ class SimulatedJob(PatientJob):
                 residents.pop(task_id).cancel()
 
     def _failed(self, worker: int, task_id: tuple[int, ...], error: BaseException) -> None:
-        """Remove a failed task. Raises the error again if it was not planned."""
         if not _is_planned(error):
             raise error
         if self._rng.random() < 0.5:

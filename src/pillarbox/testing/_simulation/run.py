@@ -33,7 +33,6 @@ from pillarbox.testing._simulation.turns import Turns
 
 # Number of key groups, and so the maximum number of subtasks.
 MAX_PARALLELISM = 16
-# Maximum number of restarts, so that a run ends.
 _RETURNS = 3
 
 
@@ -71,7 +70,6 @@ class Run:
     """A program with its input, to run with and without faults.
 
     Args:
-        seed: the seed of all random draws.
         faults: the kinds of faults, or None for all.
         inputs: the records of each source, or None to draw them from the program.
         turns: creates the scheduler that replaces threads.
@@ -151,11 +149,7 @@ class Run:
         return read
 
     def verify(self) -> None:
-        """Run the program without and with faults, and compare.
-
-        Raises:
-            OutcomeMismatch: a run failed, or its outcome differs from the run without faults or from the oracle.
-        """
+        """Run the program without and with faults, and compare. Raises :class:`OutcomeMismatch`."""
         state = random.getstate()  # functions may seed it, which must not affect the caller
         try:
             try:
@@ -217,7 +211,6 @@ class _FaultyRun:
         self._compiled = run.compiled
         self._parallelism = run.parallelism
         self._job = self._new_job(run.compiled.program)
-        # The state before each epoch, with its parallelism.
         self._savepoints: list[tuple[int, Savepoint]] = []
         self._outputs: list[dict[str, list[Any]]] = []
 

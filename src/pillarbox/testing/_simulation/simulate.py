@@ -17,8 +17,8 @@ from pillarbox.testing._simulation.run import MAX_PARALLELISM, OutcomeMismatch, 
 Records = Mapping[str, Sequence[Any]]
 Key = str | Callable[[Any], Any]
 
-# Bounds of the runs for shrinking, and of the seeds per candidate: another input has another schedule under the same
-# seed, and faults hit small inputs under few schedules.
+# Bounds of the runs for shrinking, and of the seeds per candidate. Small inputs need more seeds: few schedules break
+# them.
 _SHRINKING_RUNS = 800
 _SEEDS_OF_A_CANDIDATE = 8
 _SEEDS_OF_A_SMALL_CANDIDATE = 32
@@ -62,7 +62,7 @@ def simulate(
 
     Each run with faults is compared with a run of the same epochs without faults, and with ``oracle``. A failing run is
     shrunk: records and kinds of faults are left out as long as it fails. The error has the remaining records, the steps
-    of the run, and the call that repeats it. FoundationDB is tested like this.
+    of the run, and the call that repeats it.
 
     >>> from pillarbox import KeyedProcessFunction
     >>> from pillarbox.testing import SimulationError, simulate
@@ -104,7 +104,6 @@ def simulate(
 
     Raises:
         SimulationError: a run failed or had a wrong outcome.
-        ProgramError: there is no such source, output or kind of fault.
     """
     __tracebackhide__ = True
     unknown = sorted(set(faults) - FAULTS.keys())
@@ -210,7 +209,6 @@ class _Shrinker:
         self.faults = faults
         self.failure = failure
         self._runs = _SHRINKING_RUNS
-        # Successful runs by seed and varied arguments, which are not repeated.
         self._right: set[object] = set()
 
     @property
@@ -247,7 +245,6 @@ class _Shrinker:
         faults: tuple[str, ...] | None = None,
         levels: tuple[int, ...] | None = None,
     ) -> bool:
-        """Adopt a smaller case if it fails under the current seed or some other seeds."""
         inputs = self.inputs if inputs is None else inputs
         faults = self.faults if faults is None else faults
         before = self.programs.simulated

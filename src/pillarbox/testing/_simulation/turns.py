@@ -145,7 +145,6 @@ class Turns(Patience):
     def __init__(self, clock: ManualProcessingTimeService, rng: random.Random | None) -> None:
         super().__init__(clock, limit=0.0)
         self._rng = rng
-        # Probability of a turn of the loops before the input's, and of an unavailable input after it.
         self._loops_first = 0.0 if rng is None else rng.choice([0.0, 0.3, 1.0])
         self._input_late = 0.0 if rng is None else rng.choice([0.0, 0.3])
         self._loops: list[SteppedEventLoop] = []
@@ -175,7 +174,7 @@ class Turns(Patience):
     def answer(self, now: int) -> bool:
         """Send a simulated service's answers that are due at ``now``. Returns whether there were any.
 
-        There are no services here: a function's requests must wait in its event loop.
+        There are no services here, but a subclass may have some.
         """
         return False
 
@@ -183,7 +182,6 @@ class Turns(Patience):
         return ()
 
     def settle(self) -> None:
-        """Run the loops until idle, send due answers, and run the loops again."""
         loops = self._open_loops()
         for loop in loops:
             loop.rest()
