@@ -45,11 +45,10 @@ def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_s
     """Write a savepoint of a query that ran on Spark itself into DIRECTORY, which must not exist.
 
     CHECKPOINT belongs to a stopped query with transformWithState, transformWithStateInPandas or applyInPandasWithState.
-    It is only read. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the
-    last committed micro-batch.
+    It is only read. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the last
+    committed micro-batch.
 
-    If the command is interrupted, there is no savepoint. Run the same command again: it starts from scratch, and
-    overwrites the incomplete one.
+    If the command is interrupted, there is no savepoint. Run it again: it overwrites the incomplete one.
     """
     from pillarbox._runtime.spark.savepoint.adopt import adopt as write
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint

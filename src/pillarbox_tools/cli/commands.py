@@ -166,9 +166,8 @@ def inspect(
 ) -> None:
     """Show the content of CHECKPOINT, or of a savepoint.
 
-    It shows the program, the epochs, and for each operator its keys, timers, watermark and bytes.
-
-    All state is read and checked once. The query may be running.
+    It shows the program, the epochs, and for each operator its keys, timers, watermark and bytes. All state is read and
+    checked once. The query may be running.
 
     To preview a changed program, run it once on a checkpoint of its own, as in a test, and pass that checkpoint as
     --against: the exit code is 1 if the program could not resume from CHECKPOINT.
@@ -221,7 +220,7 @@ def state(
     10". 'pillarbox inspect' shows the uids, and the states of each. The query may be running. None of your classes is
     needed or run.
 
-    If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
+    If --output is interrupted, run the command again: it overwrites the incomplete DIR.
     """
     from pillarbox._runtime.spark.failures import unwrapped_failures
     from pillarbox._runtime.spark.reading.state_reader import read_state
@@ -260,8 +259,8 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     Its state moves to N Spark partitions. Then start the same program with set_parallelism(N): it resumes exactly where
     it stopped. N is at most the max parallelism, which the first start has fixed.
 
-    If the command is interrupted, no query starts on the checkpoint until you run the same command again. The command
-    needs Spark 4.2 or newer; the query may run on an older one afterwards.
+    If the command is interrupted, no query starts on the checkpoint until you run it again. The command needs Spark 4.2
+    or newer; the query may run on an older one afterwards.
     """
     from pillarbox._runtime.spark.starting.rescale import rescale as change
 
@@ -298,13 +297,11 @@ def savepoint(
     A savepoint is all state of the query as plain Parquet. A program can start from it with any number of subtasks and
     key groups. The query may be stopped or running. The savepoint is of the last committed epoch, or of --epoch.
 
-    If the command is interrupted, there is no savepoint. Run the same command again: it starts from scratch, and
-    overwrites the incomplete one.
+    If the command is interrupted, there is no savepoint. Run it again: it overwrites the incomplete one.
 
     With --stop, the command leaves a request in the checkpoint for the driver of the query, which must have been
     started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path as
-    the driver sees it. If the command is killed, run it again: it waits for its earlier request. After a restart, a
-    query ignores a request without a waiting command.
+    the driver sees it. If the command is killed, run it again: it waits for its earlier request.
     """
     from pillarbox._runtime.spark.running.asking import request_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -350,9 +347,8 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
     The running epoch completes and is committed, so the next start repeats no epoch, and 'pillarbox rescale' accepts
     the checkpoint. If the epoch takes longer than --timeout, it is interrupted, and the next start repeats it.
 
-    The command leaves a request in the checkpoint for the driver of the query, which must have been started with
-    pillarbox.start(...). The request is withdrawn if no driver accepts it in time. If the command is killed, run it
-    again: it waits for its earlier request. pillarbox.run(query), in the program, does the same at SIGTERM.
+    The command leaves a request for the driver, like 'pillarbox savepoint --stop'. pillarbox.run(query), in the
+    program, does the same at SIGTERM.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.running.asking import stop_query
