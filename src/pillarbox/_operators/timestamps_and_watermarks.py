@@ -1,7 +1,6 @@
 """Assigns event time to records, and emits watermarks. Source: Flink's ``TimestampsAndWatermarksOperator``.
 
-Watermarks are emitted after each run and at the end of an epoch, not by the clock, so a repeated epoch emits the same
-watermarks.
+Watermarks are emitted after each run and at the end of an epoch, so a repeated epoch emits the same watermarks.
 
 After a shuffle, the last watermark, the status and the start of its silence are state, so the subtask becomes idle at
 the same time in any worker; in Flink, the countdown starts over with the task. At a source, the reading task counts
@@ -254,7 +253,7 @@ class EventTimes(NamedTuple):
         )
 
 
-# Columns of a record's position in Spark's Kafka source, and the column and field with a record's file.
+# Columns of a record's position: in Spark's Kafka source, and in files.
 _KAFKA = ("topic", "partition", "offset")
 _METADATA, _FILE = "_metadata", "file_path"
 

@@ -71,9 +71,6 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     _check_epochs(open_harness, steps, right, ordered, rng, examples)
 
 
-# -- the laws --
-
-
 def _check_functions(open_harness: Open) -> None:
     __tracebackhide__ = True
     with open_harness() as first, open_harness() as second:
@@ -219,9 +216,6 @@ def _run_epochs(open_harness: Open, steps: list[Step], points: Sequence[int]) ->
         return harness.get_elements()
 
 
-# -- running a script --
-
-
 _Played = tuple[int, Records] | Watermark | ProcessingTime
 
 
@@ -291,9 +285,6 @@ def _run(open_harness: Open, steps: Sequence[_Played]) -> list[StreamElement]:
     lost = harness.get_elements()[len(output) :]
     assert not lost, f"law 4: {lost[:5]} came out when the operator was closed, which is lost: emit it in finish()"
     return output
-
-
-# -- comparing --
 
 
 def _records(elements: Sequence[StreamElement]) -> list[StreamElement]:

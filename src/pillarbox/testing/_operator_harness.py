@@ -191,8 +191,6 @@ class OneInputStreamOperatorTestHarness:
             service.schedule()
         self._settle()
 
-    # -- input --
-
     def push(self, value: Any, timestamp: int | None = None) -> None:
         """Push one record into the operator, with an event time (epoch milliseconds) or None."""
         self._process(_one(value, timestamp))
@@ -292,8 +290,6 @@ class OneInputStreamOperatorTestHarness:
         if isinstance(self.operator, AsyncKeyedOperator):
             self.operator.run_ready()
 
-    # -- output --
-
     def get_output(self) -> list[Any]:
         """Return the main output's values since the start or :meth:`clear_output`."""
         return [record.value for record in self._output.records]
@@ -329,8 +325,6 @@ class OneInputStreamOperatorTestHarness:
         self._output.fails_at = len(self._output.records) + number
         self._output.error = error
 
-    # -- checkpoints --
-
     def snapshot(self, *, time_passes: DurationLike = 0) -> OperatorSnapshot:
         """Take a checkpoint (C4) and return its state. ``time_passes`` is as in :meth:`end_input`."""
         self._checkpoints += 1
@@ -354,8 +348,6 @@ class OneInputStreamOperatorTestHarness:
         """Notify the operator of a committed checkpoint, counted from 1."""
         self.operator.notify_checkpoint_complete(checkpoint_id)
         self._settle()
-
-    # -- closing --
 
     def close(self) -> None:
         """Close the operator. A second call does nothing."""

@@ -113,8 +113,6 @@ class ProgramTestHarness:
     def epoch(self) -> int:
         return self._job.epoch
 
-    # -- input --
-
     def push(self, source: str, *elements: Any, partition: int = 0) -> None:
         """Queue elements of a source for the next epoch.
 
@@ -139,8 +137,6 @@ class ProgramTestHarness:
 
     def advance_processing_time(self, milliseconds: int) -> None:
         self.processing_time_service.advance(milliseconds)
-
-    # -- epochs --
 
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
         """Run the queued elements and due timers as one epoch, and return each output's records.
@@ -185,8 +181,6 @@ class ProgramTestHarness:
                 ]
         return inputs
 
-    # -- output --
-
     def get_output(self, name: str = "output") -> list[Any]:
         """Return an output's records since the start or :meth:`clear_output`."""
         if name not in self._outputs:
@@ -198,8 +192,6 @@ class ProgramTestHarness:
 
     def get_plan(self) -> str:
         return self._program.to_text()
-
-    # -- state --
 
     def snapshot(self) -> ProgramSnapshot:
         """Return the committed state, without queued elements."""

@@ -139,8 +139,6 @@ class TwsTester:
         operator.initial = list(initialStateRow or initialStatePandas or [])
         self._run()
 
-    # -- input --
-
     def test(self, key: Any, input: list[Row]) -> list[Row]:
         """Process rows of a key as a micro-batch, and return the rows that the processor emits."""
         self._pandas = False
@@ -185,8 +183,6 @@ class TwsTester:
         results = self._operator.run(self._batch)
         self._harness.snapshot()
         return results
-
-    # -- state --
 
     def updateValueState(self, stateName: str, key: Any, value: tuple[Any, ...]) -> None:
         self._operator.state(stateName, "value", key).update(value)

@@ -25,7 +25,6 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Finding
 
 _CELL = 200
-# Width of outputs that are not terminals, and of the widest table of state there.
 _ENDLESS = 1_000_000
 _WIDEST = 200
 _RULE = 80

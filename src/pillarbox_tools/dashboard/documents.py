@@ -64,7 +64,6 @@ class View(Entry):
         shown: the epoch whose phases and longest tasks are drawn, or None.
         calls: counters of each asynchronous operator in its newest epoch, with its ``uid``.
         counters: sums of all other counters over the known epochs.
-        missing: messages about missing data.
     """
 
     at: int

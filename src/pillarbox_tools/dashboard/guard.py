@@ -3,10 +3,10 @@
 A page of another site can make a browser send requests here, in two ways:
 
 - Under its own name that resolves to this machine, so the browser considers the answers the page's own. Without a
-  token, the guard accepts only loopback names in ``Host``. With a token, it accepts every name, so that proxies can
-  name the dashboard: the browser stores the cookie under another name.
-- From its own origin. The guard refuses requests of other origins except navigations to pages, whose answers the other
-  page cannot read.
+  token, the guard accepts only loopback names in ``Host``. With a token, it accepts every name, as proxies need: the
+  browser stores the cookie under another name.
+- From its own origin. The guard refuses requests of other origins except navigations, whose answers the other page
+  cannot read.
 """
 
 from __future__ import annotations

@@ -45,7 +45,6 @@ class Dashboard(observing.Dashboard):
         token = checked_token(token, "dashboard()")
         self._changing = threading.Lock()  # guards changes of the queries
         self._queries: dict[str, VersionedView] = {}
-        # Ids of ended queries, in order of detection.
         self._ended: dict[str, None] = {}
         self._token = token if token is not None or is_loopback(host) else secrets.token_urlsafe(24)
         self._host = host

@@ -13,7 +13,6 @@ from pillarbox_tools.dashboard.documents import Entry
 from pillarbox_tools.dashboard.views import entry_of, view_of
 from pillarbox_tools.model.shown import ShownQuery, StoredQuery
 
-# Seconds after which rates and conditions are computed again without new data.
 _LOOK_EVERY = 5.0
 _STAGES = "stages"
 _CHANGE, _IS_BUNDLE = "change", "is_bundle"

@@ -50,7 +50,6 @@ class Names:
         for uid, name in self._uids.get(vertex, ()):
             if counter.startswith(f"{uid}."):
                 return name, counter[len(uid) + 1 :]
-        # a function chained to a source without a uid, or an unknown plan
         return self.chain(vertex)[0], counter.lstrip(".")
 
     def calls(self, operator: str) -> bool:

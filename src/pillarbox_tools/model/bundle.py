@@ -2,8 +2,7 @@
 
 The zip archive has ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes of
 its state in ``state.json``, and ``README.txt``. By default it omits user data: keys, records, and error messages, which
-may quote both. Failures keep error classes, operator and lines of code; sources keep kinds and figures; counters are
-limited to the operators' own.
+may quote both. Failures keep error classes, operator and lines of code; sources keep kinds and figures.
 """
 
 from __future__ import annotations

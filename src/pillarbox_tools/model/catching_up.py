@@ -36,7 +36,7 @@ def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
     """Return the query's progress, or None before the first epoch has ended.
 
     The backlog is exact for sources that report their newest offsets, such as Kafka. Otherwise it is estimated from
-    event time between the first epoch and now; not for a batch, whose last event time is unknown.
+    event time; not for a batch, whose last event time is unknown.
     """
     epochs, moments = snapshot.epochs, snapshot.run.moments
     if not epochs or not moments:

@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 #: PySpark's daemon, the home starter, and memory that workers and homes share with them.
 SHARED = 250 * _MIB
-#: A Python worker that shares the imports of ``pillarbox.daemon``, and one that imports everything itself.
+#: A Python worker that shares the imports of ``pillarbox.daemon``, and a worker that does not.
 WORKER = 25 * _MIB
 WORKER_ALONE = 95 * _MIB
 HOME = 20 * _MIB
@@ -52,10 +52,10 @@ class ExecutorMemory:
 
     Attributes:
         executor: process id of its JVM.
-        computed: sum of the terms.
         home_bytes: measured memory of its homes; None also without homes.
         worker_bytes: measured memory of the workers that run tasks.
-        needed: ``computed``, with the measured memory of homes, if known, instead of the terms for homes and state.
+        needed: the sum of the terms, with the measured memory of homes, if known, instead of the terms for homes and
+            state.
         overhead: recommended ``spark.executor.memoryOverhead``: ``needed`` plus a third.
         limit: the container's limit in bytes; None also if unlimited.
     """

@@ -31,13 +31,13 @@ class Growth:
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of the largest worker process.
+    """The memory of the largest worker process. None means unknown.
 
     Attributes:
-        bytes: resident memory, or None if unknown.
+        bytes: resident memory.
         limit: None without a setting.
-        per_day: growth in bytes per day, or None if unknown.
-        full_at: when it reaches the limit at this rate (epoch ms), or None if never or unknown.
+        per_day: growth in bytes per day.
+        full_at: when it reaches the limit at this rate (epoch ms); None also for never.
     """
 
     bytes: int | None

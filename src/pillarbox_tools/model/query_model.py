@@ -106,7 +106,6 @@ class QueryModel:
         with self._feeding:
             previous = self._heartbeat
             self._heartbeat = heartbeat
-            # A later time alone is no news for pages.
             if previous is None or (previous.epoch, previous.since) != (heartbeat.epoch, heartbeat.since):
                 self._version += 1
 

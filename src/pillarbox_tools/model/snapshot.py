@@ -73,10 +73,7 @@ class Moment:
 
     Attributes:
         at: its end; it covers the epochs that ended since the moment before.
-        first: number of the first epoch.
-        last: number of the last epoch.
         duration: total duration of the epochs.
-        longest: duration of the longest epoch.
         state_bytes: vertex uid -> final state size.
         keys: vertex uid -> final number of keys.
         lag: end of the newest epoch minus the lowest watermark.
@@ -145,7 +142,6 @@ class Run:
         settings: its settings, with secrets masked.
         versions: of Python, Spark and packages in the driver.
         worker_versions: combinations of Python and package versions in workers; a few at most.
-        executors: the executors that host its tasks.
         moments: its epochs, aggregated by the minute.
         starts: number of starts up to this one.
         crashes: number of earlier runs that failed or were lost.
@@ -176,9 +172,7 @@ class Snapshot:
     Attributes:
         id: Spark's id of the query, stable over restarts.
         checkpoint: its location; empty if temporary.
-        at: the time of the snapshot.
-        is_live: whether the driver supplied it; otherwise it was read from the history.
-        read_at: when it was read from the history.
+        is_live: whether the driver supplied it; otherwise it was read from the history, at ``read_at``.
         run: the current or last run.
         epochs: the newest epochs, oldest first.
         missing: messages about missing data.

@@ -27,7 +27,6 @@ class Receiver:
         clocks: clock logs of other tasks, by vertex and subtask.
 
     Attributes:
-        token: the workers' credential.
         facts: the task's description of itself.
         end: the task's summary of the input.
         state: the chunks of its log.
@@ -83,7 +82,7 @@ class Receiver:
             worker.set_timeout(None)
             self._take(worker, content)
         except LostError:
-            worker.close()  # Spark may try again
+            worker.close()
         except Exception as error:
             self.error = error
             self._done.set()

@@ -52,7 +52,6 @@ class RecordedTask:
         subtask: its subtask, or a source's partition.
         earlier: the vertices that supply its input, directly or through others.
         host: the driver's address.
-        token: the workers' credential.
     """
 
     program: str

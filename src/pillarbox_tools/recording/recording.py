@@ -4,8 +4,8 @@
 - ``program``: the pickled vertex;
 - ``state``: the chunks of the task's log before the epoch; ``state-after``: after it, if it was committed;
 - ``broadcasts``: the pickled values of Spark's broadcast variables in the vertex;
-- ``sources.json``: the source of the user's modules, and the versions of the installed packages;
-- ``input``: the portions of the input as consecutive pickles: lists of buffers, or Arrow batches of a source.
+- ``sources.json``: the source of the user's modules, and the versions of installed packages;
+- ``input``: consecutive pickles of the input: lists of buffers, or Arrow batches of a source.
 
 A replay runs code from the recording: accept recordings only from people whose programs you would run.
 """
@@ -39,7 +39,6 @@ class RecordingMetadata:
     """Description of a recording.
 
     Attributes:
-        number: number of the vertex.
         uid: the first uid among its operators.
         subtask: its subtask, or a source's partition.
         level: 0 for a source.
@@ -48,7 +47,6 @@ class RecordingMetadata:
         clock: the readings of the task's clock, as the text of a clock log, or None if unknown.
         is_last: whether event time ended in the epoch.
         is_pickled: whether a source's rows are records of a collection.
-        failure: the task's failure, or None if unknown.
         calls: the vertex's operators that call services.
         doubts: messages about possible differences from the epoch.
         hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of sets of text, or None.

@@ -52,7 +52,7 @@ class FirstDifference:
         before: the recorded program's state of the key before it, by name.
         then: the recorded program's result.
         now: the other program's result.
-        parts: messages about the parts of output and state that differ.
+        parts: messages about the differing parts.
     """
 
     number: int
@@ -69,7 +69,6 @@ class Comparison:
     """Comparison of two programs.
 
     Attributes:
-        records: number of input records.
         sent: number of records each has sent, the recorded program first.
         keys: number of keys with different state after the epoch.
         only_end: differences that no record shows: from timers, the end of the epoch, or requests.

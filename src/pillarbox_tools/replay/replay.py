@@ -30,8 +30,6 @@ class Replay:
 
     Attributes:
         records: input records up to the end or the failure.
-        sent: records sent.
-        error: the error that ended it.
         differs: differences from the recording; empty if equal.
         state: differences between its final state and the checkpoint's, or None if not compared.
         reasons: messages about possible reasons for differences.
@@ -73,7 +71,7 @@ def replay(
         at: stop before this record of the input, counted from 1.
         debug: open Python's debugger at that record, or where the task failed.
         diff: compare the final state with the checkpoint's, or the failure with the recorded one.
-        allow_calls: allow calls by asynchronous operators and by functions that open sockets or run programs.
+        allow_calls: allow asynchronous operators, and functions that open sockets or run programs.
         seed: seed of user code's random numbers, or None.
         clock: fixed time of the task's clock and of user code (epoch ms). None: the task's clock repeats its readings,
             and user code sees the current time.

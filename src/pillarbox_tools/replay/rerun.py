@@ -43,7 +43,6 @@ class Rerun:
         allow_calls: whether operators may call services; otherwise they stop the task.
 
     Attributes:
-        task: the task, with its state before the epoch.
         store: its log; after the run, as after the epoch.
     """
 
@@ -63,7 +62,6 @@ class Rerun:
         if not allow_calls:
             without_calls(self.vertex)
         self._edges = {} if shipped is None else _edges(recording, self.vertex)
-        # The index of each edge, by a receiver's code and the edge's id.
         self._places = {(code, edge.id): index for index, edge in enumerate(self.vertex.edges) for code in edge.targets}
         self.vertex.budget_scope, self.vertex.shared = BudgetScope(), SharedResources()
         self.store: MemoryChunkStore = MemoryChunkStore()

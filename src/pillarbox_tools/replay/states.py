@@ -22,7 +22,7 @@ class Difference:
         state: name of the state, or ``timers``.
         then: value in the checkpoint as text, or None.
         now: value in the replay, or None.
-        part: the first differing part: its path and both values. Empty if everything differs.
+        part: the first differing part: its path and both values.
     """
 
     owner: str

@@ -1,6 +1,6 @@
 """The history of a checkpoint's queries: small files in the checkpoint's folder ``pillarbox/history/``.
 
-The driver writes its model of a run at most once a minute and at the end, each time as a new file, and then removes the
+The driver writes its model of a run at most once a minute and at the end, each time as a new file, and removes the
 previous one. Under Spark Connect files cannot be removed, so the driver writes only at the end. If the history cannot
 be written, the query continues.
 """

@@ -65,7 +65,7 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
     if history:
         now, beat = now_ms(), newest_heartbeat(spark, checkpoint)
         if beat is not None and beat.run != history[0].run.id:
-            beat = None  # the driver was killed, or has not written its history yet
+            beat = None
         snapshot = replace(with_earlier(history[0], history), checkpoint=checkpoint, read_at=now)
         if snapshot.run.ended is None:
             snapshot = replace(snapshot, heartbeat=beat or snapshot.heartbeat)

@@ -144,8 +144,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         step = CollectionSource(self._next(), "collection", [], type_info, collection=elements)
         return DataStream(self, self._add(step))
 
-    # -- running --
-
     def get_execution_graph(self) -> Program:
         """Return the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram.
 

@@ -89,8 +89,6 @@ class Stream(OperatorSettings, Generic[T1]):
         self._operator("start_new_chain()").chaining = ChainingStrategy.HEAD
         return self
 
-    # -- partitions --
-
     def rebalance(self) -> DataStream[T1]:
         """Spread the records evenly over the next operators' subtasks, which have the program's parallelism.
 
@@ -208,8 +206,6 @@ class Stream(OperatorSettings, Generic[T1]):
         from pillarbox._datastream.connected.broadcast_stream import BroadcastStream
 
         return BroadcastStream(stream, descriptors)
-
-    # -- other streams --
 
     def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
         """Merge this stream with streams of the same environment. The order of their records is undefined.

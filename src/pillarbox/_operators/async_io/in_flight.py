@@ -107,8 +107,6 @@ class InFlight:
     def is_empty(self) -> bool:
         return self._queue.is_empty()
 
-    # -- input --
-
     def process_records(self, records: Records) -> None:
         values, stamps = records.values, records.timestamps
         keys = None if self._cache is None else self._cache.keys_of(records)
@@ -172,8 +170,6 @@ class InFlight:
         if self._batches is not None:
             self._batches.flush()
         self._workers.start()
-
-    # -- completed requests --
 
     def _notify(self) -> None:
         """Notify the mailbox thread of completed requests. Loop thread."""
@@ -251,8 +247,6 @@ class InFlight:
             self._last_chances.discard(request)
         self._queue.complete(request)
 
-    # -- output --
-
     def emit(self) -> None:
         values: list[Any] = []
         stamps: list[int | None] | None = None
@@ -285,8 +279,6 @@ class InFlight:
         if isinstance(tag, OutputTag) and tag.tag_id in self._context.side_outputs:
             failures = [AsyncFailure.of(value, error, request.attempts) for value in request.values]
             self._context.side_outputs[tag.tag_id].process_records(Records(failures, request.timestamps))
-
-    # -- waiting --
 
     def _await_room(self) -> None:
         """Run mails until a request leaves (A4)."""
@@ -379,7 +371,6 @@ class InFlight:
             started = self._deadlines.from_wall_clock(started)
         size = self._options.batch_size or 1
         for start in range(0, len(values), size):
-            # A batch from a program with larger batches is split.
             request = Request(values[start : start + size], None if stamps is None else stamps[start : start + size])
             if started is not None and self._deadlines.is_past(started):
                 self._last_chances.add(request)

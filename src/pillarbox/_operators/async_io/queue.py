@@ -78,7 +78,6 @@ class Segment:
     def __init__(self) -> None:
         self.pending: dict[Any, None] = {}
         self.completed: list[Any] = []
-        # The event at its end, or None while it accepts entries.
         self.event: Event | None = None
 
 

@@ -353,8 +353,6 @@ def is_collated(kind: spark.DataType) -> bool:
     return isinstance(kind, spark.StringType) and not kind.isUTF8BinaryCollation()
 
 
-# -- floats in the order of integers --
-
 _NAN = np.int64(0x7FF8000000000000)
 _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 
@@ -374,9 +372,6 @@ def _numbers_of(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _nulls(column: pa.Array) -> npt.NDArray[np.bool_] | None:
     return column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
-
-
-# -- decimals as integers --
 
 
 def int128_values(column: pa.Array) -> npt.NDArray[Any]:

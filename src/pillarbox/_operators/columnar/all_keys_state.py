@@ -1,7 +1,7 @@
 """State of operators that store the rows of all keys together.
 
 The state belongs to the smallest integer that the subtask owns as key, in namespaces called *addresses*. Each epoch
-adds Arrow streams to an address; streams of similar length are merged at times, as in a log-structured merge tree.
+adds Arrow streams to an address; streams of similar length are merged, as in a log-structured merge tree.
 """
 
 from __future__ import annotations

@@ -50,8 +50,6 @@ class ColumnarOperator(KeyedOperator):
             stamps = np.full(results.num_rows, ends) if isinstance(ends, int) else ends
             self.output.process_records(ArrowRecords(results, stamps - 1))
 
-    # -- state --
-
     def _stored(self, address: Any) -> list[pa.RecordBatch]:
         return [self._partials.decode(stream) for _, stream in sorted(self._state.at(address).items())]
 

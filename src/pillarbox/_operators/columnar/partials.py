@@ -117,8 +117,6 @@ class Partials:
             [pa.field(field.name, arrow_type(field.dataType)) for field in columns.result_type().fields]
         )
 
-    # -- partial results of rows --
-
     def of_rows(
         self,
         columns: Mapping[str, pa.Array],
@@ -155,8 +153,6 @@ class Partials:
         except PillarboxError as error:
             error.at(operator=self._operator)
             raise
-
-    # -- merging --
 
     def merged(self, batches: Sequence[pa.RecordBatch], start: int | None) -> pa.RecordBatch:
         return self._merged(batches, {}, [*self._keys], start)[0]
@@ -273,8 +269,6 @@ class Partials:
     def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
-    # -- results --
-
     def results(
         self, merged: pa.RecordBatch, starts: int | npt.NDArray[np.int64], ends: int | npt.NDArray[np.int64]
     ) -> pa.RecordBatch:
@@ -319,8 +313,6 @@ class Partials:
         )
         error.at(operator=self._operator, **({"key": key} if keys else {}))
         return error
-
-    # -- stored partial results --
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
         noted = None if self._windows is None else {_WINDOWS: self._windows}

@@ -18,10 +18,8 @@ from pillarbox._operators.windowing.api.session_windows import EventTimeSessionW
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-# Bounds of the buffer within an epoch.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
-# Rows per message.
 _PIECE = 1 << 16
 # The last millisecond of a TIMESTAMP, which counts microseconds in 64 bits.
 _MOST = (2**63 - 1) // 1000

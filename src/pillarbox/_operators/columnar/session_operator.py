@@ -1,7 +1,7 @@
 """Columnar sessions: sorting merges a key's partial sessions that overlap or touch.
 
 In memory, one batch has all open sessions. Each epoch appends its changed sessions to the state, where the latest of
-overlapping sessions counts. There are no timers: each watermark checks all sessions, as columns.
+overlapping sessions counts. There are no timers: each watermark checks all sessions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         super().__init__(context, keying, program)
         self._open: pa.RecordBatch | None = None
         self._arrived: list[pa.RecordBatch] = []
-        # This epoch's changed sessions, and the number of stored rows.
         self._changed: list[pa.RecordBatch] = []
         self._rows = 0
         self._fired = MIN_TIMESTAMP
@@ -90,8 +89,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         fired = _chosen(sessions, chosen)
         ends = _column(fired, END)
         self._emit(self._partials.results(fired, _column(fired, START), ends), ends)
-
-    # -- merging --
 
     def _absorb(self) -> None:
         if not self._arrived:

@@ -1,7 +1,7 @@
 """Columnar tumbling, sliding and cumulating windows, which merge the partial results of panes.
 
 The address of a pane's partial results is its start. Timers only record windows. After a watermark's last timer, the
-windows fire, small windows together, because each pass over columns has a fixed cost.
+windows fire, small windows together.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._timed: set[int] = set()
         self._fresh: dict[int, list[pa.RecordBatch]] = {}
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
-        # The merged panes of the next windows; None for tumbling windows.
         self._stacks = None if panes.tumbling else ColumnStacks(self._partials, self._merged)
         # Windows that the current watermark ends, and the maximum end of windows to remove.
         self._due: list[TimeWindow] = []
@@ -55,8 +54,6 @@ class ColumnarWindowOperator(ColumnarOperator):
     def restore_state(self, state: Any) -> None:
         super().restore_state(state)
         self._starts = {address for address in self._state.addresses() if isinstance(address, int)}
-
-    # -- records --
 
     def process_records(self, records: Records) -> None:
         assert isinstance(records, ArrowRecords)
@@ -98,8 +95,6 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._timers.register_event_time_timer(namespace, window.end - 1)
         if self._lateness:
             self._timers.register_event_time_timer(namespace, self._cleanup_time(window.end))
-
-    # -- firing --
 
     def process_watermark(self, timestamp: int) -> None:
         self._fire_again()
@@ -187,7 +182,6 @@ class ColumnarWindowOperator(ColumnarOperator):
             parts = [part for start in _within(window, ordered) for part in self._parts(start)]
             late_parts = set(map(id, batches))
             marks = [id(part) in late_parts for part in parts]
-            # Some other keys may remain.
             parts = self._partials.of_keys(parts, batches)
             merged, touched = self._partials.touched(parts, marks, window.start)
             self._emit(self._partials.results(merged.filter(pa.array(touched)), *window), window.end)

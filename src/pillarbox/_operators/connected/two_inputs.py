@@ -17,7 +17,6 @@ from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.process import ProcessOperator
 
-#: The keys of both streams' records; None for operators without keyed state.
 Keyings = tuple[Keying, Keying] | tuple[None, None]
 
 

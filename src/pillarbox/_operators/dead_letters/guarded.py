@@ -116,8 +116,6 @@ class GuardedOperator(StreamOperator):
         (only,) = self._inputs
         only.process_records(records)
 
-    # -- records and timers --
-
     def process_run(self, records: Records, keying: Keying | None, process: Callable[[Records], None]) -> None:
         values = records.values
         # An error of the key function fails the task.
@@ -127,7 +125,6 @@ class GuardedOperator(StreamOperator):
         for value, key, stamp in zip(values, keys, stamps):
             if undo is not None:
                 undo.begin()
-            # The letter contains the record before the call.
             record = copied(value)
             marks = self._marks()
             try:
@@ -180,8 +177,6 @@ class GuardedOperator(StreamOperator):
         self._main.release()
         for held in self._sides.held:
             held.release()
-
-    # -- methods that emit --
 
     def end_key(self) -> None:
         self._guarded.end_key()

@@ -103,8 +103,8 @@ class BroadcastReferences:
 class Captured(Generic[P, R]):
     """A function, pickled as soon as the program receives it, like in PyFlink and PySpark.
 
-    So it may use a loop variable. Each operator calls its own copy. The runtime reports objects that cannot be pickled,
-    because it knows their operators.
+    So it may use a loop variable. Each operator calls its own copy. The runtime, which knows the operators, reports
+    objects that cannot be pickled.
 
     Attributes:
         pickled: its pickle, or None if it cannot be pickled or has been unpickled.

@@ -11,7 +11,7 @@ from pillarbox._elements import Records
 class KeyedRun(NamedTuple):
     """A run of one input, grouped by key, and by time within a key.
 
-    The first key may continue the previous run's last key, and the last key may continue in the next run.
+    The first and the last key may continue in the previous and the next run.
 
     Attributes:
         way_in: the number of the input.

@@ -1,9 +1,7 @@
 """The operator: an input for records, watermarks and status, with an output of the same shape.
 
 Operators of a chain call each other directly (P6), with *runs* of records: a record costs no call per operator beyond
-the user's function.
-
-A program holds factories. An operator is created where it runs, and belongs to the mailbox thread.
+the user's function. An operator is created where it runs, by a factory, and belongs to the mailbox thread.
 """
 
 from __future__ import annotations
@@ -129,14 +127,12 @@ class OperatorContext:
         side_outputs: outputs by tag, for connected side outputs.
         keyed: keyed state and timers, for a keyed :class:`OperatorFactory`.
         job_parallelism: number of instances of an operator after a shuffle.
-        copier: copies the values that the operator's functions emit.
         max_parallelism: number of key groups.
         epoch: the current or last epoch.
         micro_batch: the current or last micro-batch, or None if unknown, as in a replay.
         operator_state: declares operator state; None before a shuffle.
         epoch_time: returns the epoch's processing time (epoch ms), equal in all tasks and repetitions; None before a
             shuffle.
-        budget_scope: the place of the task's budgets.
         shared: resources shared with the other tasks of its vertex in the process.
         read_elsewhere: tags missing in ``side_outputs`` that another query may read.
         zone: the time zone of naive datetimes, or None if they are not points in time.
@@ -175,9 +171,8 @@ class StreamOperator:
     """Base class of operators.
 
     An operator is created after the operators that it sends to. Life: ``open`` (opens the user's function),
-    ``restore_state``, records, ``end_input`` and ``finish`` at the end of bounded input, ``close``. Each epoch calls
-    ``prepare_snapshot_pre_barrier``, then ``snapshot_state``. ``close`` is only called after ``open``, so resources are
-    acquired in ``open``.
+    ``restore_state``, records, ``end_input`` and ``finish`` at the end of bounded input, ``close``, which is only
+    called after ``open``. Each epoch calls ``prepare_snapshot_pre_barrier``, then ``snapshot_state``.
 
     Attributes:
         by_key: whether batch mode processes a keyed operator key by key. False if it stores the state of all keys
@@ -324,7 +319,6 @@ class OperatorFactory:
 
     Attributes:
         make: creates the operator from its context: its class, or a ``partial`` of it, captured.
-        keyed: whether it has keyed state or timers, and so a :class:`KeyedContext`.
         wakes_up: whether it may act during an epoch without a record.
         stateful: whether ``snapshot_state`` returns a state, which needs a shuffle before the operator.
         result_types: side output tag (None: main output) -> declared type, or column names, of results.

@@ -1,8 +1,7 @@
 """interval_join: pairs of records of two keyed streams with near event times.
 
-Each side stores its records as long as they can match. Source: Flink's ``IntervalJoinOperator``, which drops a record
-when the watermark reaches its last partner's time; here the watermark must have passed that time, because such a
-partner is not late.
+Source: Flink's ``IntervalJoinOperator``, which drops a record when the watermark reaches its last partner's time; here
+the watermark must have passed that time, because such a partner is not late.
 """
 
 from __future__ import annotations

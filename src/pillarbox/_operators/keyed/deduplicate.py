@@ -30,7 +30,6 @@ class DeduplicateOperator(KeyedOperator):
         super().__init__(context, None, "", keying)
         self._within = within
         self._timers = self.time_services.get_internal_timer_service("forget", self)
-        # The removal time of the current key in batch mode, which has no event-time clock.
         self._forget_at: int | None = None
         self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
 

@@ -23,7 +23,6 @@ from pillarbox._operators.stateful_processor.handle import Declarations
 from pillarbox._operators.stateful_processor.sorted_rows import SortedRows, without_late
 from pillarbox._state.heap.timers import HeapTimers
 
-# Spark's names of time modes, by ``ProcessorSettings.time_mode``.
 TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 
 
@@ -33,7 +32,6 @@ class ProcessorSettings:
 
     Attributes:
         declarations: the states that its ``init`` declares.
-        time_mode: a key of ``TIME_MODES``.
         event_time: the rows' event-time column, for late rows, or None.
         frames: conversion of pandas frames, or None for PySpark rows.
         initial: rows of an initial state, key columns first, or None.
@@ -69,11 +67,8 @@ class MicroBatchOperator(KeyedOperator):
         assert isinstance(service.event_timers, HeapTimers)
         self.timers: HeapTimers = service.event_timers
         self._rows: list[pa.RecordBatch] = []
-        # Id and watermark of the last micro-batch.
         self._last: tuple[int | None, int] | None = None
         self._has_run = False
-
-    # -- the input --
 
     def process_records(self, records: Records) -> None:
         assert isinstance(records, ArrowRecords), "rows of a DataFrame come as columns"
@@ -95,8 +90,6 @@ class MicroBatchOperator(KeyedOperator):
             self._run()
         self._has_run = False
 
-    # -- late rows --
-
     def snapshot_event_time(self) -> dict[str, Any] | None:
         if self.settings.event_time is None or self._last is None:
             return None
@@ -116,8 +109,6 @@ class MicroBatchOperator(KeyedOperator):
         if last is None:
             return 0
         return last[1] if last[0] is None or last[0] + 1 == batch.number else batch.watermark
-
-    # -- a micro-batch --
 
     def _run(self) -> None:
         batches, self._rows = self._rows, []

@@ -33,7 +33,6 @@ class FrameOptions:
 
     Attributes:
         columns: the names of the row columns.
-        key: the key's columns.
         schema: the columns that the program emits.
         records: maximum number of rows of a frame.
         bytes: maximum size of a frame.

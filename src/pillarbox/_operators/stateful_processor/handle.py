@@ -31,7 +31,6 @@ from pillarbox._state.ttl import StateTtlConfig
 from pillarbox._types.type_information import TypeInformation
 
 Schema: TypeAlias = StructType | str
-#: Spark's names of time modes in its state metadata and in errors.
 SPARK_MODES = {"none": "NoTime", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 _ACTIONS = {
     "get_value_state": "initializing value state",

@@ -1,7 +1,7 @@
 """Outputs that convert results to a declared type before emitting them.
 
 As in PyFlink, a ROW result has the names of its columns, FLOAT has 32 bits, and a value of another type fails the job.
-If columns are declared in Spark's notation, a tuple gets their names, and its values stay unchanged.
+Columns in Spark's notation only give a tuple names.
 """
 
 from __future__ import annotations

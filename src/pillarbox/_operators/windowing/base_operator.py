@@ -104,7 +104,6 @@ class BaseWindowOperator(KeyedOperator):
         self._assign = assign_function(program.assigner)
         self._lateness = program.lateness
         self._is_event_time = program.assigner.is_event_time()
-        # Triggers set timers of windows, which end with their window.
         self._timers = self.time_services.get_internal_timer_service(
             self.timers,
             self,
@@ -147,8 +146,6 @@ class BaseWindowOperator(KeyedOperator):
     @abstractmethod
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None: ...
 
-    # -- late elements --
-
     def _cleanup_time(self, window: Any) -> int:
         end: int = window.max_timestamp()
         return min(end + self._lateness, MAX_WATERMARK) if self._is_event_time else end
@@ -161,8 +158,6 @@ class BaseWindowOperator(KeyedOperator):
         if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
             return
         self.take_late(value, timestamp, self._program.late_tag)
-
-    # -- results --
 
     def _emit(self, window: Any, timestamp: int, elements: tuple[Any, ...]) -> None:
         results = self._call(window, timestamp, elements)

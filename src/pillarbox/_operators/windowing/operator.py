@@ -54,8 +54,6 @@ class WindowOperator(BaseWindowOperator):
         self._register = timers.register_event_time_timer if by_event_time else timers.register_processing_time_timer
         self._delete = timers.delete_event_time_timer if by_event_time else timers.delete_processing_time_timer
 
-    # -- records --
-
     def process_records(self, records: Records) -> None:
         self.process_run(records, self.keying.keys_of(records))
 
@@ -131,8 +129,6 @@ class WindowOperator(BaseWindowOperator):
                     self._delete(tuple(part), over)
         if others:
             self._state.merge_namespaces(tuple(state_window), [tuple(other) for other in others])
-
-    # -- firing --
 
     def _react(self, result: TriggerResult, window: Any, state_window: Any) -> None:
         if result is TriggerResult.CONTINUE:

@@ -1,7 +1,7 @@
 """Overlapping windows (sliding, cumulating) in panes: an element is folded once, however many windows contain it.
 
 A checkpoint has one row per (key, start of the pane). Timers belong to keys. When a window fires, two stacks merge its
-panes. The stacks are a cache in memory, rebuilt after a restart, and in part when a pane changes.
+panes: a cache in memory, rebuilt after a restart, and in part when a pane changes.
 """
 
 from __future__ import annotations
@@ -80,8 +80,6 @@ class PaneWindowOperator(SharedWindowOperator):
         super().end_key()
         self._by_key.clear()
 
-    # -- records --
-
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         if self._is_event_time:
             self._clock_was = self._timers.current_watermark
@@ -157,8 +155,6 @@ class PaneWindowOperator(SharedWindowOperator):
 
     def _read(self, pane: int) -> Any:
         return self._state.folded(pane, self.backend.key)
-
-    # -- firing --
 
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         self._clock_was = max(self._clock_was, timestamp)

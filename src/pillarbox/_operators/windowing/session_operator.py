@@ -1,9 +1,8 @@
 """Session windows that fold and fire at their end. A key's sessions are one short tuple.
 
 A session is ``(start, end, accumulator)``. Sessions are ordered, and never overlap or touch. The last session's timer
-stays when its end moves, and registers the next one when it fires.
-
-Tuples are contiguous in memory: with many keys, each memory access takes longest.
+stays when its end moves, and registers the next one when it fires. Tuples are contiguous in memory: with many keys,
+each memory access takes longest.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         super().__init__(context, keying, program)
         assert self._fold.merge is not None
         self._merge = self._fold.merge
-        # Named after the kind of accumulators.
         name = f"{self._fold.descriptor.kind}-sessions"
         (accumulator,) = self._fold.descriptor.declared_types
         declared = None if accumulator is None else list[tuple[int, int, accumulator]]  # type: ignore[valid-type]
@@ -52,8 +50,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         assigner = program.assigner
         self._gap: int | None = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else None
         self._buffer = RunBuffer(keying)
-
-    # -- records --
 
     def process_records(self, records: Records) -> None:
         if len(records) and self._gap is not None and self._buffer.takes(records):
@@ -207,8 +203,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             if other is not None:
                 rest = other if rest is None else self._merge(rest, other)
         return rest if first is None else first if rest is None else self._merge(first, rest)
-
-    # -- firing --
 
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         sessions = self._state.value()

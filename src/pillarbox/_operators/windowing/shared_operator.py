@@ -22,7 +22,6 @@ from pillarbox._state.heap.shared_windows import SharedWindows
 
 Times = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.bool_]
-# Called with each new key of a pane, and the pane.
 OnNewKey = Callable[[Any, Any], None] | None
 
 

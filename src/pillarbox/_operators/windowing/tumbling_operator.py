@@ -46,8 +46,6 @@ class TumblingWindowOperator(SharedWindowOperator):
                 if self._lateness and window.max_timestamp() > self._timers.current_watermark:
                     self._state.quieten(namespace, window.max_timestamp())
 
-    # -- records --
-
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         line, size, passed = self._windows.line, self._windows.size, self._passed
         starts = line.starts(times, size)
@@ -91,8 +89,6 @@ class TumblingWindowOperator(SharedWindowOperator):
         self._state.fold((value,), (key,), panes, self._check_owner)
         if window.max_timestamp() <= self._passed:
             self._fire(window.start, window.end, self._state.folded(tuple(window), key))
-
-    # -- firing --
 
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         window = TimeWindow(*namespace)

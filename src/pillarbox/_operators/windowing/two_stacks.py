@@ -3,8 +3,6 @@
 A window consists of the *front*, then the *back*. The front stores the merge of each pane with all later front panes,
 the earliest on top: a window that begins later pops some. The back is one merge of its panes. When the front is empty,
 the back becomes the front. Windows with one start (cumulating windows) use only the back.
-
-If late records change panes near the end, the last panes stay out of the back from then on.
 """
 
 from __future__ import annotations

@@ -203,8 +203,6 @@ class SimulatedJob(PatientJob):
             if not self._is_lost(vertex.number, subtask, worker):
                 return sent, store
 
-    # -- workers --
-
     def _choose_worker(self, number: int, subtask: int) -> int:
         worker = self._last_worker.get((number, subtask))
         if worker is None or self._rng.random() < self._rates.move:
@@ -262,8 +260,6 @@ class SimulatedJob(PatientJob):
             for residents in tasks:
                 if task_id in residents:
                     residents.pop(task_id).cancel()
-
-    # -- attempts --
 
     def _is_lost(self, number: int, subtask: int, worker: int) -> bool:
         lost = self._rng.random() < self._rates.lose

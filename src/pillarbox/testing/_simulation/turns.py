@@ -161,8 +161,6 @@ class Turns(Patience):
     ) -> SteppedReader:
         return SteppedReader(self, items, executor, fail)
 
-    # -- turns --
-
     def input_comes(self) -> bool:
         rng = self._rng
         if rng is None:

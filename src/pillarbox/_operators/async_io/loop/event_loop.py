@@ -21,7 +21,6 @@ GRACE = 5.0
 _BEAT = 1.0
 
 
-# The set of the owner's asyncio tasks, including tasks that they start.
 _tasks_of_owner: ContextVar[WeakSet[asyncio.Task[Any]] | None] = ContextVar("pillarbox_tasks", default=None)
 
 

@@ -67,9 +67,6 @@ class FunctionHost:
     Args:
         tasks: before the first shuffle, the number of concurrent tasks.
         notify: called in the loop's thread when there are completed requests.
-
-    Attributes:
-        turns: orders attempts by rate limits and budgets, or None.
     """
 
     def __init__(
@@ -89,7 +86,6 @@ class FunctionHost:
         self._lease: Lease[_Loop] = context.shared.lease(("async", context.uid), lambda: _Loop(context, options, tasks))
         self.thread: EventLoopThread = self._lease.resource.thread
         self.turns: Turns | None = self._lease.resource.turns
-        # The function's asyncio tasks; the loop may also run other subtasks' tasks.
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         context_of_tasks = context_of(self._tasks)
         call: Callable[[Any], Any] = function

@@ -15,7 +15,6 @@ from pillarbox._operators.budgets.account import LATE, STOP
 from pillarbox._operators.budgets.gate import Gate
 from pillarbox._operators.budgets.ledger import BudgetScope, LedgerEnd, LocalLedger, Slot
 
-# Number of waiting requests whose estimates a gate considers.
 _LINE = 500
 
 
@@ -40,7 +39,6 @@ class Turns:
             for budget in shared:
                 limits = budget.limits.of_operator(uid)
                 self._gates.append(Gate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
-        # The slowest gate of the last requests.
         self._first = 0
         self._lock = asyncio.Lock()
         # Estimates of the waiting requests, in order: a number per gate.

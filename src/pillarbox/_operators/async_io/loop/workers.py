@@ -255,7 +255,6 @@ class RequestWorkers:
         if self._stuck.pop(worker, None) is None:
             self._give_place()
         elif self._paralysed:
-            # One more may be replaced.
             other, request = self._paralysed.popitem()
             self._replace(other, request)
         self._paralysed.pop(worker, None)
@@ -324,8 +323,6 @@ class RequestWorkers:
             self._notified = True
             self._notify()
 
-    # -- giving up --
-
     def _cancel(self, request: Request) -> None:
         worker = request.running
         if worker is None:
@@ -350,7 +347,6 @@ class RequestWorkers:
             return
         self._paralysed[worker] = request
         if self._is_paralysed():
-            # Measure from now on, even if all were busy once before.
             if self._giving_up is not None:
                 self._giving_up.cancel()
             self._giving_up = self._loop.call_later(_PARALYSED, self._give_up)

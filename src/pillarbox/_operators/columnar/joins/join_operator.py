@@ -1,7 +1,7 @@
 """Columnar interval joins: binary search pairs rows of two streams with equal keys and near event times.
 
-Rows are buffered until event time advances or the epoch ends, then sorted and joined. Each side stores sorted segments,
-merged when of similar length. There are no timers: rows are dropped as the watermark passes.
+Rows are buffered until event time advances or the epoch ends, then sorted and joined. Each side stores sorted segments.
+There are no timers: rows are dropped as the watermark passes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from pillarbox._operators.joins.interval_join import Interval
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._types.type_information import Types
 
-# Bounds of the buffer.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 
@@ -71,8 +70,6 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     def watermark(self) -> int:
         return self._timers.current_watermark
 
-    # -- joining --
-
     def join_if_many(self) -> None:
         if self._left.rows + self._right.rows >= _ROWS or self._left.bytes + self._right.bytes >= _BYTES:
             self.work_off()
@@ -109,8 +106,6 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
 
     def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None: ...
 
-    # -- event time --
-
     def flush(self) -> None:
         watermark = self.watermark
         self._right.expire(watermark)
@@ -120,8 +115,6 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
                 alone = positions[~segment.matched[positions]]
                 self.emit_alone(segment.columns(alone), segment.times[alone] + wait)
                 segment.match(alone)  # a restored watermark may be lower
-
-    # -- state --
 
     def restore_state(self, state: Any) -> None:
         for side in (self._left, self._right):

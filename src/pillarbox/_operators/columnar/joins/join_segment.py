@@ -24,7 +24,7 @@ class _Grid:
     """Encodes a row's key and time as one integer, in the order of both.
 
     It is the rank of the key's code, times the number of time ranks, plus the rank of the time. A rank is the distance
-    from the minimum, or the index among the distinct values if distances are too large.
+    from the minimum, or the index among the distinct values.
     """
 
     def __init__(self, codes: Ints, times: Ints) -> None:
@@ -147,8 +147,6 @@ class Segment:
         indices = pa.array(positions)
         return [column.take(indices) for column in arrays]
 
-    # -- pairs --
-
     def match(self, positions: Ints) -> None:
         assert self.matched is not None
         self.matched[positions] = True
@@ -176,8 +174,6 @@ class Segment:
             shifts = np.repeat(begin[start:stop] - (ends[start:stop] - repeats - done), repeats)
             yield np.repeat(own[start:stop], repeats), numbers + shifts
             start = stop
-
-    # -- age --
 
     def expire(self, limit: int) -> Ints:
         """Return the positions of rows older than ``limit`` (epoch ms), each only once."""

@@ -83,8 +83,6 @@ class SideRows:
         self.rows: int = 0
         self.bytes: int = 0
 
-    # -- records --
-
     def process_records(self, records: Records) -> None:
         if not len(records):
             return
@@ -98,7 +96,6 @@ class SideRows:
             batch, times = batch.filter(pa.array(~late)), times[~late]
         joinable = None if self._side.joins_nulls else without_nulls([batch.column(index) for index in self.keys])
         if joinable is not None:
-            # Null equals nothing, so these rows need not wait.
             if self._keeps_matches:
                 alone = pa.array(~joinable)
                 operator.emit_alone(batch.filter(alone).columns, times[~joinable])
@@ -141,8 +138,6 @@ class SideRows:
                 remaining.append(rest)
         self.segments = remaining
         return over
-
-    # -- state --
 
     def restore(self) -> None:
         self.segments = []
@@ -226,8 +221,6 @@ class SideRows:
             " start from a savepoint with allow_non_restored_state=True, which leaves the rows that wait for partners"
             " behind, or start from a new checkpoint"
         )
-
-    # -- matched rows --
 
     def _keep_matches(self, segment: Segment) -> None:
         for block in sorted(segment.changed):

@@ -58,7 +58,6 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
         return [TimeWindow(time, end)]
 
     def merge_windows(self, windows: Iterable[TimeWindow], callback: MergeCallback, /) -> None:
-        # Windows that overlap or touch are one session.
         group: list[TimeWindow] = []
         cover: TimeWindow | None = None
         for window in sorted(windows):
