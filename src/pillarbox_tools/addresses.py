@@ -9,7 +9,6 @@ from pillarbox._errors import ConfigurationError
 
 
 def url_of(host: str, port: int, path: str) -> str:
-    """Return a server's URL; for all interfaces, with the host name."""
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/{path}"

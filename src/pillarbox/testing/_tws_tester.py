@@ -81,9 +81,6 @@ class TwsTester:
         outputMode: ignored; Spark has it.
         eventTimeExtractor: returns a row's event time (epoch ms), for late rows.
 
-    Raises:
-        PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
-
     Example:
         >>> from pyspark.sql import Row
         >>> from pyspark.sql.streaming import StatefulProcessor

@@ -53,7 +53,7 @@ def pillarbox() -> None:
 
 
 def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a Spark session, and pass it to the command as ``open_session``."""
+    """Add the options of a Spark session, passed to the command as ``open_session``."""
 
     @click.option("--master", default="local[*]", show_default=True, help="Spark's master URL, as for spark-submit.")
     @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
@@ -130,7 +130,6 @@ def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any
 
 
 def location(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Return a non-empty path argument without its final slash."""
     if not value:
         raise click.BadParameter("it is empty")
     return value.rstrip("/") or value

@@ -106,10 +106,7 @@ def replay(
 def _vertex_of(
     program: Path, arguments: Sequence[str], uid: str, paths: list[str]
 ) -> tuple[ShippedVertex, dict[int, bytes]]:
-    """Return an operator's vertex in another program, by its script, and its broadcast variables.
-
-    ``paths`` is replaced by the script's module path.
-    """
+    """Return an operator's vertex in another script. ``paths`` is replaced by the script's module path."""
     from pillarbox._runtime.spark.homes.broadcasts import values_of
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
 

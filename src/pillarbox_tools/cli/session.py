@@ -25,9 +25,7 @@ _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator[SparkSession]:
     """Open a session for a command, and stop it after the block.
 
-    Args:
-        settings: Spark settings, which override the command's own.
-        verbose: whether to show Spark's log.
+    ``settings`` override the command's own; ``verbose`` shows Spark's log.
     """
     # A new classic session, even in a shell that is configured for Spark Connect.
     for name in _CONNECT:

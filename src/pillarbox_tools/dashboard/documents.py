@@ -29,7 +29,7 @@ class Entry:
     """An entry of the list of queries.
 
     Attributes:
-        epoch: the newest epoch, with its ``duration`` and ``rows``; None before the first.
+        epoch: the newest epoch; None before the first.
         rows_per_second: 0 after a while without input.
         lag: event-time lag, or None if unknown.
         failure: message of this run's last failure, or None.

@@ -19,7 +19,6 @@ class MissingFactError(Exception):
 
 
 def require(fact: T | None, name: str) -> T:
-    """Return a fact. Raises :class:`MissingFactError` if it is None."""
     if fact is None:
         raise MissingFactError(name)
     return fact

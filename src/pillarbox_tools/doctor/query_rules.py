@@ -88,7 +88,6 @@ def container_memory(facts: Facts) -> str | None:
 
 
 def memory_runs_out(facts: Facts) -> str | None:
-    """Check that memory lasts for a week."""
     memory = memory_of(query_of(facts))
     if memory.full_at is None:
         if memory.limit is not None and memory.per_day is not None:

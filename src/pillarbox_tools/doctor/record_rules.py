@@ -15,7 +15,6 @@ _SOME = 3
 
 
 def repeated_tasks(facts: Facts) -> str | None:
-    """Check that Spark seldom repeats tasks. Window: an hour."""
     moments_of(facts)
     fault = fault_in(
         query_of(facts), lambda moment: moment.repeated, lambda moment: moment.epochs, least=2, share=0.05, window=HOUR
@@ -29,7 +28,7 @@ def repeated_tasks(facts: Facts) -> str | None:
 
 
 def restarting_homes(facts: Facts) -> str | None:
-    """Check that homes do not end repeatedly. The loss of all homes of an executor counts once. Window: an hour."""
+    """Check that homes do not end repeatedly. The loss of all homes of an executor counts once."""
     moments_of(facts)
     snapshot = query_of(facts)
     recent = [moment for moment in within(snapshot, HOUR) if moment.home_restarts]
@@ -45,7 +44,6 @@ def restarting_homes(facts: Facts) -> str | None:
 
 
 def lost_records(facts: Facts) -> str | None:
-    """Check that few records of an operator are late. Window: fifteen minutes."""
     return _share_of_input(
         facts,
         "late_records_dropped",
@@ -55,7 +53,6 @@ def lost_records(facts: Facts) -> str | None:
 
 
 def dead_letters(facts: Facts) -> str | None:
-    """Check that few records of an operator fail. Window: fifteen minutes."""
     return _share_of_input(
         facts, "dead_letters", "became dead letters: read the side output of on_error for the records and errors"
     )
@@ -79,7 +76,6 @@ _CALLS = ("completed", "failed", "timed_out")
 
 
 def failing_calls(facts: Facts) -> str | None:
-    """Check that few service calls fail. Window: fifteen minutes."""
     moments, snapshot = moments_of(facts), query_of(facts)
     calls = {uid for vertex in snapshot.vertices for uid in vertex.calls}
     counters = {name for moment in moments for name in moment.counters}

@@ -17,10 +17,7 @@ _logged: set[tuple[str, str]] = set()
 
 
 def warn_of_findings(facts: Facts, rules: Sequence[Rule]) -> None:
-    """Log the rules' findings, each once per process. Never raises. Any thread.
-
-    ``facts`` need neither a Spark job nor a request to a store.
-    """
+    """Log the rules' findings, each once per process. Never raises. Any thread."""
     try:
         findings = wrong(facts, rules)
     except Exception as error:

@@ -86,7 +86,6 @@ _open: list[MetricsServer] = []
 
 
 def open_server(metrics: QueryMetrics, host: str, port: int) -> MetricsServer:
-    """Open the process's server, unless it is open, and add a query. Refuses another port."""
     with _lock:
         _open[:] = [server for server in _open if server.is_open]
         if not _open:

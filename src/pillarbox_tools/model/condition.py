@@ -243,7 +243,7 @@ def input_at(snapshot: Snapshot) -> int | None:
 
 
 def rate_now(snapshot: Snapshot) -> float | None:
-    """Return the current input rate (rows per second): 0 after a while without input, None if unknown."""
+    """Return the input rate (rows per second): 0 after a while without input, None if unknown."""
     rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
     if rate is None or came is None or snapshot.run.ended is not None:
         return rate
@@ -253,7 +253,6 @@ def rate_now(snapshot: Snapshot) -> float | None:
 
 
 def lag_now(snapshot: Snapshot) -> int | None:
-    """Return the current event-time lag behind the clock (ms), or None if unknown."""
     lag = next((moment for moment in reversed(snapshot.run.moments) if moment.lag is not None), None)
     if lag is None or lag.lag is None:
         return None

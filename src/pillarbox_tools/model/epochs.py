@@ -13,7 +13,6 @@ from pillarbox_tools.model.snapshot import EpochRun, SourceProgress, vertex_id
 
 
 def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
-    """Return the epoch of a progress report: ``lastProgress``, or a dictionary of its JSON."""
     reports = tasks_of(progress)
     placed = [report for report in reports if report.number >= 0]
     parts = {name: int(value) for name, value in (progress.get("durationMs") or {}).items()}
@@ -61,7 +60,6 @@ def _offsets(value: Any) -> Any:
 
 
 def rows_left(epoch: EpochRun) -> int | None:
-    """Return the backlog of all sources after an epoch (rows), or None if a source's is unknown."""
     left = [backlog(source) for source in epoch.sources]
     numbers = [rows for rows in left if rows is not None]
     return sum(numbers) if left and len(numbers) == len(left) else None

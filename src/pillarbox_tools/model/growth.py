@@ -79,7 +79,6 @@ def memory_of(snapshot: Snapshot) -> Memory:
 
 
 def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float | None:
-    """Return the regression line's slope per day through (epoch ms, size), or None for too few points."""
     if len(points) < _FEWEST or points[-1][0] - points[0][0] < shortest:
         return None
     times = [time / DAY for time, _ in points]

@@ -209,6 +209,5 @@ def vertex_id(part: PlanVertex | OperatorReport | TaskReport) -> VertexId:
 
 
 def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
-    """Return the input rows per second over the epochs' whole span, or None for an empty span."""
     took = epochs[-1].began + epochs[-1].duration - epochs[0].began if epochs else 0
     return 1000 * sum(epoch.rows for epoch in epochs) / took if took > 0 else None

@@ -20,7 +20,6 @@ class Subtasks:
         self._last: dict[tuple[str, int, int], tuple[int, TaskReport]] = {}
 
     def add(self, epoch: EpochRun) -> EpochRun:
-        """Add an epoch, and return it with the keys, timers and state of all subtasks in its vertices."""
         for task in epoch.tasks:
             subtask = task.program, task.number, task.subtask
             _, before = self._last.get(subtask, (0, task))

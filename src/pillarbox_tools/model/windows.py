@@ -25,7 +25,6 @@ def as_of(snapshot: Snapshot) -> int:
 
 
 def now_of(snapshot: Snapshot) -> int:
-    """Return the time at which the snapshot is evaluated (epoch ms)."""
     return max(as_of(snapshot), snapshot.read_at or 0)
 
 
@@ -39,7 +38,6 @@ def within(snapshot: Snapshot, span: int) -> list[Moment]:
 
 
 def usual_gap(moments: Sequence[Moment]) -> int:
-    """Return the longest of the recent gaps between moments (ms), or 0 for fewer than two moments."""
     last = moments[-_GAPS - 1 :]
     return max((later.at - earlier.at for earlier, later in pairwise(last)), default=0)
 

@@ -71,7 +71,6 @@ def _find_once(name: str) -> ModuleSpec | None:
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Find a module on Python's path without importing it, or return None."""
     spec: ModuleSpec | None = None
     for package in _with_packages(name):
         paths = None if spec is None else list(spec.submodule_search_locations or ())

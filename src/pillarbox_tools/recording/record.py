@@ -184,7 +184,6 @@ def _record(
 
 
 def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:
-    """Run the epoch again on the copy. The task sends its input and state, and the epoch writes no output."""
     deadline = time.monotonic() + timeout
     again = Start(
         start.writer, "start", checkpointLocation=copy, queryName=f"pillarbox recording {uuid.uuid4().hex[:8]}"

@@ -121,7 +121,6 @@ def write_recording(
     after: dict[int, bytes] | None,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
 ) -> None:
-    """Write a recording into the folder of its input. ``shipped`` is the pickled vertex."""
     (folder / _PROGRAM).write_bytes(shipped)
     (folder / _STATE).write_bytes(pickle.dumps(state))
     if after is not None:
@@ -138,7 +137,6 @@ def input_of(folder: Path) -> Path:
 
 
 def read_metadata(folder: Path) -> RecordingMetadata:
-    """Read the description of a recording. Refuses it as :func:`read_recording`."""
     try:
         document = json.loads((folder / _FACTS).read_text())
         if document["format"] != FORMAT:

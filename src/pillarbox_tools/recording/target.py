@@ -64,7 +64,6 @@ class Target(NamedTuple):
 
     @property
     def earlier(self) -> list[int]:
-        """The vertices that supply its input, directly or through others."""
         return self._plan.before(self.vertex.program, self.vertex.number)
 
     @property
@@ -154,7 +153,7 @@ def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: Checkpoin
 
 
 def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
-    """Return how the sources differ from the epoch's first run, by the history. ``end`` summarizes the task's input."""
+    """Return how the sources differ from the epoch's first run. ``end`` summarizes the task's input."""
     epoch = target.epoch_run
     if epoch is None:
         return []

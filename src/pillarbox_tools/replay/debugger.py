@@ -69,7 +69,6 @@ def _functions_of(value: Any) -> Iterator[Any]:
 
 
 def innermost(function: Any) -> Any:
-    """Return the function inside decorators, partials and callable objects."""
     seen: set[int] = set()
     while id(function) not in seen:
         seen.add(id(function))

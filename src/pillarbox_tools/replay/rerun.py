@@ -77,10 +77,7 @@ class Rerun:
             task.restore(self.store)
 
     def run(self, portions: Iterable[Any] | None = None) -> Iterator[list[Buffer]]:
-        """Run the epoch, and yield its output in parts.
-
-        ``portions`` is its input: runs of a source's records, or lists of buffers. None means the recorded input.
-        """
+        """Run the epoch, and yield its output in parts. ``portions`` is its input; None means the recorded input."""
         facts, task = self._recording.facts, self.task
         batches = self.input() if portions is None else portions
         if isinstance(task, SourceStreamTask):
@@ -101,7 +98,6 @@ class Rerun:
         return buffer._replace(channel=channel_code(self._edges[edge], subtask_of_channel(buffer.channel)))
 
     def outputs(self, buffers: Iterable[Buffer]) -> list[tuple[int, Records]]:
-        """Return the sent runs of records, each with its edge's index."""
         return [
             (self._places[buffer.target, edge_of_channel(buffer.channel)], element)
             for buffer in buffers
@@ -124,7 +120,6 @@ def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
 
 
 def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
-    """Map the id of each edge into the recorded vertex to its id in another program."""
     recorded, others = (
         [edge.id for edge in layout.inputs] for layout in (_laid_out(recording, recording.shipped), other)
     )

@@ -136,7 +136,6 @@ def _plain(tree: Any) -> Any:
 
 
 def first_difference(left: Any, right: Any, path: str = "") -> ValueDifference | None:
-    """Return the innermost first part in which two trees differ, or None."""
     if digest(left) == digest(right):
         return None
     if isinstance(left, Tree) and isinstance(right, Tree):

@@ -18,7 +18,7 @@ _READ_EVERY = 1.0
 
 
 def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
-    """Return the watched form of a query. A thread follows it if pillarbox does not run its hooks.
+    """Return the watched form of a query, as :func:`watched`.
 
     Args:
         method: the public method, for errors.

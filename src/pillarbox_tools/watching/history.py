@@ -98,7 +98,6 @@ def _forget_old_runs(folder: HadoopFolder) -> None:
 
 
 def condensed(snapshot: Snapshot) -> Snapshot:
-    """Reduce a snapshot to the history's content: one run, with fewer epochs and tasks."""
     epochs = snapshot.epochs[-_EPOCHS:]
     return replace(snapshot, is_live=False, earlier=[], epochs=[_condensed(epoch) for epoch in epochs])
 
@@ -121,7 +120,6 @@ def _condensed(epoch: EpochRun) -> EpochRun:
 
 
 def _lowest(epoch: EpochRun) -> list[TaskReport]:
-    """Return each vertex's task with the lowest watermark, which shows the input that holds event time back."""
     lowest: dict[VertexId, TaskReport] = {}
     for task in epoch.tasks:
         current = lowest.get(vertex_id(task))

@@ -116,7 +116,6 @@ class WatchedQuery(QueryModel):
 
 
 def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) -> Plan | None:
-    """Return the plan of a query's programs, or None. ``layouts`` are the layouts at run time, if they differ."""
     plans = [plan for plan in map(_plan_with, programs, chain(layouts, repeat(None))) if plan is not None]
     if not plans:
         return None

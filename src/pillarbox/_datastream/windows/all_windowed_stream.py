@@ -62,7 +62,7 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         """Aggregate the records of each window on arrival: see :meth:`WindowedStream.aggregate`.
 
         Aggregates of columns return rows of ``window_start``, ``window_end`` and the aggregates. Each partition is
-        aggregated before the shuffle, so the one subtask merges a few partial results.
+        aggregated before the shuffle.
 
         Example:
             >>> payment = Types.ROW_NAMED(["at", "amount"], [Types.LONG(), Types.LONG()])

@@ -200,7 +200,6 @@ class InFlight:
                     self._settle(settled, self._cache.copies(results))
 
     def _with_followers(self, request: Request, results: Sequence[Any] | None = None) -> Iterator[Request]:
-        """Yield a completed request and its followers. Caches ``results`` unless None."""
         followers: Sequence[Request] = ()
         if request.key is not NO_KEY:
             assert self._cache is not None

@@ -196,7 +196,6 @@ class Partials:
     def touched(
         self, batches: Sequence[pa.RecordBatch], marks: Sequence[bool], start: int
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-        """Merge partial results by key, and return which keys are in marked batches."""
         parts = [np.full(batch.num_rows, mark) for batch, mark in zip(batches, marks)]
         merged, columns = self._merged(batches, {_MARK: pa.array(np.concatenate(parts))}, [*self._keys], start)
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
@@ -228,7 +227,6 @@ class Partials:
     def _group(
         self, by: list[str], columns: dict[str, Any], starts: Any
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64]]:
-        """Group columns, and merge columns that have a kernel. Also returns each row's group number, if needed."""
         kernels = {ROWS: PartialColumn(pa.int64(), "count")}
         if self._sessions:
             kernels |= {START: PartialColumn(pa.int64(), "min"), END: PartialColumn(pa.int64(), "max")}
@@ -272,7 +270,6 @@ class Partials:
     def results(
         self, merged: pa.RecordBatch, starts: int | npt.NDArray[np.int64], ends: int | npt.NDArray[np.int64]
     ) -> pa.RecordBatch:
-        """Return results of windows: keys, window bounds (epoch ms), and aggregates."""
         count = merged.num_rows
         columns = dict(zip(merged.schema.names, merged.columns))
         arrays = self._key_arrays(columns)

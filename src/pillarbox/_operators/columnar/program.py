@@ -50,8 +50,7 @@ def columns_of_run(
 ) -> dict[str, pa.Array]:
     """Return columns of a run. Raises if a column is missing, or a value does not have its column's type.
 
-    Args:
-        encoder: converts rows that Python functions have used to columns, or None.
+    ``encoder`` converts rows that Python functions have used, or is None.
     """
     if isinstance(records, ArrowRecords):
         batch = records.batch

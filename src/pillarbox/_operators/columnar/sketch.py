@@ -26,7 +26,6 @@ _BYTES = 1 << 18
 
 
 def least(groups: npt.NDArray[np.int64], values: Hashes, size: int) -> pa.Array:
-    """Return each group's ``K`` smallest distinct hashes, as ascending lists."""
     order = np.lexsort((values, groups))
     groups, values = groups[order], values[order]
     new = np.ones(len(values), np.bool_)
@@ -62,7 +61,6 @@ def hashes(column: pa.Array) -> Hashes:
 
 
 def numbers_of(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Convert values of up to 64 bits to integers. Equal values give equal integers."""
     kind = column.type
     if pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).to_numpy() + 0.0

@@ -28,7 +28,6 @@ class KeyGuardOperator(StreamOperator):
         self._letters = DeadLetters(context, tag, context.side_outputs)
 
     def process_records(self, records: Records) -> None:
-        """Extract the keys of a run. If that fails, of smaller and smaller parts, or one by one."""
         try:
             self._router.subtasks_of(records)
         except (OperatorError, KeyTypeError, TypeMismatchError):

@@ -57,7 +57,6 @@ USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
 
 
 def check_results(results: Any) -> None:
-    """Refuse a single value instead of a collection of results, with a ``TypeError``."""
     if inspect.iscoroutine(results):
         results.close()
         raise TypeError(

@@ -162,7 +162,6 @@ def _misses_a_timestamp(error: BaseException) -> bool:
 
 
 def under_keys(backend: KeyedStateBackend, keys: Iterable[Any], pending: Iterator[T]) -> Iterator[T]:
-    """Yield elements of ``pending``. Taking an element makes its key current."""
     set_current_key = backend.set_current_key
     for value, key in zip(pending, keys):
         set_current_key(key)

@@ -51,7 +51,6 @@ class Lease(Generic[R]):
         held.leases += 1
 
     def spoil(self) -> None:
-        """Retire the resource: later shares get a new one."""
         if not self.is_spoilt:
             del self._all_held[self._name]
 

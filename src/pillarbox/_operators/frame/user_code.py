@@ -23,7 +23,6 @@ def raise_at_record(
 
 
 def with_context(context: OperatorContext, what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call user code, and raise its exceptions again with the operator and ``what``."""
     try:
         return function(*args)
     except BaseException as error:

@@ -236,7 +236,7 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
         """Process a record. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
 
-        ``ctx`` has event time, clocks and side outputs. It is valid during the call only.
+        ``ctx`` is valid during the call only.
         """
 
 
@@ -284,19 +284,15 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
     def process_element(self, value: In, ctx: KeyedProcessFunction.Context[Key], /) -> Results[Out]:
         """Process a record, with the state of its key. May be an ``async def``.
 
-        Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output. ``ctx`` has event time, key,
-        timers and side outputs. It is valid during the call only.
+        Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output. ``ctx`` is valid during the call
+        only.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer, with the state of its key. May be an ``async def``.
 
-        Results are as in ``process_element``. Results of an event-time timer have its ``timestamp`` as event time;
-        other results have no event time.
-
-        Args:
-            timestamp: the timer's time, in epoch milliseconds.
-            ctx: the timer's key and clock, timers and side outputs. Valid during the call only.
+        Results are as in ``process_element``. Results of an event-time timer have its ``timestamp`` (epoch ms) as event
+        time; other results have no event time. ``ctx`` is valid during the call only.
         """
         return None
 

@@ -129,13 +129,13 @@ class RuntimeContext:
                 records; or the stream has no key.
 
         Example:
-            >>> class Count(MapFunction[str, int]):
+            >>> class Length(MapFunction[str, int]):
             ...     def open(self, runtime_context):
             ...         runtime_context.delete_if_exists("first_seen")
             ...
             ...     def map(self, word):
             ...         return len(word)
-            >>> env.from_collection(["to"]).key_by(str).map(Count()).execute_and_collect()
+            >>> env.from_collection(["to"]).key_by(str).map(Length()).execute_and_collect()
             [2]
         """
         self._backend_for(name).delete_if_exists(name)

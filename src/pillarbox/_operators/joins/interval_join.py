@@ -196,7 +196,6 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         self._collector.flush()
 
     def _set_timer(self, timestamp: int, present: int | None) -> None:
-        """Make the current key's only timer fire no later than ``timestamp``."""
         if present is not None:
             if timestamp >= present:
                 return

@@ -68,7 +68,6 @@ class KeyedProcessOperator(KeyedOperator):
         collector.flush()
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode. Emits the results of all its keys together."""
         if self._inputs:
             super().process_key_by_key(run)
             return

@@ -87,7 +87,6 @@ class ReduceOperator(KeyedOperator):
                 backend.drop_keys()
 
     def end_key(self) -> None:
-        """Emit the value of the ended key, unless all its records are dead letters."""
         super().end_key()
         if not self._has_value:
             return

@@ -134,8 +134,6 @@ def _integer(bits: int) -> Function:
 
 
 def _only(kind: type, finish: Function = _same) -> Function:
-    """Return a function that replaces values of other classes by null."""
-
     def encode(value: Any) -> Any:
         if type(value) is not kind:
             value = _plain(value)

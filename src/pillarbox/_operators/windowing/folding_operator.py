@@ -54,11 +54,9 @@ class FoldingWindowOperator(BaseWindowOperator):
         )
 
     def _end_of_lateness(self, end: int) -> int | None:
-        """Return a window's removal time if it is after the end, or None."""
         time = end - 1 + self._lateness
         return time if self._lateness and time < MAX_WATERMARK else None
 
 
 def are_far(times: npt.NDArray[np.int64], length: int) -> bool:
-    """Return whether times or a window length might overflow 64-bit arithmetic."""
     return int(times.min()) < -_FAR or int(times.max()) > _FAR or length > _FAR

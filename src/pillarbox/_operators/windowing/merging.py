@@ -71,7 +71,6 @@ class MergingWindowSet:
         return near
 
     def add(self, window: Any, on_merge: OnMerge) -> Any:
-        """Add a window, merge it with overlapping windows, and return the window that now contains it."""
         state, make = self._state, self._assigner.window_type
         if state.contains(tuple(window)):
             return window

@@ -101,7 +101,6 @@ class WindowOperator(BaseWindowOperator):
         return [*(self.context.copier.copied(value) for _ in range(count - 1)), value]
 
     def _forget(self, window: Any, merging: MergingWindowSet) -> None:
-        """Remove a late element's window, which another version of the program may have kept for longer."""
         state_window = merging.state_window(window)
         if self._has_contents(state_window):
             self._end(window, state_window)

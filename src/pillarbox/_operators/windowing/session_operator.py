@@ -170,7 +170,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         return (window for value, time in zip(records.values, stamps) for window in assign(value, time, context))
 
     def _add(self, value: Any, start: int, end: int, sessions: tuple[Session, ...]) -> None:
-        """Add an element to the sessions that it overlaps, which merge, or as a new session."""
         first = bisect_left(sessions, start, key=_END)
         after = bisect_right(sessions, end, key=_START)
         met = sessions[first:after]

@@ -134,7 +134,6 @@ def _noted_task(loop: asyncio.AbstractEventLoop, run: Any, **options: Any) -> as
 
 
 async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel asyncio tasks, and wait at most ``GRACE`` seconds for their end."""
     pending = [task for task in tasks if not task.done()]
     for task in pending:
         task.cancel()

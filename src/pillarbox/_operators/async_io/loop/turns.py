@@ -69,7 +69,6 @@ class Turns:
         return slots
 
     async def _wait(self) -> None:
-        """Wait for each gate, the slowest first, so that no slot expires."""
         began = time.monotonic()
         try:
             for index in sorted(range(len(self._gates)), key=lambda index: index != self._first):

@@ -65,7 +65,6 @@ class CallSlots:
         return self._taken < self.most or not owner.places_taken
 
     def take(self, owner: PlaceOwner) -> bool:
-        """Take a slot, or wait in line for one. Returns whether it was taken."""
         if not self.has_room(owner):
             if owner.places_taken < self.most:
                 self.line[owner] = None
@@ -181,7 +180,6 @@ class RequestWorkers:
         return most
 
     def cancel(self, request: Request) -> None:
-        """Abandon a request. Its worker continues with another."""
         self._loop.call_soon_threadsafe(self._cancel, request)
 
     def close(self) -> None:
@@ -309,7 +307,6 @@ class RequestWorkers:
         return of_results is not None and of_results(request.result)
 
     def _announce(self, at_once: bool) -> None:
-        """Notify the mailbox thread of completed requests, at once or together with later requests."""
         if at_once:
             self._notified = True
             # Runs after all callbacks that are ready now: one mail for all of them.
@@ -352,7 +349,6 @@ class RequestWorkers:
             self._giving_up = self._loop.call_later(_PARALYSED, self._give_up)
 
     def _is_paralysed(self) -> bool:
-        """Whether no request can begin before an overdue call returns."""
         return len(self._paralysed) == self.places_taken and not self._places.has_room(self)
 
     def _give_up(self) -> None:

@@ -60,7 +60,6 @@ def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.ND
 
 
 def _leaves(columns: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the columns, with each struct replaced by its validity and fields."""
     leaves: list[pa.Array] = []
     for column in columns:
         if pa.types.is_struct(column.type):

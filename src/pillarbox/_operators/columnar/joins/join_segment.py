@@ -138,7 +138,6 @@ class Segment:
         return self._order is None
 
     def columns(self, positions: Ints | None = None, columns: Sequence[int] | None = None) -> list[pa.Array]:
-        """Return columns of the rows at some positions; None means all."""
         arrays = self.batch.columns if columns is None else [self.batch.column(index) for index in columns]
         if positions is None and self._order is None:
             return list(arrays)
@@ -176,7 +175,6 @@ class Segment:
             start = stop
 
     def expire(self, limit: int) -> Ints:
-        """Return the positions of rows older than ``limit`` (epoch ms), each only once."""
         if limit <= self._grid.low:
             return _NONE
         if self._ages is None:

@@ -124,7 +124,6 @@ class SideRows:
         return np.zeros(rows, np.bool_) if self._keeps_matches else None
 
     def expire(self, watermark: int) -> list[tuple[Segment, Ints]]:
-        """Drop rows that can no longer match. Returns them as positions in segments."""
         limit = MAX_WATERMARK if watermark == MAX_WATERMARK else watermark - self._reach
         limit = min(max(limit, MIN_TIMESTAMP), MAX_WATERMARK)
         over: list[tuple[Segment, Ints]] = []

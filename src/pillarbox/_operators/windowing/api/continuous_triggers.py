@@ -48,9 +48,9 @@ class _ContinuousTrigger(Trigger):
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires at multiples of an event-time interval, and at the end of the window.
 
-    The first multiple follows the first element's timestamp. At the end of the data, all remaining multiples fire, even
-    without new elements. A global window fires only at the next multiple and its end. Multiples before 1970 are rounded
-    down, as in PyFlink; Java rounds up.
+    The first multiple follows the first element's timestamp. At the end of the data, all remaining multiples fire. A
+    global window fires only at the next multiple and its end. Multiples before 1970 are rounded down, as in PyFlink;
+    Java rounds up.
     """
 
     uses_processing_time: bool | None = False

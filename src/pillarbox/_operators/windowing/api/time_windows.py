@@ -30,7 +30,6 @@ class FixedWindows(TimedAssigner):
     Attributes:
         tumbles: whether windows are adjacent.
         cumulates: whether windows have one start and successive ends.
-        size: length of the (largest) window.
         starts_every: distance between two starts.
         ends_every: distance between two ends.
     """
@@ -136,15 +135,12 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
     ) -> SlidingEventTimeWindows:
         """Return an assigner of overlapping event-time windows.
 
+        Other arguments are as in :class:`TumblingEventTimeWindows`.
+
         Args:
-            size: length of a window, at least 1 ms.
             slide: distance between two starts. If it exceeds ``size``, elements between windows are in no window.
             offset: distance of starts from multiples of ``slide`` since the epoch; may be negative, but shorter than
                 ``slide``.
-            time_zone: the time zone of midnight, for sizes and slides of whole days.
-
-        Raises:
-            ProgramError: an invalid length, or an unknown time zone.
 
         Example:
             >>> SlidingEventTimeWindows.of("2 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -202,15 +198,13 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
     ) -> CumulativeEventTimeWindows:
         """Return an assigner of cumulating event-time windows.
 
+        ``time_zone`` is as in :class:`TumblingEventTimeWindows`.
+
         Args:
             max_size: length of the longest window: a multiple of ``step``.
             step: difference between the lengths of successive windows, at least 1 ms.
             offset: distance of starts from multiples of ``max_size`` since the epoch; may be negative, but shorter than
                 ``max_size``.
-            time_zone: the time zone of midnight, for sizes and steps of whole days.
-
-        Raises:
-            ProgramError: an invalid length, or an unknown time zone.
 
         Example:
             >>> CumulativeEventTimeWindows.of("3 minutes", "1 minute").assign_windows("click", 90_000, None)
