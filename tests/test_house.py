@@ -62,7 +62,7 @@ PACKAGES = {
         ("frame",),
         ("stateless", "dead_letters", "windowing/api", "async_io/api"),
         ("keyed", "windowing", "async_io/loop", ""),
-        ("connected", "joins", "columnar", "async_io", "stateful_processor"),
+        ("connected", "joins", "columnar", "async_io", "stateful_processor", "calls"),
         ("columnar/joins", "async_keyed"),
     ],
     "_runtime/spark": [
@@ -86,7 +86,7 @@ PUBLIC = {
     "fallback", "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext",
     "OperatorStateStore", "DataStreamSink", "StateDescriptor", "TypeInformation", "BroadcastConnectedStream",
     "BroadcastProcessFunction", "BroadcastState", "BroadcastStream", "KeyedBroadcastProcessFunction",
-    "Budget", "BudgetExceededError", "CircuitBreaker", "CircuitOpenError",
+    "CALL_AGAIN", "Budget", "BudgetExceededError", "CircuitBreaker", "CircuitOpenError",
     "ReadOnlyBroadcastState", "Partitioner", "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams",
     "JoinedWindows", "CoGroupFunction", "FlatJoinFunction", "JoinFunction", "ProcessJoinFunction",
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AllWindowFunction", "AllWindowedStream",

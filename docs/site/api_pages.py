@@ -119,7 +119,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
             "AsyncDataStream", "AsyncFunction", "AsyncBatchFunction", "AsyncRetryStrategy", "AsyncRetryPredicate",
             "AsyncCache", "AsyncFallback", "AsyncFailure", "fallback", "async_retry_predicates.empty_result_predicate",
             "async_retry_predicates.exception_type_predicate", "async_retry_predicates.has_exception_predicate",
-            "Budget", "CircuitBreaker",
+            "Budget", "CircuitBreaker", "CALL_AGAIN",
         ],
     ),
     "queries": (

@@ -71,6 +71,7 @@ from pillarbox._operators.functions.broadcast import (
     KeyedBroadcastProcessFunction,
     ReadOnlyBroadcastState,
 )
+from pillarbox._operators.functions.calls import CALL_AGAIN
 from pillarbox._operators.functions.checkpointed import (
     CheckpointedFunction,
     FunctionInitializationContext,
@@ -182,6 +183,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 from pillarbox._types.type_information import TypeInformation, Types
 
 __all__ = [
+    "CALL_AGAIN",
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",

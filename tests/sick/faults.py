@@ -108,11 +108,11 @@ def future(room: Room) -> None:
 def behind(room: Room) -> None:
     inbox = room.inbox()
     room.start(
-        programs.counted(programs.payments_of(room.spark, inbox), room.marks, seconds=0.5),
+        programs.counted(programs.payments_of(room.spark, inbox), room.marks, seconds=0.1),
         processingTime="200 milliseconds",
     )
     for epoch in range(5):
-        inbox.put(*cards(50, at=epoch), ("slow", SLOW, epoch))
+        inbox.put(*cards(50, at=epoch), *((f"slow {card}", SLOW, epoch) for card in range(12)))
     room.work_off()
 
 

@@ -102,8 +102,9 @@ def are_numbered(rows: list[tuple[str, int]]) -> bool:
 # there are no rows; or a function that checks the rows.
 RESULTS: dict[tuple[str, int], Any] = {
     ("docs/async.md", 0): [("ann", 2.0), ("ann", 5.0), ("bob", 150.0)],
-    ("docs/async.md", 1): [("ann", 0.05), ("ann", 0.07), ("bob", 1.5)],
-    ("docs/async.md", 2): [("ann", 420), ("ann", 420), ("bob", 420)],
+    ("docs/async.md", 1): [("ann", "receipt of ann"), ("ann", "receipt of ann"), ("bob", "receipt of bob")],
+    ("docs/async.md", 2): [("ann", 0.05), ("ann", 0.07), ("bob", 1.5)],
+    ("docs/async.md", 3): [("ann", 420), ("ann", 420), ("bob", 420)],
     ("docs/errors.md", 1): [
         (f"Row(card='ann', at={at}, amount={amount})", "'ann'", None, "process: Spent", "KeyError: 'ann'", LETTER, None)
         for at, amount in ((1_000, 5.0), (62_000, 7.0))

@@ -166,21 +166,29 @@ class InternalTimerService:
         self.current_watermark = watermark
         trigger = self.triggerable.on_event_time
         at_the_end = watermark == MAX_WATERMARK and self._may_run_on
-        self.event_timers.fire(watermark, self._counted(trigger) if at_the_end else trigger)
+        self.event_timers.fire(watermark, self._limited(trigger) if at_the_end else trigger)
 
-    def _counted(self, trigger: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
-        """Wrap ``trigger`` with a limit for timers that set timers: no watermark follows the last one.
-
-        Chains of timers that end fire in full, as in Flink.
-        """
-        timers = self.event_timers
-        left = limit = _LAST + _LAST_EACH * len(timers)
+    def _limited(self, trigger: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+        count = self.count_last_timers()
 
         def call(timestamp: int, namespace: Any) -> None:
-            nonlocal left
-            before = len(timers)
+            count(timestamp)
             trigger(timestamp, namespace)
-            left -= max(len(timers) - before, 0)
+
+        return call
+
+    def count_last_timers(self) -> Callable[[int], None]:
+        """Return a function to call before each event-time timer that fires after the end of the data.
+
+        It raises a ProgramError if timers set timers without end, as no watermark follows the last one. Chains of
+        timers that end fire in full, as in Flink.
+        """
+        limit = _LAST + _LAST_EACH * len(self.event_timers)
+        left = limit + len(self.event_timers)
+
+        def count(timestamp: int) -> None:
+            nonlocal left
+            left -= 1
             if left < 0:
                 raise ProgramError(
                     f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: after the end of the data,"
@@ -189,7 +197,7 @@ class InternalTimerService:
                     " such timers"
                 )
 
-        return call
+        return count
 
     def begin_epoch(self, now: int) -> None:
         """Defer processing-time timers up to and including ``now`` to :meth:`fire_overdue`; schedule the next."""

@@ -11,9 +11,10 @@ from pillarbox._operators.async_io.api.function import AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_keyed.factory import (
+    BROADCAST,
+    ONE_INPUT,
+    TWO_INPUTS,
     KeyedAsyncKeywords,
-    keyed_broadcast_process,
-    keyed_co_process,
     keyed_process,
 )
 from pillarbox._operators.connected.broadcast import BroadcastProcessOperator
@@ -88,7 +89,9 @@ class ProcessFunctionTestHarnesses:
         function: KeyedProcessFunction, key_by: Key, *, key_type: TypeInformation[Any] | None = None, **options: Any
     ) -> KeyedOneInputStreamOperatorTestHarness:
         """Return the harness of a function on a keyed stream, with a key as for ``DataStream.key_by``."""
-        factory = keyed_process(function, Keying(key_by, "process", key_type), "fail", {})
+        factory = keyed_process(
+            ONE_INPUT, function, "fail", {}, "process()", keying=Keying(key_by, "process", key_type)
+        )
         return KeyedOneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
     @staticmethod
@@ -97,7 +100,7 @@ class ProcessFunctionTestHarnesses:
     ) -> KeyedTwoInputStreamOperatorTestHarness:
         """Return the harness of a function on two connected keyed streams, with keys as for ``DataStream.key_by``."""
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
-        factory = keyed_co_process(function, keyings, "fail", {}, "for_keyed_co_process_function()")
+        factory = keyed_process(TWO_INPUTS, function, "fail", {}, "for_keyed_co_process_function()", keyings=keyings)
         return KeyedTwoInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
 
@@ -173,7 +176,8 @@ def harness_for(
         if keying is None:
             raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
         if isinstance(function, KeyedProcessFunction):
-            node = ChainNode(name, name, keyed_process(function, keying, on_error, _take_keywords(options), _CALLER))
+            factory = keyed_process(ONE_INPUT, function, on_error, _take_keywords(options), _CALLER, keying=keying)
+            node = ChainNode(name, name, factory)
         else:
             factory = OperatorFactory(partial(ReduceOperator, function=function, keying=keying), keyed=True)
             node = _node(name, factory, on_error)
@@ -218,7 +222,7 @@ def _two_inputs(
         return TwoInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
     if isinstance(function, KeyedCoProcessFunction):
         pair_of_keys = Keying(key_by[0], name), Keying(key_by[1], name)
-        factory = keyed_co_process(function, pair_of_keys, on_error, _take_keywords(options), _CALLER)
+        factory = keyed_process(TWO_INPUTS, function, on_error, _take_keywords(options), _CALLER, keyings=pair_of_keys)
         return KeyedTwoInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
     keyings = (Keying(key_by[0], name), Keying(key_by[1], name)) if pair else (None, None)
     operator: Any = next(operator for kind, operator in _TWO_INPUTS.items() if isinstance(function, kind))
@@ -241,7 +245,9 @@ def _with_broadcast(
     elif key_by is None:
         raise ProgramError(f"{name} runs on a keyed stream: pass harness_for(...) a key_by")
     else:
-        keywords = _take_keywords(options)
-        factory = keyed_broadcast_process(function, Keying(key_by, name), descriptors, on_error, keywords, _CALLER)
+        keywords, keying = _take_keywords(options), Keying(key_by, name)
+        factory = keyed_process(
+            BROADCAST, function, on_error, keywords, _CALLER, keying=keying, descriptors=descriptors
+        )
         node = ChainNode(name, name, factory)
     return KeyedTwoInputStreamOperatorTestHarness(node, **options)

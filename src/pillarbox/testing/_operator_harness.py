@@ -15,6 +15,7 @@ from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.budgets.ledger import BudgetScope, LocalLedger
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
+from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._state.chunks.head import LogIdentity
@@ -157,6 +158,7 @@ class OneInputStreamOperatorTestHarness:
             operator_state=OperatorStateStore(self._backend, node.uid),
             epoch_time=self.get_processing_time,
             budget_scope=BudgetScope(LocalLedger(self.processing_time_service), clock=self.processing_time_service),
+            shared=SharedResources(query="harness"),
             zone=zone,
         )
         self.operator: StreamOperator = node.factory.make(context)
@@ -181,6 +183,7 @@ class OneInputStreamOperatorTestHarness:
         self._log.sync(self._store)
         self._current_watermark = self._log.task_state.get("watermark", MIN_TIMESTAMP)
         self._checkpoints = self._log.version
+        context.epoch = self._checkpoints + 1
         for service in self._time_services.services():
             service.current_watermark = self._current_watermark
         self.operator.restore_event_time(self._log.task_state.get("event_time"))

@@ -32,8 +32,10 @@ class UnansweredOperator(StreamOperator):
         raise UnansweredError(self.context.uid, list(records.values))
 
     def restore_state(self, state: Any) -> None:
-        carried = [value for what, *content in state or () if what == "request" for value in content[0]]
-        carried += [content[2] for what, *content in state or () if what == "element"]
+        entries = state or ()
+        carried = [value for what, *content in entries if what in ("request", "answer") for value in content[0]]
+        carried += [content[2] for what, *content in entries if what == "element"]
+        carried += [f"timers of key {content[0]!r}" for what, *content in entries if what == "visit"]
         if carried:
             raise UnansweredError(self.context.uid, carried)
 

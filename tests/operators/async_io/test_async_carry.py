@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import AsyncFunction, OutputTag
+from pillarbox import AsyncFunction, OutputTag, ProgramError
 from pillarbox._elements import Records, Watermark
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
@@ -23,6 +23,7 @@ from tests.support.nodes import node
 from tests.task.tasks import run_shuffled, vertex_of
 
 TIMEOUT = 1000
+BAD: OutputTag[Any] = OutputTag("bad")
 
 
 class Tail(StreamOperator):
@@ -119,6 +120,33 @@ def test_a_request_is_sent_once_however_many_epochs_there_are(pair, clock):
     resident.answer("new", "N")
     assert resident.run_epoch() == ["N"]
     assert resident.service.begun == ["slow", "other", "new"] and resident.service.cancelled == []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_recorded_answers_behind_a_slow_request_are_not_asked_for_again(clock, ordered):
+    store = MemoryChunkStore()
+    first, second = (Resident(store, clock, record=True, ordered=ordered, on_failure=BAD) for _ in range(2))
+    first.ask("slow", "failed")
+    first.task.chain.process_watermark(9)
+    first.operator.process_records(Records(["fast"], [10]))
+    first.turn()
+    first.answer("fast", "F", "f")
+    first.fail("failed", OSError())
+    assert first.run_epoch() == []
+    assert first.run_epoch() == []
+    first.task.cancel()
+    assert second.run_epoch() == []
+    assert second.service.begun == (["slow", "failed"] if ordered else ["slow"])
+    second.answer("slow", "S")
+    if ordered:
+        second.answer("failed", "again")
+    assert second.run_epoch() == ["S", *(["again"] if ordered else []), Watermark(9), "F", "f"]
+    second.close()
+
+
+def test_only_carried_answers_are_recorded():
+    with pytest.raises(ProgramError, match='record must be True with on_barrier="carry"'):
+        AsyncOptions("map_async", record=True)
 
 
 def test_requests_of_a_task_that_is_out_of_step_are_abandoned(pair):

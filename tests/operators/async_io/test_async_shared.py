@@ -282,7 +282,8 @@ def test_a_limit_is_that_of_all_in_a_partition():
 def test_without_a_ledger_the_tasks_that_run_at_the_same_time_have_equal_shares(parallelism, partitions, rate):
     """As under Spark Connect."""
     options = AsyncOptions("map_async", job_rate_limit=100)
-    turns = Turns(options, BudgetScope(None, partitions), "ask", parallelism, 4)
+    scope = BudgetScope(None, partitions)
+    turns = Turns(None, options.shared_budgets, scope, "ask", scope.tasks(parallelism, 4))
     (gate,) = turns._gates
     assert gate._limits == Limits("\0ask", rate)
 

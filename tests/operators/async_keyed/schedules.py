@@ -30,6 +30,7 @@ from pillarbox._operators.async_keyed.options import WAITING
 from pillarbox._state.log import large_collections
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import harness_for
+from tests.operators.async_keyed.charges import Charges, is_paid, is_reconciled, payments
 from tests.operators.async_keyed.gates import BAD
 
 _PRIME = (1 << 61) - 1
@@ -157,10 +158,22 @@ class _Sequential(_Steps):
 
 
 class _Awaiting(_Steps):
-    """The same, with random waits."""
+    """The same, with random waits and with calls of a service."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, charges: Charges) -> None:
         self._rng = random.Random(seed)
+        self._charges = charges
+
+    async def pay(self, ctx: Any, payer: int, x: int, step: int) -> None:
+        """Make one call or two, depending on the record alone."""
+        if is_paid(x, step):
+            arguments = ctx.get_current_key(), x, step // 2
+            reconcile = self._charges.find if is_reconciled(x) else None
+            calls = [ctx.call(self._charges.charge, *arguments, reconcile=reconcile) for _ in range(payments(x))]
+            for charged, idempotency_key in await asyncio.gather(*calls):
+                if charged != arguments:
+                    raise SystemExit("the answer to another call")
+                self._charges.use(idempotency_key, (ctx.get_current_key(), payer))
 
     async def pause(self, ctx: Any) -> None:
         kind = self._rng.random()
@@ -200,14 +213,16 @@ class _Awaiting(_Steps):
 
     async def process_element(self, value: Any, ctx: Any) -> Any:
         results: list[Any] = []
-        for _ in self.element(value, ctx, results):
+        for step, _ in enumerate(self.element(value, ctx, results)):
             await self.pause(ctx)
+            await self.pay(ctx, value[1], value[1], step)
         return results
 
     async def on_timer(self, timestamp: int, ctx: Any) -> Any:
         results: list[Any] = []
-        for _ in self.timer(timestamp, ctx, results):
+        for step, _ in enumerate(self.timer(timestamp, ctx, results)):
             await self.pause(ctx)
+            await self.pay(ctx, timestamp, -(timestamp % 3), step)
         for result in results:
             yield result
 
@@ -284,10 +299,12 @@ def steps_of(rng: random.Random, records: int, keys: int, kind: str) -> list[Ste
     while records > 0:
         count = min(records, rng.choice(runs))
         records -= count
-        values, stamps = [], []
+        values: list[Any] = []
+        stamps: list[int] = []
         for _ in range(count):
             key = f"k{rng.randrange(keys)}" if rng.random() < 0.7 else f"hot{rng.randrange(2)}"
-            values.append((key, rng.randrange(1, 100_000)))
+            again = bool(values) and rng.random() < 0.1
+            values.append(values[-1] if again else (key, rng.randrange(1, 100_000)))
             stamps.append(now + rng.randrange(-40, 60))
         steps.append(("push", rng.randrange(2) if kind == "two inputs" else 0, values, stamps))
         if kind == "broadcast" and rng.random() < 0.2:
@@ -332,12 +349,13 @@ def differences(
     steps = steps_of(rng, records, rng.choice([2, keys]), kind)
     ordered, large = rng.random() < 0.2, rng.choice([40, 32 * 1024])
     capacity = rng.choice([1, 3, 100])
+    charges = Charges(seed)
     with patch.object(large_collections, "_LARGE", large):
         expected = _expected(steps, KINDS[kind])
 
         def opened(number: int, snapshot: Any, now: int) -> Harness:
             harness: Harness = harness_for(
-                KINDS[kind].awaiting(seed * 1000 + number),
+                KINDS[kind].awaiting(seed * 1000 + number, charges),
                 KINDS[kind].key_by,
                 **KINDS[kind].arguments,
                 on_error=BAD,
@@ -347,6 +365,13 @@ def differences(
                 snapshot=snapshot,
                 processing_time=now,
             )
+            commit = harness._log.commit
+
+            def counted(*arguments: Any, **options: Any) -> None:
+                commit(*arguments, **options)
+                charges.commits += 1
+
+            harness._log.commit = counted  # type: ignore[method-assign]
             return harness
 
         elements: list[Any] = []
@@ -369,6 +394,7 @@ def differences(
                 if position < len(steps) and rng.random() < crashes:
                     now = harness.get_processing_time()
                     harness.close()
+                    charges.crash()
                     number += 1
                     harness, position = opened(number, snapshot, now), at
             actual = outcome(elements, letters, harness)
@@ -378,9 +404,12 @@ def differences(
             expected["restored state"] = expected["state"]
         finally:
             harness.close()
-    return unfinished + [
-        _difference(name, actual[name], expected[name]) for name in actual if actual[name] != expected[name]
-    ]
+    return (
+        unfinished
+        + charges.faults
+        + charges.wrong_keys(records_of(steps, kind))
+        + [_difference(name, actual[name], expected[name]) for name in actual if actual[name] != expected[name]]
+    )
 
 
 def _difference(name: str, actual: Any, expected: Any) -> str:
@@ -389,6 +418,15 @@ def _difference(name: str, actual: Any, expected: Any) -> str:
             if actual.get(key) != expected.get(key):
                 return f"{name} of {key}:\n  {actual.get(key)}\n  {expected.get(key)}"
     return name
+
+
+def records_of(steps: list[Step], kind: str) -> Counter[Any]:
+    """Count the records of a schedule as the functions see them, except for broadcast rules, which change them."""
+    records: Counter[Any] = Counter()
+    for what, *content in steps:
+        if what == "push" and kind != "broadcast":
+            records.update((key, x + 3 * content[0]) for key, x in content[1])
+    return records
 
 
 def _do(harness: Harness, what: str, arguments: list[Any]) -> None:

@@ -79,7 +79,7 @@ def test_a_coroutine_function_is_enough() -> None:
 
 
 def test_timers_that_set_timers_without_end_fail_after_the_last_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox._operators.async_keyed.runner._LAST", 100)
+    monkeypatch.setattr("pillarbox._time.internal_timer_service._LAST", 100)
 
     class Endless(Stateful):
         async def process_element(self, value: Any, ctx: Any) -> None:
@@ -88,5 +88,7 @@ def test_timers_that_set_timers_without_end_fail_after_the_last_watermark(monkey
         async def on_timer(self, timestamp: int, ctx: Any) -> None:
             ctx.timer_service().register_event_time_timer(timestamp + 1)
 
-    with pytest.raises(Exception, match="the data has ended, and timers have set more than 100 timers"):
+    with pytest.raises(
+        Exception, match=r"key 'k\d+': after the end of the data, timers have set more than 2100 timers"
+    ):
         run(Endless(), STREAMING)

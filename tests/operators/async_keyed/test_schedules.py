@@ -11,6 +11,8 @@ import pytest
 
 from pillarbox._operators.async_keyed.element import Element, Visit
 from pillarbox._operators.async_keyed.runner import ElementRunner
+from pillarbox._operators.calls.caller import Caller
+from pillarbox._operators.calls.records import ElementCalls
 from pillarbox._state.heap import undo
 from pillarbox._state.heap.backend import OneThread
 from tests.operators.async_keyed.schedules import differences
@@ -73,6 +75,41 @@ def a_thread_may_change_state() -> Any:
     return patch.object(OneThread, "row", property(lambda self: self._table.row))
 
 
+def snapshots_lack_records() -> Any:
+    return patch.object(ElementCalls, "snapshot", lambda self: (self.identity, []))
+
+
+def snapshots_lack_the_numbers_of_equal_elements() -> Any:
+    def mutant(self: Caller, busy_keys: Any) -> None:
+        self.numbers = {}
+
+    return patch.object(Caller, "end_epoch", mutant)
+
+
+def a_carried_element_forgets_its_epoch() -> Any:
+    return patch.object(Element, "arrival", property(lambda self: None, lambda self, epoch: None))
+
+
+def timers_of_a_visit_share_their_records() -> Any:
+    calls = "_calls_of_visit"
+    return patch.object(
+        Visit,
+        "calls",
+        property(lambda self: vars(self).get(calls), lambda self, value: value and vars(self).update({calls: value})),
+        create=True,
+    )
+
+
+def begun_calls_are_not_recorded() -> Any:
+    write = Caller._write
+
+    async def mutant(self: Caller, calls: Any, name: Any, record: Any) -> None:
+        if record.is_answered:
+            await write(self, calls, name, record)
+
+    return patch.object(Caller, "_write", mutant)
+
+
 @pytest.mark.slow("up to 200 schedules for each bug")
 @pytest.mark.parametrize(
     "bug",
@@ -85,10 +122,15 @@ def a_thread_may_change_state() -> Any:
         ),
         a_key_that_was_added_again_keeps_its_place,
         a_thread_may_change_state,
+        snapshots_lack_records,
+        snapshots_lack_the_numbers_of_equal_elements,
+        a_carried_element_forgets_its_epoch,
+        timers_of_a_visit_share_their_records,
+        begun_calls_are_not_recorded,
     ],
 )
 def test_schedules_find_known_bugs(bug: Callable[[], Any]) -> None:
-    """Each is a bug of the first prototype. Two more are found by the tests of their rules: closing, and children."""
+    """Most are bugs of the first prototype. Two more are found by the tests of their rules: closing, and children."""
     with bug():
         for seed in range(200):
             try:

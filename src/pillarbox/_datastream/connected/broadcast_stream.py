@@ -13,8 +13,7 @@ from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph.transformations import PartitionTransformation
-from pillarbox._operators.async_io.api.options import OnBarrier
-from pillarbox._operators.async_keyed.factory import given_keywords, keyed_broadcast_process, refuse_keywords
+from pillarbox._operators.async_keyed.factory import BROADCAST, KeyedAsyncKeywords, keyed_process, refuse_keywords
 from pillarbox._operators.connected.broadcast import BroadcastProcessOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
@@ -23,8 +22,10 @@ from pillarbox._operators.functions.basic import Function
 from pillarbox._operators.functions.broadcast import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from pillarbox._operators.functions.two_streams import CoProcessFunction, KeyedCoProcessFunction
 from pillarbox._state.descriptors import MapStateDescriptor
-from pillarbox._time.duration import DurationLike
 from pillarbox._types.schema import SchemaLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _PROCESS = "process() of a stream and a broadcast one"
 
@@ -63,10 +64,7 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         *,
         processing_time: bool | None = None,
         on_error: OnError = "fail",
-        capacity: int | None = None,
-        timeout: DurationLike | None = None,
-        ordered: bool | None = None,
-        on_barrier: OnBarrier | None = None,
+        **options: Unpack[KeyedAsyncKeywords],
     ) -> DataStream[U]:
         """Process both streams: one fills the broadcast state, the other reads it.
 
@@ -104,14 +102,15 @@ class BroadcastConnectedStream(Generic[T1, T2]):
                 f" {expected.__name__}, or drop broadcast(...)"
             )
         methods = ("process_element", "process_broadcast_element", *(("on_timer",) if keyed else ()))
-        keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)
         check_instance(func, expected, _PROCESS, methods, many=True, may_await=keyed)
         stream = self._stream
         descriptors = self._broadcast._descriptors
         if isinstance(stream, KeyedStream):
-            factory = keyed_broadcast_process(func, stream._keying, descriptors, on_error, keywords, _PROCESS)
+            factory = keyed_process(
+                BROADCAST, func, on_error, options, _PROCESS, keying=stream._keying, descriptors=descriptors
+            )
         else:
-            refuse_keywords(keywords, func, _PROCESS)
+            refuse_keywords(options, func, _PROCESS)
             make = partial(BroadcastProcessOperator, function=func, descriptors=descriptors)
             factory = guarded(OperatorFactory(make, keyed=True), on_error, _PROCESS)
             if not isinstance(stream._step, PartitionTransformation):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pillarbox._datastream.checks.code_search import event_time_use, uses_processing_time
 from pillarbox._datastream.checks.given_functions import check_instance
@@ -13,8 +13,7 @@ from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph.transformations import KeyByTransformation, PartitionTransformation
-from pillarbox._operators.async_io.api.options import OnBarrier
-from pillarbox._operators.async_keyed.factory import given_keywords, keyed_co_process, refuse_keywords
+from pillarbox._operators.async_keyed.factory import TWO_INPUTS, KeyedAsyncKeywords, keyed_process, refuse_keywords
 from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
@@ -33,9 +32,11 @@ from pillarbox._operators.functions.two_streams import (
     KeyedCoProcessFunction,
 )
 from pillarbox._state.keys.key_note import are_other_types
-from pillarbox._time.duration import DurationLike
 from pillarbox._types.schema import SchemaLike
 from pillarbox._types.type_information import TypeInformation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _PROCESS = "process() of connected streams"
 
@@ -135,10 +136,7 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         processing_time: bool | None = None,
         on_error: OnError = "fail",
-        capacity: int | None = None,
-        timeout: DurationLike | None = None,
-        ordered: bool | None = None,
-        on_barrier: OnBarrier | None = None,
+        **options: Unpack[KeyedAsyncKeywords],
     ) -> DataStream[U]:
         """Process both streams, with side outputs and, if both are keyed, keyed state and timers.
 
@@ -164,9 +162,8 @@ class ConnectedStreams(Generic[T1, T2]):
             [40]
         """
         methods = ("process_element1", "process_element2")
-        keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)
         if isinstance(func, CoProcessFunction):
-            refuse_keywords(keywords, func, _PROCESS)
+            refuse_keywords(options, func, _PROCESS)
             check_instance(func, CoProcessFunction, _PROCESS, methods, many=True)
             factory = guarded(OperatorFactory(partial(CoProcessOperator, function=func)), on_error, _PROCESS)
             return self._apply("process", func, factory, output_type)
@@ -188,7 +185,7 @@ class ConnectedStreams(Generic[T1, T2]):
         return self._apply(
             "process",
             func,
-            keyed_co_process(func, (first, second), on_error, keywords, _PROCESS),
+            keyed_process(TWO_INPUTS, func, on_error, options, _PROCESS, keyings=(first, second)),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
         )

@@ -188,6 +188,7 @@ class DataStream(Stream[T1], Generic[T1]):
         cache: AsyncCache | None = None,
         on_failure: OnFailure = "fail",
         on_barrier: OnBarrier = "drain",
+        record: bool = False,
     ) -> DataStream[Any]:
         """Map each record to one result of a service, with many concurrent requests.
 
@@ -215,6 +216,8 @@ class DataStream(Stream[T1], Generic[T1]):
                 ``f(record, error)``.
             on_barrier: at an epoch's end, ``"drain"`` waits for its requests; ``"carry"`` (only after a ``key_by``)
                 carries them over to the next as state, and repeats them only if the task is created again.
+            record: with ``"carry"``, answers that wait for earlier records are state, too, so that the service is not
+                asked again. They must be data that can be pickled.
 
         Example:
             >>> async def score(card):
@@ -238,6 +241,7 @@ class DataStream(Stream[T1], Generic[T1]):
             cache=cache,
             on_failure=on_failure,
             on_barrier=on_barrier,
+            record=record,
         )
         return self._apply_async(func, options, output_type)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, KeyOut, U
 from pillarbox._graph.transformations import EventTimeUse, KeyByTransformation, OperatorTransformation, Transformation
 from pillarbox._operators.async_io.api.options import OnBarrier
-from pillarbox._operators.async_keyed.factory import given_keywords, keyed_process, refuse_keywords
+from pillarbox._operators.async_keyed.factory import ONE_INPUT, keyed_process, refuse_keywords
+from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.frame.keying import Keying
@@ -63,6 +64,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         timeout: DurationLike | None = None,
         ordered: bool | None = None,
         on_barrier: OnBarrier | None = None,
+        budgets: Sequence[Budget] | None = None,
+        journal: str | None = None,
     ) -> DataStream[U]:
         """Map each record to any number of results, with keyed state and timers.
 
@@ -85,6 +88,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             on_barrier: ``"drain"`` (default) makes each epoch wait for its records; ``"carry"`` stores unfinished
                 records in the checkpoint, and continues them in the next epoch; after a failure they start again, with
                 the state before them.
+            budgets: the budgets of its ``ctx.call(..., budget=...)``.
+            journal: a folder that all workers can write, such as ``"s3://bucket/prefix"``: answers of ``ctx.call`` are
+                written there before they are used, so that they are used again if the epoch fails.
 
         Example:
             >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -97,7 +103,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> env.from_collection(["to", "be", "to"]).key_by(str).process(Count()).execute_and_collect()
             [('to', 1), ('be', 1), ('to', 2)]
         """
-        keywords = given_keywords(capacity=capacity, timeout=timeout, ordered=ordered, on_barrier=on_barrier)
+        options: Any = {"capacity": capacity, "timeout": timeout, "ordered": ordered, "on_barrier": on_barrier}
+        options |= {"budgets": budgets, "journal": journal}
+        keywords: Any = {name: value for name, value in options.items() if value is not None}
         if isinstance(func, ProcessFunction):
             refuse_keywords(keywords, func, "process()")
             return super().process(func, output_type, on_error=on_error)
@@ -105,7 +113,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply(
             "process",
             func,
-            keyed_process(func, self._keying, on_error, keywords),
+            keyed_process(ONE_INPUT, func, on_error, keywords, "process()", keying=self._keying),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
             event_time=event_time_use(func),

@@ -340,7 +340,10 @@ class InFlight:
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
-        """Return the records that have not left, in order, with the times of their first attempts."""
+        """Return the records that have not left, in order, with the times of their first attempts.
+
+        Answers are part of it only if the operator records them.
+        """
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():
             if isinstance(element, Watermark):
@@ -348,6 +351,9 @@ class InFlight:
                 continue
             if not isinstance(element, Request):
                 state.append(("idle", element.idle))
+                continue
+            if self._options.record and element.state is _SETTLED and element.failure is None:
+                state.append(("answer", element.values, element.timestamps, list(element.outputs)))
                 continue
             started = None if element.started is None else self._deadlines.to_wall_clock(element.started)
             state.append(("request", element.values, element.timestamps, started))
@@ -359,6 +365,10 @@ class InFlight:
                 self.put_event(Watermark(content[0]))
             elif what == "idle":
                 self.put_event(WatermarkStatus(content[0]))
+            elif what == "answer":
+                request = Request(content[0], content[1])
+                request.state, request.outputs = _SETTLED, content[2]
+                self._queue.put_settled(request)
             else:
                 self._take_back(content[0], content[1], content[-1])
         self._workers.start()

@@ -12,7 +12,7 @@ from pillarbox._elements import Watermark, WatermarkStatus
 from pillarbox._operators.async_io.api.request import Event, RequestState
 from pillarbox._operators.async_keyed.element import Element, Visit
 from pillarbox._operators.async_keyed.runner import ElementRunner
-from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.calls.records import ElementCalls
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Step, Undo, put_back_timer, take_away_timer
 from pillarbox._state.slots import NEW, Row
@@ -60,21 +60,25 @@ class CarriedElements:
             self._undo.repeat(again)
 
 
-def entry_of(element: Element | Event) -> tuple[Any, ...] | None:
-    """Return the entry of a snapshot for an element or event of the queue, or None if it needs no entry."""
+def entry_of(element: Element | Event, epoch: int) -> tuple[Any, ...]:
+    """Return the entry of a snapshot for an element or event of the queue.
+
+    Args:
+        epoch: the epoch that ends.
+    """
     if isinstance(element, Watermark):
         return "watermark", element.timestamp
     if isinstance(element, WatermarkStatus):
         return "idle", element.idle
     if element.state is RequestState.SETTLED:
         return "outputs", element.outputs or []
-    if not isinstance(element, Visit):
-        value = element.value if element.notes is None else element.original
-        return "element", element.call, element.key, value, element.emitted, element.watermark
-    if element.domain is TimeDomain.EVENT_TIME:
-        return "visit", element.key, element.limit, element.watermark, element.outputs or []
-    # Its other timers are overdue in the next epoch.
-    return ("outputs", element.outputs) if element.outputs else None
+    if element.arrival is None:
+        element.arrival = epoch
+    run = element.arrival, None if element.calls is None else element.calls.snapshot()
+    if isinstance(element, Visit):
+        return "visit", element.key, element.limit, element.watermark, element.domain, element.outputs or [], *run
+    value = element.value if element.notes is None else element.original
+    return "element", element.number, element.key, value, element.emitted, element.watermark, *run
 
 
 def restored_from(entry: tuple[Any, ...], runner: ElementRunner) -> Element | Event:
@@ -89,9 +93,13 @@ def restored_from(entry: tuple[Any, ...], runner: ElementRunner) -> Element | Ev
         element.state = RequestState.SETTLED
         (element.outputs,) = content
         return element
+    *arguments, arrival, calls = content
     if what == "element":
-        return Element(runner, *content)
-    key, limit, watermark, outputs = content
-    visit = Visit(runner, key, watermark, limit, TimeDomain.EVENT_TIME)
-    visit.outputs = outputs
-    return visit
+        element = Element(runner, *arguments)
+    else:
+        key, limit, watermark, domain, outputs = arguments
+        element = Visit(runner, key, watermark, limit, domain)
+        element.outputs = outputs
+    element.arrival = arrival
+    element.calls = None if calls is None else ElementCalls(*calls)
+    return element

@@ -5,13 +5,15 @@ It is also the context that the function gets, as several functions run at a tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._copies import FIXED
 from pillarbox._errors import ProgramError, shorten, shorten_record
 from pillarbox._operators.async_io.api.request import RequestState
+from pillarbox._operators.calls.records import ElementCalls
+from pillarbox._operators.calls.service_call import NO_OPTIONS, CallOptions
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results, check_tag, not_a_pair
 from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain
 from pillarbox._operators.functions.contexts import TimerService
@@ -35,20 +37,22 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     Args:
         runner: runs it.
-        call: the function, by the number of the input.
+        number: the number of its input.
 
     Attributes:
         current: the timestamp of the record or of the current timer.
         emitted: the timestamp of its results.
         watermark: the watermark of its arrival.
-        state: whether it may leave. Its outputs then are complete.
+        state: SETTLED once it has ended, or was cut off. Its outputs then are complete, and its remaining asyncio tasks
+            have no key.
         is_queued: whether it is in the operator's queue, and its key is busy. An element of a free key is queued at its
             first wait, and most elements never wait.
-        is_over: whether it has ended, or was cut off: its remaining asyncio tasks have no key.
         steps: its worker, once it has waited.
         is_cancelled: whether its timeout is over.
         original: the value before the function could change it.
         notes: undo its changes; None if the operator never does.
+        arrival: the epoch of its arrival, or None for the current epoch.
+        calls: the calls of services that it has made, or None.
         outputs: complete outputs, also of a visit's earlier timers, or None.
         results: outputs of the running call, or None.
     """
@@ -57,20 +61,21 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     state = RequestState.PENDING
     segment: Segment | None = None
     is_queued = False
-    is_over = False
     is_cancelled = False
     was_carried = False
     steps: WorkerSteps | None = None
     original: Any = None
     notes: ElementNotes | None = None
+    arrival: int | None = None
+    calls: ElementCalls | None = None
     outputs: list[Output] | None = None
     results: list[Output] | None = None
 
     def __init__(
-        self, runner: ElementRunner, call: int, key: Any, value: Any, timestamp: int | None, watermark: int
+        self, runner: ElementRunner, number: int, key: Any, value: Any, timestamp: int | None, watermark: int
     ) -> None:
         self.runner = runner
-        self.call = call
+        self.number = number
         self.key = key
         self.value = value
         self.current: Any = timestamp
@@ -79,6 +84,11 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     def __str__(self) -> str:
         return f"the record {shorten_record(self.value)} of key {shorten(self.key)}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or was cut off."""
+        return self.state is RequestState.SETTLED
 
     # -- the context --
 
@@ -119,6 +129,16 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
 
     def current_watermark(self) -> int:
         return self.watermark
+
+    def call(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Awaitable[Any]:
+        """Call a service, or return the recorded answer of this call."""
+        self._check()
+        return self.runner.caller.call(self, function, args, CallOptions(**options) if options else NO_OPTIONS)
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """Input and record, to digest."""
+        return self.number, self.value if self.original is None else self.original
 
     def register_event_time_timer(self, timestamp: int) -> None:
         self._check()
@@ -231,6 +251,10 @@ class Visit(Element):
         self.limit = limit
         self.domain = domain
         self.ends_key = ends_key
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        return self.domain.value, self.current
 
     def __str__(self) -> str:
         return f"the {self.domain.value} timer at {self.current} of key {shorten(self.key)}"

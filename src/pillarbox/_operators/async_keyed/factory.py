@@ -4,37 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.api.options import OnBarrier
 from pillarbox._operators.async_keyed.operator import AsyncKeyedOperator
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions, is_async
 from pillarbox._operators.async_keyed.two_inputs import AsyncKeyedBroadcastOperator, AsyncKeyedCoProcessOperator
+from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.connected.broadcast import KeyedBroadcastProcessOperator
 from pillarbox._operators.connected.two_inputs import KeyedCoProcessOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
-from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.keyed.process import KeyedProcessOperator
-from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._time.duration import DurationLike
 
 
 class KeyedAsyncKeywords(TypedDict, total=False):
-    """The keywords of ``process`` for functions with ``async def``. None stands for the default."""
+    """The keywords of ``process`` for functions with ``async def``."""
 
-    capacity: int | None
+    capacity: int
     timeout: DurationLike | None
-    ordered: bool | None
-    on_barrier: OnBarrier | None
-
-
-def given_keywords(**keywords: Any) -> KeyedAsyncKeywords:
-    """Return the keywords that have a value."""
-    passed: Any = {name: value for name, value in keywords.items() if value is not None}
-    return passed  # type: ignore[no-any-return]
+    ordered: bool
+    on_barrier: OnBarrier
+    budgets: Sequence[Budget]
+    journal: str | None
 
 
 def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) -> None:
@@ -50,60 +45,46 @@ def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) ->
         )
 
 
+class Kind(NamedTuple):
+    """A kind of keyed function.
+
+    Attributes:
+        plain: the operator of plain functions.
+        waiting: the operator of functions with ``async def``.
+        calls: the function's methods.
+    """
+
+    plain: Any
+    waiting: Any
+    calls: tuple[str, ...] = ("process_element", "on_timer")
+
+
+ONE_INPUT = Kind(KeyedProcessOperator, AsyncKeyedOperator)
+TWO_INPUTS = Kind(
+    KeyedCoProcessOperator, AsyncKeyedCoProcessOperator, ("process_element1", "process_element2", "on_timer")
+)
+BROADCAST = Kind(
+    KeyedBroadcastProcessOperator, AsyncKeyedBroadcastOperator, (*ONE_INPUT.calls, "process_broadcast_element")
+)
+
+
 def keyed_process(
-    function: Any, keying: Keying, on_error: OnError, keywords: KeyedAsyncKeywords, method: str = "process()"
+    kind: Kind, function: Any, on_error: OnError, keywords: KeyedAsyncKeywords, method: str, **arguments: Any
 ) -> OperatorFactory:
     """Return the factory of ``process`` on a keyed stream.
 
     Args:
         method: the caller, for errors.
+        arguments: further arguments of both operators, such as the keying.
 
     Raises:
         ProgramError: an invalid option, or one for ``async def`` with a plain function.
     """
-    plain, waiting = KeyedProcessOperator, AsyncKeyedOperator
-    calls = ("process_element", "on_timer")
-    return _chosen(function, calls, plain, waiting, {"keying": keying}, on_error, keywords, method)
-
-
-def keyed_co_process(
-    function: Any, keyings: tuple[Keying, Keying], on_error: OnError, keywords: KeyedAsyncKeywords, method: str
-) -> OperatorFactory:
-    """Return the factory of ``process`` on two connected keyed streams, as :func:`keyed_process`."""
-    plain, waiting = KeyedCoProcessOperator, AsyncKeyedCoProcessOperator
-    calls = ("process_element1", "process_element2", "on_timer")
-    return _chosen(function, calls, plain, waiting, {"keyings": keyings}, on_error, keywords, method)
-
-
-def keyed_broadcast_process(
-    function: Any,
-    keying: Keying,
-    descriptors: Sequence[MapStateDescriptor],
-    on_error: OnError,
-    keywords: KeyedAsyncKeywords,
-    method: str,
-) -> OperatorFactory:
-    """Return the factory of ``process`` on a keyed and a broadcast stream, as :func:`keyed_process`."""
-    plain, waiting = KeyedBroadcastProcessOperator, AsyncKeyedBroadcastOperator
-    calls = ("process_element", "process_broadcast_element", "on_timer")
-    arguments = {"keying": keying, "descriptors": descriptors}
-    return _chosen(function, calls, plain, waiting, arguments, on_error, keywords, method)
-
-
-def _chosen(
-    function: Any,
-    calls: Sequence[str],
-    plain: Any,
-    waiting: Any,
-    arguments: dict[str, Any],
-    on_error: OnError,
-    keywords: KeyedAsyncKeywords,
-    method: str,
-) -> OperatorFactory:
-    if not is_async(function, *calls):
+    if not is_async(function, *kind.calls):
         refuse_keywords(keywords, function, method)
-        make = partial(plain, function=function, **arguments)
+        make = partial(kind.plain, function=function, **arguments)
         return guarded(OperatorFactory(make, keyed=True), on_error, method)
-    options = AsyncKeyedOptions(method, on_error=on_error, **keywords)  # type: ignore[arg-type]
-    make = partial(waiting, function=function, options=options, **arguments)
-    return OperatorFactory(make, keyed=True, wakes_up=True, stateful=options.carries)
+    options = AsyncKeyedOptions(method, on_error=on_error, **keywords)
+    make = partial(kind.waiting, function=function, options=options, **arguments)
+    budgets = tuple(budget.limits for budget in options.budgets)
+    return OperatorFactory(make, keyed=True, wakes_up=True, stateful=options.carries, budgets=budgets)

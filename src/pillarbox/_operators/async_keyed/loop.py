@@ -114,12 +114,19 @@ class OwnedLoop:
     ) -> None:
         seconds = partial(_seconds, clock) if clock.manual is not None else monotonic
         self.loop: _Loop = _Loop(seconds, _Selector(resting))
-        self._threads = DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread")
-        self.loop.set_default_executor(self._threads)
+        self._name = name
+        self._threads: list[DaemonThreads] = []
+        self.loop.set_default_executor(self.new_threads(min(32, (os.cpu_count() or 1) + 4), "to_thread"))
         self._rows = rows
         self.raised_by_child: BaseException | None = None
         self._is_running = False
         self._thread: int | None = None
+
+    def new_threads(self, count: int, purpose: str) -> DaemonThreads:
+        """Return threads that work for the loop until it is closed."""
+        threads = DaemonThreads(count, f"{self._name} {purpose}")
+        self._threads.append(threads)
+        return threads
 
     def turn(self) -> None:
         """Run ready steps, without waiting."""
@@ -162,7 +169,8 @@ class OwnedLoop:
     def waits_for_time(self) -> bool:
         """Return whether nothing but time can help: the loop has a timer, and no socket or thread is at work."""
         loop: Any = self.loop
-        is_idle = not loop.has_ready() and len(loop._selector.get_map()) == 1 and not self._threads.is_busy
+        is_idle = not loop.has_ready() and len(loop._selector.get_map()) == 1
+        is_idle = is_idle and not any(threads.is_busy for threads in self._threads)
         return is_idle and loop.next_due() is not None
 
     def complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -188,6 +196,8 @@ class OwnedLoop:
             self.complete(asyncio.wait_for(loop.shutdown_asyncgens(), GRACE))
         finally:
             loop.close()
+            for threads in self._threads:
+                threads.shutdown()
 
 
 @contextmanager

@@ -55,6 +55,8 @@ class AsyncKeyedOperator(KeyedOperator):
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying, options: AsyncKeyedOptions) -> None:
         assert context.keyed is not None
+        if options.journal is not None and context.batch:
+            raise ProgramError(f"{options.method}: batch mode runs no epoch again, so leave out journal")
         if options.undoes and isinstance(function, CheckpointedFunction):
             raise ProgramError(no_undo(context.name))
         self._undo: Undo | None = context.keyed.backend.allow_undo() if options.undoes else None
@@ -215,6 +217,8 @@ class AsyncKeyedOperator(KeyedOperator):
     def process_watermark(self, timestamp: int) -> None:
         """Visit the keys with due timers, and emit the watermark after their elements (R8, R9)."""
         self._timers.current_watermark = timestamp
+        if timestamp == MAX_WATERMARK:
+            self.runner.count_last_timer = self._timers.count_last_timers()
         keys = self._timers.event_timers.claim(timestamp)  # type: ignore[attr-defined]
         self._visit(keys, timestamp, TimeDomain.EVENT_TIME)
         self._put_event(Watermark(timestamp))
@@ -373,7 +377,7 @@ class AsyncKeyedOperator(KeyedOperator):
                 self.drain()
         self._had_input = False
         figures = self.runner.figures
-        self.context.counters.update(in_flight=len(self._queue), **figures)
+        self.context.counters.update(in_flight=len(self._queue), **figures, **self.runner.caller.take_counts())
         figures.update(dict.fromkeys(figures, 0))
 
     def _linger(self) -> None:
@@ -391,16 +395,16 @@ class AsyncKeyedOperator(KeyedOperator):
     def snapshot_state(self, checkpoint_id: int) -> Any:
         """Return the elements that have not left, or None; time stands still until the next epoch (R23)."""
         self.runner.loop.loop.freeze()
+        caller = self.runner.caller
+        caller.end_epoch(self.runner.busy_keys())
         if self._queue.is_empty():
             return None
         assert self._carried is not None
-        entries = []
+        entries: list[tuple[Any, ...]] = [("numbers", caller.numbers)] if caller.numbers else []
         for element in self._queue.elements():
             if isinstance(element, Element):
                 self._carried.rewind(element)
-            entry = entry_of(element)
-            if entry is not None:
-                entries.append(entry)
+            entries.append(entry_of(element, self.context.epoch))
         return entries
 
     def resume_after_snapshot(self) -> None:
@@ -411,6 +415,9 @@ class AsyncKeyedOperator(KeyedOperator):
     def restore_state(self, state: Any) -> None:
         """Begin the elements of a snapshot again."""
         for entry in state or ():
+            if entry[0] == "numbers":
+                self.runner.caller.numbers = entry[1]
+                continue
             element = restored_from(entry, self.runner)
             if not isinstance(element, Element):
                 self._queue.put_event(element)
@@ -418,6 +425,11 @@ class AsyncKeyedOperator(KeyedOperator):
                 self._queue.put_settled(element)
             else:
                 self.runner.admit(element)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Remove the journal of committed epochs."""
+        super().notify_checkpoint_complete(checkpoint_id)
+        self.runner.caller.commit(checkpoint_id)
 
     @property
     def has_ready(self) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from pillarbox._operators.async_io.api.options import OnBarrier, OptionsOfAsyncOperators
+from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
 from pillarbox._operators.functions.basic import Function, OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
@@ -27,6 +29,8 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
         ordered: whether results leave in the order of the elements.
         on_error: the handling of errors.
         on_barrier: whether an epoch waits for its elements.
+        budgets: the budgets of the calls that elements make.
+        journal: the folder for records of these calls, or None.
 
     Raises:
         ProgramError: an invalid option.
@@ -38,10 +42,14 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
     ordered: bool = False
     on_error: OnError = "fail"
     on_barrier: OnBarrier = "drain"
+    budgets: Sequence[Budget] = ()
+    journal: str | None = None
 
     def __post_init__(self) -> None:
         self.check()
         check_on_error(self.on_error, self.method)
+        if self.journal is not None and not (isinstance(self.journal, str) and self.journal):
+            self.refuse("journal", "a folder, such as 's3://bucket/prefix'")
         _ = self.timeout_seconds  # for its error
 
     @property
@@ -57,6 +65,11 @@ class AsyncKeyedOptions(OptionsOfAsyncOperators):
     def undoes(self) -> bool:
         """Whether changes of elements may have to be undone."""
         return self.carries or isinstance(self.on_error, OutputTag)
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether elements may run again with the records of their calls."""
+        return self.carries or self.journal is not None
 
     @property
     def timeout_seconds(self) -> float | None:

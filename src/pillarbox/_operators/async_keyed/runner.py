@@ -17,7 +17,7 @@ from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
-from pillarbox._errors import ProgramError, failed, raise_from_user_code, shorten
+from pillarbox._errors import BudgetExceededError, CircuitOpenError, failed, raise_from_user_code
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.async_io.loop.event_loop import cancelled
 from pillarbox._operators.async_io.loop.workers import CallSlots, differs, most_stuck
@@ -25,9 +25,10 @@ from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
 from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
-from pillarbox._operators.async_keyed.reports import report_slow_step
-from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps
+from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps, report_slow_step
 from pillarbox._operators.async_keyed.timeouts import Timeouts
+from pillarbox._operators.calls.caller import Caller
+from pillarbox._operators.calls.journal import Journal
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, concerns_record
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
@@ -38,13 +39,13 @@ from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 _SETTLED = RequestState.SETTLED
+# Errors of an element that `concerns_record` does not know.
+_ERRORS_OF_CALLS = (asyncio.CancelledError, BudgetExceededError, CircuitOpenError)
 # Ended elements wait up to this long (seconds) for others, while more than _PLENTY are ready: a mail is expensive.
 _PATIENCE = 0.002
 _PLENTY = 16
 # Seconds that a worker may take before the loop looks at sockets and timers again.
 _TURN = 0.01
-# Limit of timers that one visit fires: after the end of the data, timers that set timers would never end.
-_LAST = 1_000_000
 
 
 class ElementRunner:
@@ -68,7 +69,9 @@ class ElementRunner:
         failure: the error that fails the task, or None.
         is_turning: whether the caller of a turn emits the elements that end in it.
         cut_off: workers whose elements ignored a cancellation, and still run without key and place.
+        caller: makes the calls of services.
         dropped_timers: reports timers set at the end of their key, in batch mode.
+        count_last_timer: limits the timers that fire after the end of the data.
         figures: the most concurrent elements, the longest line of a key, and the timeouts of the epoch.
     """
 
@@ -127,7 +130,14 @@ class ElementRunner:
         self.current: Element | None = None
         self.failure: BaseException | None = None
         self.is_turning = False
+        journal: Journal | None = None
+        if options.journal is not None:
+            journal = Journal(options.journal, context, self.loop.loop, self.loop.new_threads(2, "journal"))
+        self.caller: Caller = Caller(
+            context, keeps_records=options.keeps_records, journal=journal, budgets=options.budgets
+        )
         self.dropped_timers = DroppedTimers(self.name)
+        self.count_last_timer: Callable[[int], None] = timers.count_last_timers()
         self.figures = {"in_flight_max": 0, "longest_key": 0, "timed_out": 0}
         # Each worker runs in a copy. Python's decimals keep their context in it, made at the first use.
         self._base = copy_context()
@@ -182,7 +192,6 @@ class ElementRunner:
 
     def end(self, element: Element) -> None:
         """End a queued element: the next of its key becomes ready."""
-        element.is_over = True
         element.state = _SETTLED
         element.steps = element.notes = None
         self._queue.complete(element)
@@ -274,15 +283,17 @@ class ElementRunner:
         calls, line, undo = self._calls, self._places.resource.line, self._undo
         backend, copied = self._backend, self.copier.copied
         rows, put_settled = backend.rows, self._queue.put_settled
+        copies = undo is not None or self._options.journal is not None
         try:
             while self.failure is None and not self.closing:
                 element = ready.popleft() if ready else self._take_from_run()
                 if element is None:
                     return
                 steps.element = element
+                if copies:
+                    element.original = copied(element.value)
                 if undo is not None:
                     element.notes = ElementNotes()
-                    element.original = copied(element.value)
                     undo.enter(element.notes)
                 # (enter(), inlined)
                 key = element.key
@@ -293,7 +304,7 @@ class ElementRunner:
                     if type(element) is Visit:
                         await self._visit(element, steps)
                     else:
-                        outcome = calls[element.call](element.value, element)
+                        outcome = calls[element.number](element.value, element)
                         if outcome is not None:
                             kind = type(outcome)
                             if kind is CoroutineType:
@@ -339,7 +350,6 @@ class ElementRunner:
                 if element.is_queued:
                     self.end(element)
                 else:  # (the same, for an element that never waited)
-                    element.is_over = True
                     element.state = _SETTLED
                     element.notes = None
                     put_settled(element)
@@ -373,29 +383,23 @@ class ElementRunner:
 
     async def _visit(self, visit: Visit, steps: WorkerSteps) -> None:
         """Call ``on_timer`` for each due timer of the key, the earliest first."""
+        await self._fire(visit, steps)
         if visit.ends_key:
-            await self._fire(visit, steps)
             visit.domain = TimeDomain.PROCESSING_TIME
             await self._fire(visit, steps)
             self._backend.drop_key(visit.key)
-        else:
-            await self._fire(visit, steps)
+            self.caller.numbers.pop(visit.key, None)
 
     async def _fire(self, visit: Visit, steps: WorkerSteps) -> None:
         is_event_time = visit.domain is TimeDomain.EVENT_TIME
         timers: Any = self.timers.event_timers if is_event_time else self.timers.processing_timers
-        fired = 0
         while not visit.is_over and self.failure is None:
             row = self._backend.rows[visit.key]
             timestamp = timers.take_due(row, visit.limit)
             if timestamp is None:
                 return
-            fired += 1
-            if fired > _LAST and visit.limit == MAX_WATERMARK:
-                raise ProgramError(
-                    f"operator {self.name!r}, key {shorten(visit.key)}: the data has ended, and timers have set more"
-                    f" than {_LAST} timers: set no timer where current_watermark() is 2**63 - 1"
-                )
+            if visit.limit == MAX_WATERMARK and not visit.ends_key:
+                self.count_last_timer(timestamp)
             visit.fired = timers, row, timestamp
             visit.current = timestamp
             visit.emitted = timestamp if is_event_time else None
@@ -418,7 +422,7 @@ class ElementRunner:
                 if self.closing:
                     raise
                 self.raised(visit, error)
-            visit.fired = None
+            visit.fired = visit.calls = None
 
     def _keep(self, element: Element) -> None:
         """Keep the outputs and changes of a call that has succeeded."""
@@ -447,7 +451,7 @@ class ElementRunner:
             return  # it was cut off
         if isinstance(error, asyncio.CancelledError) and element.is_cancelled and self._timeouts is not None:
             error = self._timeouts.error()
-        if self._letters is not None and (concerns_record(error) or isinstance(error, asyncio.CancelledError)):
+        if self._letters is not None and (concerns_record(error) or isinstance(error, _ERRORS_OF_CALLS)):
             self._write_letter(element, error)
         else:
             self.fail(element, error)
@@ -485,6 +489,7 @@ class ElementRunner:
     def close(self) -> None:
         """Cancel the remaining asyncio tasks, and close the loop."""
         try:
+            self.loop.complete(self.caller.close())
             self.loop.close()
         finally:
             self._places.resource.leave(self)

@@ -7,14 +7,18 @@ They stand between an asyncio task and the coroutine, so they work with each awa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._operators.async_keyed.reports import report_slow_step
+from pillarbox._errors import place_of_task
+from pillarbox._operators.frame.operator import OperatorContext
 
 if TYPE_CHECKING:
     from pillarbox._operators.async_keyed.element import Element
     from pillarbox._operators.async_keyed.runner import ElementRunner
+
+_log = logging.getLogger("pillarbox")
 
 # A step that takes longer (seconds) is reported.
 SLOW_STEP = 1.0
@@ -120,3 +124,16 @@ class ChildSteps(Coroutine[Any, Any, Any]):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)  # cr_frame and the like, for code that inspects the task
+
+
+def report_slow_step(steps: WorkerSteps, now: float, context: OperatorContext) -> None:
+    """Log a step that has blocked the task (R18)."""
+    frame = getattr(steps.coroutine, "cr_frame", None) or getattr(steps.coroutine, "ag_frame", None)
+    _log.warning(
+        "a step of %s took %.1f s%s, in which nothing else of the task could proceed: await an asyncio client, or"
+        " asyncio.to_thread(), instead of a call that waits %s",
+        steps.element,
+        now - steps.began,
+        "" if frame is None else f", which ended at {frame.f_code.co_filename}:{frame.f_lineno}",
+        place_of_task(context.name, context.subtask, context.epoch),
+    )

@@ -149,3 +149,12 @@ class BudgetScope:
     ledger: Ledger | None = None
     partitions: int = 1
     clock: ProcessingTimeService | None = field(default=None, compare=False)
+
+    def tasks(self, parallelism: int, slots: int) -> int:
+        """Return the number of an operator's concurrent tasks.
+
+        Args:
+            parallelism: the number of subtasks; 0 before the first shuffle.
+            slots: before the first shuffle, the number of concurrent tasks.
+        """
+        return min(parallelism, self.partitions) if parallelism else slots

@@ -24,12 +24,18 @@ class SharedResources:
     Attributes:
         stay: whether the tasks stay in this process; otherwise other processes may run some of their epochs.
         resting: returns a context for waits of the mailbox thread, so that other threads can run functions.
+        query: the id of the query, or empty if unknown.
     """
 
     def __init__(
-        self, *, stay: bool = True, resting: Callable[[], AbstractContextManager[object]] = nullcontext
+        self,
+        *,
+        stay: bool = True,
+        resting: Callable[[], AbstractContextManager[object]] = nullcontext,
+        query: str = "",
     ) -> None:
         self.stay = stay
+        self.query = query
         self.resting = resting
         self._held: dict[Any, _Held] = {}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import Generic, In, Key, KeyOut, Out, T, V
+from pillarbox._operators.functions.calls import CallContext
 from pillarbox._operators.functions.contexts import RuntimeContext, TimerService
 from pillarbox._unpickle import make
 
@@ -266,7 +267,7 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
         ['lamp']
     """
 
-    class Context(ProcessFunction.Context, Generic[KeyOut]):
+    class Context(ProcessFunction.Context, CallContext, Generic[KeyOut]):
         """The current record and its key."""
 
         @abstractmethod

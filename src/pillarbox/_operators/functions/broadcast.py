@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pillarbox._errors import ProgramError
 from pillarbox._generics import Generic, In1, In2, K, Key, KeyOut, Out, V
 from pillarbox._operators.functions.basic import Function, RecordContext, Results, SideOutput, TimeDomain
+from pillarbox._operators.functions.calls import CallContext
 from pillarbox._operators.functions.contexts import TimerService
 from pillarbox._state.descriptors import MapState, MapStateDescriptor
 from pillarbox._state.state_descriptor import StateDescriptor
@@ -204,7 +205,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
         ['c1']
     """
 
-    class ReadOnlyContext(_ReadOnlyContext, Generic[KeyOut]):
+    class ReadOnlyContext(_ReadOnlyContext, CallContext, Generic[KeyOut]):
         """A record of the keyed stream and its key."""
 
         @abstractmethod

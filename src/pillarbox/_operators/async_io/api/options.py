@@ -46,6 +46,7 @@ class AsyncKeywords(WaitKeywords, total=False):
     ordered: bool
     retry: AsyncRetryStrategy | int | None
     batch_timeout: DurationLike | None
+    record: bool
 
 
 class BatchWaitKeywords(TypedDict, total=False):
@@ -70,6 +71,7 @@ class OptionsOfAsyncOperators:
 
     capacity: int
     ordered: bool
+    budgets: Sequence[Budget]
     on_barrier: OnBarrier
 
     @property
@@ -87,6 +89,12 @@ class OptionsOfAsyncOperators:
             self.refuse("capacity", "a whole number of at least 1")
         if self.on_barrier not in ("drain", "carry"):
             self.refuse("on_barrier", '"drain" or "carry"')
+        if not isinstance(self.budgets, (list, tuple)) or not all(
+            isinstance(budget, Budget) for budget in self.budgets
+        ):
+            self.refuse("budgets", "a list of Budget")
+        if len({budget.name for budget in self.budgets}) < len(self.budgets):
+            self.refuse("budgets", "a list of budgets with different names")
 
     def refuse(self, name: str, expected: str) -> NoReturn:
         raise ProgramError(f"{self.caller}: {name} must be {expected}, not {shorten(getattr(self, name))}")
@@ -113,9 +121,12 @@ class AsyncOptions(OptionsOfAsyncOperators):
     cache: AsyncCache | None = None
     on_failure: OnFailure = "fail"
     on_barrier: OnBarrier = "drain"
+    record: bool = False
 
     def __post_init__(self) -> None:
         self.check()
+        if self.record is not False and not (self.record is True and self.carries):
+            self.refuse("record", 'True with on_barrier="carry", or False')
         if self.batch_size is not None and not is_count(self.batch_size):
             self.refuse("batch_size", "a whole number of at least 1")
         if self.batch_timeout is not None and self.batch_size is None:
@@ -128,12 +139,6 @@ class AsyncOptions(OptionsOfAsyncOperators):
                 self.refuse(name, "requests per second, a number above 0")
             if math.isinf(rate):
                 self.refuse(name, "requests per second, a finite number, or None for no limit")
-        if not isinstance(self.budgets, (list, tuple)) or not all(
-            isinstance(budget, Budget) for budget in self.budgets
-        ):
-            self.refuse("budgets", "a list of Budget")
-        if len({budget.name for budget in self.budgets}) < len(self.budgets):
-            self.refuse("budgets", "a list of budgets with different names")
         if self.cache is not None and not isinstance(self.cache, AsyncCache):
             self.refuse("cache", "an AsyncCache")
         if self.cache is not None and self.batch_size is not None:

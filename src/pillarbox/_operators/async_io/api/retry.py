@@ -168,6 +168,18 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
     return AsyncRetryStrategy.exponential_backoff(retry, 100, Duration.of_seconds(10)) if retry else None
 
 
+def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, error: Exception | None) -> bool:
+    """Return whether to make another attempt after a number of attempts, the last with a result or an error."""
+    if strategy is None or not strategy.can_retry(attempts):
+        return False
+    predicate = strategy.get_retry_predicate()
+    if error is not None:
+        of_errors = predicate.exception_predicate()
+        return of_errors is not None and of_errors(error)
+    of_results = predicate.result_predicate()
+    return of_results is not None and of_results(result)
+
+
 def retry_after_millis(error: BaseException) -> int:
     """Return the delay (ms) that an error's service requires, or 0."""
     delay = getattr(error, "retry_after", None)

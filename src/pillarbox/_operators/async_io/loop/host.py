@@ -173,7 +173,9 @@ class _Loop:
         self.places: CallSlots = CallSlots(options.capacity)
         self.turns: Turns | None = None
         if options.takes_turns:
-            self.turns = Turns(options, context.budget_scope, context.uid, context.parallelism, tasks)
+            scope = context.budget_scope
+            tasks = scope.tasks(context.parallelism, tasks)
+            self.turns = Turns(options.own_budget, options.shared_budgets, scope, context.uid, tasks)
         self.thread: EventLoopThread = EventLoopThread(f"pillarbox-async {context.name}", self._warn)
 
     def _warn(self, seconds: float) -> None:

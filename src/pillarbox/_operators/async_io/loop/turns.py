@@ -9,9 +9,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.api.retry import retry_after_millis
 from pillarbox._operators.budgets.account import LATE, STOP
+from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.budgets.gate import Gate
 from pillarbox._operators.budgets.ledger import BudgetScope, LedgerEnd, LocalLedger, Slot
 
@@ -22,19 +22,18 @@ class Turns:
     """Admits an event loop's requests: each waits for all its budgets. Loop thread only.
 
     Args:
-        parallelism: the number of subtasks; 0 before the first shuffle.
-        slots: before the first shuffle, the number of concurrent tasks.
+        own: the partition's budget, or None.
+        shared: the budgets of all subtasks together.
+        tasks: the number of concurrent tasks.
     """
 
-    def __init__(self, options: AsyncOptions, scope: BudgetScope, uid: str, parallelism: int, slots: int) -> None:
+    def __init__(self, own: Budget | None, shared: Sequence[Budget], scope: BudgetScope, uid: str, tasks: int) -> None:
         self._gates: list[Gate] = []
         self._ends: list[LedgerEnd] = []
-        own, shared = options.own_budget, options.shared_budgets
         if own is not None:
             end = self._open(LocalLedger(scope.clock))
             self._gates.append(Gate(own, own.limits, end))
         if shared:
-            tasks = min(parallelism, scope.partitions) if parallelism else slots
             end = self._open(scope.ledger or LocalLedger(scope.clock))
             for budget in shared:
                 limits = budget.limits.of_operator(uid)

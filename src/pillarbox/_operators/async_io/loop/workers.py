@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from pillarbox._errors import OperatorError, shorten
 from pillarbox._operators.async_io.api.request import Request
-from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_after_millis
+from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retried, retry_after_millis
 from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
 from pillarbox._operators.async_io.loop.turns import Turns
 
@@ -297,14 +297,7 @@ class RequestWorkers:
             await asyncio.sleep(pause / 1000)
 
     def _again(self, request: Request, error: Exception | None) -> bool:
-        if self._retry is None or request.given_up or not self._retry.can_retry(request.attempts):
-            return False
-        predicate = self._retry.get_retry_predicate()
-        if error is not None:
-            of_errors = predicate.exception_predicate()
-            return of_errors is not None and of_errors(error)
-        of_results = predicate.result_predicate()
-        return of_results is not None and of_results(request.result)
+        return not request.given_up and is_retried(self._retry, request.attempts, request.result, error)
 
     def _announce(self, at_once: bool) -> None:
         if at_once:

@@ -130,7 +130,8 @@ class Residency:
             vertex = loaded(shipped, facts.layout)
             vertex.budget_scope = BudgetScope(shipped.ledger, facts.partitions or vertex.partitions)
             vertex.shared = self._shared.setdefault(
-                (*key[:-1], facts.partition), SharedResources(stay=self._stay, resting=self._resting)
+                (*key[:-1], facts.partition),
+                SharedResources(stay=self._stay, resting=self._resting, query=facts.query),
             )
             return MultipleInputStreamTask(vertex, subtask, clock=_clock_of(facts))
 

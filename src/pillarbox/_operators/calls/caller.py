@@ -1,0 +1,184 @@
+"""Makes calls of services and records their answers, for async keyed functions (R25 to R31).
+
+Everything runs in the event loop of the mailbox thread; plain functions and the journal's files have threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+from pillarbox._errors import ProgramError, describe, shorten
+from pillarbox._operators.async_io.loop.turns import Turns
+from pillarbox._operators.budgets.budget import Budget
+from pillarbox._operators.budgets.gate import RATE_LIMITED
+from pillarbox._operators.calls.digests import digest, function_name, takes_idempotency_key
+from pillarbox._operators.calls.journal import Journal
+from pillarbox._operators.calls.records import ElementCalls, Name, Record
+from pillarbox._operators.calls.service_call import CallOptions, ServiceCall
+from pillarbox._operators.frame.operator import OperatorContext
+
+
+class CallingElement(Protocol):
+    """A record or timer that makes calls.
+
+    Attributes:
+        key: its key.
+        arrival: the epoch of its arrival, or None for the current epoch.
+        calls: its calls, or None before the first one.
+        content: its record or timer, as data to digest.
+    """
+
+    key: Any
+    arrival: int | None
+    calls: ElementCalls | None
+
+    @property
+    def content(self) -> tuple[Any, ...]: ...
+
+
+class Caller:
+    """Makes the calls of one operator's elements.
+
+    Args:
+        keeps_records: whether elements may run again with the records of their calls.
+        journal: writes records before they are used, or None.
+        budgets: the budgets of the operator.
+
+    Attributes:
+        numbers: the number of elements with equal content so far, by key and digest.
+    """
+
+    def __init__(
+        self, context: OperatorContext, *, keeps_records: bool, journal: Journal | None, budgets: Sequence[Budget]
+    ) -> None:
+        self._context = context
+        self._keeps_records = keeps_records
+        self._journal = journal
+        scope = context.budget_scope
+        tasks = scope.tasks(context.parallelism, 1)
+        self._turns = {budget.name: Turns(None, [budget], scope, context.uid, tasks) for budget in budgets}
+        self.numbers: dict[Any, dict[bytes, int]] = {}
+        self._made = self._reused = 0
+
+    async def call(
+        self, element: CallingElement, function: Callable[..., Any], args: tuple[Any, ...], options: CallOptions
+    ) -> Any:
+        """Return the recorded answer of a call, or make the call and record its answer."""
+        turns = None if options.budget is None else self._turns_of(options.budget)
+        needs_key = takes_idempotency_key(function) or options.reconcile is not None
+        if not (self._keeps_records or needs_key or options.key is not None):
+            self._made += 1
+            return await ServiceCall(function, args, options, turns).answer(was_begun=False)
+        where = f"operator {self._context.name!r}: ctx.call() of {'.'.join(function_name(function)[:2])}"
+        fingerprint = _fingerprint(function, args, options.key, where)
+        calls = element.calls
+        if calls is None:
+            calls = element.calls = ElementCalls()
+        if self._journal is not None:
+            await self._journal.open()
+            calls.records.update(self._journal.take(self._identity(element, calls, where)))
+        name = options.key or calls.next_name(fingerprint)
+        record = calls.records.get(name)
+        if record is not None and record.fingerprint != fingerprint:
+            raise ProgramError(
+                f"{where}: the key {name!r} stands for a call with other arguments, or of another function, which this"
+                " record or timer has made before: use another key"
+            )
+        if record is not None and record.is_answered:
+            self._reused += 1
+            return record.answer()
+        if name in calls.in_flight:
+            raise ProgramError(f"{where}: a call with the key {name!r} is still running: await it, or use another key")
+        idempotency_key = options.key
+        if needs_key and idempotency_key is None:
+            idempotency_key = digest((self._identity(element, calls, where), name)).hex()
+        self._made += 1
+        calls.in_flight.add(name)
+        try:
+            if options.reconcile is not None and record is None:
+                await self._write(calls, name, Record.begun(fingerprint))
+            try:
+                call = ServiceCall(function, args, options, turns, idempotency_key)
+                answer = await call.answer(was_begun=record is not None)
+            except options.record_errors as error:
+                await self._write(calls, name, Record.of(fingerprint, error, where))
+                raise
+            if self._keeps_records or options.key is not None:
+                await self._write(calls, name, Record.of(fingerprint, answer, where))
+            return answer
+        finally:
+            calls.in_flight.discard(name)
+
+    async def _write(self, calls: ElementCalls, name: Name, record: Record) -> None:
+        """Add a record. It is in the next snapshot even if the journal takes longer."""
+        calls.records[name] = record
+        if self._journal is not None:
+            assert calls.identity is not None
+            await self._journal.write(calls.identity, name, record)
+
+    def _identity(self, element: CallingElement, calls: ElementCalls, where: str) -> bytes:
+        """Return a digest that names an element in each of its runs (R29)."""
+        if calls.identity is None:
+            context = self._context
+            epoch = context.epoch if element.arrival is None else element.arrival
+            try:
+                content = digest((context.uid, element.key, epoch, element.content))
+            except Exception as error:
+                raise ProgramError(
+                    f"{where}: the record of key {shorten(element.key)} cannot be pickled ({describe(error)}), so the"
+                    " call has no name that lasts: emit data that can be pickled before key_by()"
+                ) from error
+            numbers = self.numbers.setdefault(element.key, {})
+            numbers[content] = number = numbers.get(content, 0) + 1
+            calls.identity = digest((content, number))
+        return calls.identity
+
+    def _turns_of(self, budget: Budget) -> Turns:
+        turns = self._turns.get(budget.name)
+        if turns is None:
+            raise ProgramError(
+                f"operator {self._context.name!r}: ctx.call() got the budget {budget.name!r}, which the operator lacks:"
+                " pass process() all budgets of its calls, as budgets=[...]"
+            )
+        return turns
+
+    def end_epoch(self, busy_keys: Collection[Any]) -> None:
+        """Forget the keys whose elements have all ended."""
+        self.numbers = {key: self.numbers[key] for key in busy_keys if key in self.numbers}
+
+    def commit(self, epoch: int) -> None:
+        """Remove records of epochs that are committed."""
+        if self._journal is not None:
+            self._journal.commit(epoch)
+
+    def take_counts(self) -> dict[str, int]:
+        """Return the figures since the last call."""
+        counts = {"calls": self._made, "calls_reused": self._reused}
+        self._made = self._reused = 0
+        if self._turns:
+            counts[RATE_LIMITED] = round(1000 * sum(turns.take_waited() for turns in self._turns.values()))
+        for turns in self._turns.values():
+            counts.update(turns.take_counts())
+        return counts
+
+    async def close(self) -> None:
+        """Return the slots of budgets. Awaited, as their connections belong to the event loop."""
+        for turns in self._turns.values():
+            turns.close()
+
+
+def _fingerprint(function: Callable[..., Any], args: tuple[Any, ...], key: str | None, where: str) -> bytes:
+    """Return the digest of a function and its arguments. With a key, the function may have to be enough."""
+    name = function_name(function)
+    if key is None and name[1].endswith("<lambda>"):
+        raise ProgramError(f"{where}: a lambda has no name by which its record could be found: pass key=...")
+    try:
+        return digest((name, args))
+    except Exception as error:
+        if key is not None:
+            return digest(name[:2])
+        raise ProgramError(
+            f"{where}: its arguments cannot be pickled ({describe(error)}), so the call has no name by which its record"
+            " could be found: pass key=..."
+        ) from error

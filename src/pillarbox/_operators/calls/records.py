@@ -1,0 +1,99 @@
+"""The recorded calls of one element (R25 to R28)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pillarbox._elements import dumps
+from pillarbox._errors import ProgramError, describe
+from pillarbox._unpickle import loads
+
+# The user's key of a call; or the digest of its function and arguments, and the number of equal calls before it.
+Name = str | tuple[bytes, int]
+
+# Outcomes, as snapshots and journals have them.
+_BEGUN, _RESULT, _ERROR = "begun", "result", "error"
+
+
+class Record(NamedTuple):
+    """The record of a call. Snapshots and journals have it as a tuple.
+
+    Attributes:
+        fingerprint: the digest of its function and arguments.
+        outcome: "begun", "result" or "error".
+        payload: the pickled answer.
+    """
+
+    fingerprint: bytes
+    outcome: str
+    payload: bytes = b""
+
+    @staticmethod
+    def begun(fingerprint: bytes) -> Record:
+        """Return the record of a call without an answer."""
+        return Record(fingerprint, _BEGUN)
+
+    @staticmethod
+    def of(fingerprint: bytes, answer: Any, call: str) -> Record:
+        """Return the record of a result, or of an exception.
+
+        Args:
+            call: the call, for errors.
+
+        Raises:
+            ProgramError: the answer cannot be pickled.
+        """
+        is_error = isinstance(answer, BaseException)
+        try:
+            payload = dumps(answer)
+            if is_error:
+                loads(payload)  # fails for an exception whose class takes other arguments
+        except Exception as error:
+            raise ProgramError(
+                f"{call}: its {'exception' if is_error else 'result'}, of type {type(answer).__name__}, cannot be"
+                f" recorded: {describe(error)}: make it of data that can be pickled"
+            ) from error
+        return Record(fingerprint, _ERROR if is_error else _RESULT, payload)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it has an answer."""
+        return self.outcome != _BEGUN
+
+    def answer(self) -> Any:
+        """Return the recorded result, or raise the recorded exception."""
+        answer = loads(self.payload)
+        if self.outcome == _ERROR:
+            raise answer
+        return answer
+
+
+class ElementCalls:
+    """The recorded calls of one element, until it ends (R26).
+
+    Args:
+        identity: a digest that names the element, or None until it is needed.
+        records: the records of an earlier run.
+
+    Attributes:
+        in_flight: the names of the calls that run.
+    """
+
+    __slots__ = ("_occurrences", "identity", "in_flight", "records")
+
+    def __init__(self, identity: bytes | None = None, records: Iterable[tuple[Name, Any]] = ()) -> None:
+        self.identity = identity
+        self.records: dict[Name, Record] = {name: Record(*record) for name, record in records}
+        self.in_flight: set[Name] = set()
+        self._occurrences: dict[bytes, int] = {}
+
+    def next_name(self, fingerprint: bytes) -> Name:
+        """Return the name of the next call of a function with its arguments."""
+        occurrence = self._occurrences.get(fingerprint, 0)
+        self._occurrences[fingerprint] = occurrence + 1
+        return fingerprint, occurrence
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Return the arguments of an equal object, as plain data."""
+        return self.identity, [(name, tuple(record)) for name, record in self.records.items()]

@@ -1,0 +1,147 @@
+"""One call of a service: attempts, their budget, and their timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retried, retry_after_millis, retry_strategy
+from pillarbox._operators.async_io.loop.host import is_coroutine_function
+from pillarbox._operators.async_io.loop.turns import Turns
+from pillarbox._operators.budgets.budget import Budget
+from pillarbox._operators.calls.digests import takes_idempotency_key
+from pillarbox._operators.functions.calls import CALL_AGAIN
+from pillarbox._time.duration import DurationLike, positive_millis
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """The options of ``ctx.call``.
+
+    Raises:
+        ProgramError: an invalid option.
+    """
+
+    key: str | None = None
+    retry: AsyncRetryStrategy | int | None = None
+    timeout: DurationLike | None = None
+    budget: Budget | None = None
+    record_errors: Any = ()
+    reconcile: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and (not isinstance(self.key, str) or not self.key):
+            raise ProgramError(f"ctx.call(): key must be a non-empty text, not {shorten(self.key)}")
+        kinds = self.record_errors if isinstance(self.record_errors, tuple) else (self.record_errors,)
+        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+            raise ProgramError(
+                f"ctx.call(): record_errors must be exception classes, not {shorten(self.record_errors)}"
+            )
+        if self.reconcile is not None and not callable(self.reconcile):
+            raise ProgramError(f"ctx.call(): reconcile must be a function, not {shorten(self.reconcile)}")
+
+
+NO_OPTIONS = CallOptions()
+
+
+class ServiceCall:
+    """A call of a service.
+
+    Args:
+        turns: orders attempts by the budget, or None.
+        idempotency_key: is passed to the function, or None.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: CallOptions,
+        turns: Turns | None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        self._function = function
+        self._args = args
+        self._options = options
+        self._turns = turns
+        self._idempotency_key = idempotency_key
+        self._takes_key = takes_idempotency_key(function)
+        self._strategy = retry_strategy(options.retry)
+
+    async def answer(self, *, was_begun: bool) -> Any:
+        """Return the service's answer.
+
+        Args:
+            was_begun: whether an earlier run has begun the call, so that ``reconcile`` is asked first.
+
+        Raises:
+            TimeoutError: no answer within the timeout.
+        """
+        timeout = self._options.timeout
+        if timeout is None:
+            return await self._attempts(was_begun)
+        millis = positive_millis(timeout, "ctx.call(): timeout")
+        try:
+            return await asyncio.wait_for(self._attempts(was_begun), millis / 1000)
+        except asyncio.TimeoutError as error:
+            raise TimeoutError(f"no answer of {shorten(self._function)} within {millis} ms") from error
+
+    async def _attempts(self, is_begun: bool) -> Any:
+        reconcile, attempts = self._options.reconcile, 0
+        while True:
+            if is_begun and reconcile is not None:
+                answer = await _called(reconcile, self._idempotency_key, *self._args)
+                if answer is not CALL_AGAIN:
+                    return answer
+            is_begun = True
+            slots = () if self._turns is None else await self._turns.take(self._args)
+            attempts += 1
+            result, pause = None, 0
+            failure: Exception | None = None
+            try:
+                if self._takes_key:
+                    result = await _called(self._function, *self._args, idempotency_key=self._idempotency_key)
+                else:
+                    result = await _called(self._function, *self._args)
+            except BaseException as error:
+                if self._turns is not None:
+                    self._turns.failed(slots, error)
+                if not isinstance(error, Exception) or isinstance(error, self._options.record_errors):
+                    raise
+                failure, pause = error, retry_after_millis(error)
+            else:
+                if self._turns is not None:
+                    self._turns.succeeded(slots, result)
+            if self._strategy is None or not is_retried(self._strategy, attempts, result, failure):
+                if failure is not None:
+                    raise failure
+                return result
+            await asyncio.sleep(max(pause, self._strategy.get_backoff_time_millis(attempts)) / 1000)
+
+
+async def _called(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """Call a function, in a thread unless it is an ``async def``."""
+    if is_coroutine_function(function):
+        return await function(*args, **keywords)
+    result, error = await asyncio.to_thread(_outcome, function, args, keywords)
+    if error is not None:
+        raise error
+    return await result if inspect.isawaitable(result) else result
+
+
+def _outcome(
+    function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[Any, BaseException | None]:
+    """Call a function in a thread. A future does not accept every error, and some would end the loop."""
+    try:
+        return function(*args, **keywords), None
+    except StopIteration as error:
+        stopped = RuntimeError("the function raised StopIteration")
+        stopped.__cause__ = error
+        return None, stopped
+    except BaseException as error:
+        return None, error
