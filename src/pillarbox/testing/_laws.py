@@ -49,8 +49,8 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
 
     Args:
         open_harness: opens a harness around a new operator and a new function, with the harness's keyword arguments.
-        script: the input, in order: records, watermarks and settings of the clock; the end of the input follows. For an
-            operator with two inputs, a record is ``(0, record)`` or ``(1, record)``.
+        script: records, watermarks and settings of the clock, in order; the end of the input follows. For an operator
+            with two inputs, a record is ``(0, record)`` or ``(1, record)``.
         ordered: whether the order of the output matters. If not, only the set of records between two watermarks
             matters.
         examples: how many cuts, and how many points in the script, to try; drawn with a fixed seed.

@@ -1,4 +1,4 @@
-"""The rules of the doctor: functions of :class:`Facts` that return a message about a problem, or None.
+"""The rules of the doctor: functions of :class:`Facts` that return a message about a problem.
 
 A rule without enough facts raises :class:`MissingFactError`.
 """

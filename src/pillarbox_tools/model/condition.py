@@ -1,4 +1,4 @@
-"""The condition of a query in one line, for the page, the list of queries, the doctor, metrics and alerts."""
+"""The condition of a query in one line."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment
     assert last.backlog is not None and before.backlog is not None
     rows = snapshot.newest.rows if snapshot.newest is not None else 0
     grew = last.backlog - before.backlog
-    # By more than one epoch reads: the next epoch's input is not a backlog.
+    # It must grow by more than an epoch's input, which is not a backlog.
     is_growing = grew > rows and last.backlog > (recent.backlog or 0)
     if not is_growing or last.backlog <= 2 * rows:
         return None

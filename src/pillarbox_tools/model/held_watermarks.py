@@ -1,4 +1,4 @@
-"""The inputs that hold watermarks back, with the path to them from each lagging operator."""
+"""The inputs that hold watermarks back, with the paths from lagging operators to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source text of user modules, stored in a recording because its program names their functions and classes."""
+"""Source text of user modules, whose functions and classes a recorded program names."""
 
 from __future__ import annotations
 

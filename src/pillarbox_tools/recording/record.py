@@ -1,4 +1,4 @@
-"""Copies one task of an epoch into a folder, with its input, state and program."""
+"""Copies one task of an epoch into a folder."""
 
 from __future__ import annotations
 

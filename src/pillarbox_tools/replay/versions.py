@@ -1,4 +1,4 @@
-"""Two versions of a program in one process: the recorded version's modules are loaded from the recording."""
+"""Two versions of a program in one process. The recording has the recorded version's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress of a query in the terminal: one line on standard error while the query catches up."""
+"""The progress of a query that catches up, in one line on standard error."""
 
 from __future__ import annotations
 

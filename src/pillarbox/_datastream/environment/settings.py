@@ -102,7 +102,7 @@ class ProgramSettings:
         """Measure in each task how long mails (timers, completed requests, checkpoints) wait in the mailbox.
 
         During an epoch, a probe joins the mailbox at intervals; ``TaskReport.mailbox_latency_ms`` reports its waiting
-        time. If that is long, functions take long for a run of records. Needs a timer thread in each task.
+        time. If that is long, functions take long for a run of records.
 
         Args:
             interval: time from a probe's turn to the next probe; an int is milliseconds.
@@ -115,13 +115,11 @@ class ProgramSettings:
         return self
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
-        """Set the execution mode: streaming, or batch, which needs bounded sources.
+        """Set the execution mode: streaming (default), batch, or automatic.
 
-        In batch mode a task holds the state of one key at a time, ``reduce``, ``sum`` and similar methods emit only a
-        key's last result, a key's timers fire after its last record, and there are no watermarks before the end.
-
-        Args:
-            execution_mode: ``STREAMING`` (default), ``BATCH``, or ``AUTOMATIC``: ``BATCH`` if all sources are bounded.
+        Batch mode needs bounded sources. A task then holds the state of one key at a time, ``reduce``, ``sum`` and
+        similar methods emit only a key's last result, a key's timers fire after its last record, and there are no
+        watermarks before the end.
 
         Example:
             >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
@@ -185,17 +183,13 @@ class ProgramSettings:
     def enable_dashboard(self, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1", token: str | None = None) -> Self:
         """Open the driver's dashboard for the query in :func:`pillarbox.start`, and log its address.
 
-        One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`. Needs the extra
-        ``pillarbox[dashboard]``.
+        One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`.
 
         Args:
             port: 0 for any free port.
             host: the address to listen on; by default, only this machine can connect.
             token: the credential for browsers. None: no token on loopback; elsewhere a random token, logged in the
                 address.
-
-        Raises:
-            ConfigurationError: the token is empty.
 
         Example:
             >>> env = env.enable_dashboard(8082)

@@ -147,8 +147,7 @@ def last_(column: str) -> ColumnAggregate:
 def approx_count_distinct_(column: str) -> ColumnAggregate:
     """Return the approximate number of distinct non-null values of a column (LONG).
 
-    Exact below 1,024 values; beyond, the relative standard error is 3.1 %. A key then stores 8 KiB per window: the
-    1,024 smallest hashes.
+    Exact below 1,024 values; beyond, the relative standard error is 3.1 %, and a key stores 8 KiB per window.
 
     Example:
         >>> approx_count_distinct_("shop")

@@ -1,7 +1,6 @@
 """Approximate counts of distinct values, from the smallest hashes of each group's values (k minimum values).
 
-With fewer than ``K`` values, a sketch has all hashes. Otherwise the K-th smallest hash gives their density. Hashes are
-part of the state, so they never change.
+With fewer than ``K`` values, a sketch has all hashes. Hashes are part of the state, so they never change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""process on a stream and a broadcast stream: one side writes broadcast state, the other reads it.
+"""process on a stream and a broadcast stream.
 
 Each subtask has a copy of the broadcast state. Source: Flink's ``CoBroadcastWithNonKeyedOperator`` and
 ``CoBroadcastWithKeyedOperator``.

@@ -33,9 +33,8 @@ class DeadLetter:
 
     Attributes:
         value: the record before the call; None for a timer; the elements of a window whose function raised.
-        key: its key; None for operators without keys.
-        timestamp: its timestamp (epoch ms), or None.
-        operator: the operator's name.
+        key: None for operators without keys.
+        timestamp: epoch milliseconds, or None.
         error: type and message of the error.
         traceback: the traceback of the error and its causes, with frames of user code only.
         timer: the timer's clock; None for a record.

@@ -1,4 +1,4 @@
-"""An operator that continues when its function raises: the record becomes a dead letter, and its effects are undone.
+"""An operator that turns failing records into dead letters, and undoes their effects.
 
 It wraps the guarded operator and passes it one record at a time.
 """

@@ -1,4 +1,4 @@
-"""The context of functions: the current record, pair or timer, in one object that the operator updates."""
+"""Contexts of functions: one object per function, which the operator updates."""
 
 from __future__ import annotations
 

@@ -231,14 +231,11 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
             """Call a function for each key of the subtask that has a state. Flink's ``applyToKeyedState``.
 
             The keys have the state before the first call; their order depends on the keys alone. Costs one call per
-            key; changes are written with the epoch.
+            key.
 
             Args:
                 descriptor: a keyed state that ``open`` has declared.
                 function: ``f(key, state)``. May change the key's states and emit to side outputs. May not set timers.
-
-            Raises:
-                ProgramError: ``open`` has not declared the state.
 
             Example:
                 >>> SPENT = ValueStateDescriptor("spent", int, default=0)

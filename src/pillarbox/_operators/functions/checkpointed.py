@@ -1,4 +1,4 @@
-"""Functions with operator state, which belongs to a subtask and no key. As Flink's ``CheckpointedFunction``."""
+"""Functions with operator state, which belongs to a subtask and no key, as in Flink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connects a function to its task: the runtime context with keyed state, and the timer service."""
+"""The runtime context with keyed state, and the timer service."""
 
 from __future__ import annotations
 
@@ -127,16 +127,6 @@ class RuntimeContext:
         Raises:
             ProgramError: the program declares this name, or has renamed a state from it; the task has processed
                 records; or the stream has no key.
-
-        Example:
-            >>> class Length(MapFunction[str, int]):
-            ...     def open(self, runtime_context):
-            ...         runtime_context.delete_if_exists("first_seen")
-            ...
-            ...     def map(self, word):
-            ...         return len(word)
-            >>> env.from_collection(["to"]).key_by(str).map(Length()).execute_and_collect()
-            [2]
         """
         self._backend_for(name).delete_if_exists(name)
 

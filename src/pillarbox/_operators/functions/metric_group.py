@@ -1,7 +1,7 @@
 """Metrics of user functions, as in PyFlink: counters, meters, distributions and gauges.
 
-Reported and reset in each epoch; lasting numbers belong in state. Functions of async operators may use them from their
-own threads; the mailbox thread reports them.
+Metrics are reported and reset in each epoch; lasting numbers belong in state. Functions of async operators may use them
+from their own threads.
 """
 
 from __future__ import annotations

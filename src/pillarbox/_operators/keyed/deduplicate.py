@@ -1,4 +1,4 @@
-"""deduplicate on a keyed stream: emits a key's first record and drops its others for a while.
+"""deduplicate on a keyed stream.
 
 Sources: Spark's ``dropDuplicatesWithinWatermark``, and deduplication in Flink's SQL.
 """

@@ -1,4 +1,4 @@
-"""sum, min, max, min_by and max_by on a keyed stream: a rolling aggregate of one field.
+"""sum, min, max, min_by and max_by on a keyed stream.
 
 Source: Flink's ``SumAggregator`` and ``ComparableAggregator``.
 """

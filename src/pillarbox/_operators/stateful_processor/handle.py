@@ -1,7 +1,7 @@
 """The arguments of ``StatefulProcessor.init``: one declares states on the driver, one returns them in a task.
 
-A task declares the states that the driver's handle recorded, before it restores a checkpoint: workers cannot parse DDL.
-Method names, arguments, conditions and error texts are Spark's.
+A task declares the states that the driver's handle recorded: workers cannot parse DDL. Method names, arguments,
+conditions and error texts are Spark's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Converts values on their way into the state store and back, by schema, like Spark.
+"""Converts values for the state store and back, by schema, like Spark.
 
-Stored values are plain data: tuples for structs, aware datetimes for timestamps. Sources: PySpark's
-``StructType.toInternal`` and Spark's ``EvaluatePython``, which turn values of a wrong type into null.
+Stored values are plain data. Sources: PySpark's ``StructType.toInternal`` and Spark's ``EvaluatePython``, which turn
+values of a wrong type into null.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""process on a stream without keys: any number of results per record, and side outputs."""
+"""process on a stream without keys."""
 
 from __future__ import annotations
 

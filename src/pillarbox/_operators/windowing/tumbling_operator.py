@@ -1,4 +1,4 @@
-"""Tumbling windows that fold and fire at their end: a fast path for the most frequent windows.
+"""Tumbling windows that fold and fire at their end.
 
 All keys share a window's timer. State and timers in a checkpoint equal :class:`WindowOperator`'s, so a program may
 change to options that need that operator, and back.

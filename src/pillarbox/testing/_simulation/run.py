@@ -150,7 +150,7 @@ class Run:
 
     def verify(self) -> None:
         """Run the program without and with faults, and compare. Raises :class:`OutcomeMismatch`."""
-        state = random.getstate()  # functions may seed it, which must not affect the caller
+        state = random.getstate()  # functions may seed `random`, which must not affect the caller
         try:
             try:
                 reference = self.run_without_faults()

@@ -87,7 +87,6 @@ class AsyncFailure(_Failure):
 
     Attributes:
         error: type and message of the last error.
-        attempts: the number of attempts.
         COLUMNS: the columns of :meth:`as_text`.
 
     Example:

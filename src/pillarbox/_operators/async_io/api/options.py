@@ -145,7 +145,7 @@ class AsyncOptions(OptionsOfAsyncOperators):
             self.refuse("cache", "None with a batch_size, because a cache needs single requests")
         if self.on_failure not in ("fail", "drop") and not isinstance(self.on_failure, (OutputTag, AsyncFallback)):
             self.refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
-        # For their errors.
+        # Reading them raises their errors.
         _ = self.timeout_millis, self.batch_timeout_millis, self.retry_strategy
 
     @property

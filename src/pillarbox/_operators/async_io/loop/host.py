@@ -1,4 +1,4 @@
-"""Runs an operator's user function next to the mailbox thread, in an event loop or in threads."""
+"""Runs a user function next to the mailbox thread, in an event loop or in threads."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class SideRows:
         self.segments = []
         for address in self._addresses():
             batch = self.decode(self._stored_rows.at(address).value())
-            # Written by an outer join that is now an inner join.
+            # An outer join, which is now an inner join, wrote the stream.
             is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
             rows = batch.select(range(len(self.schema)))
