@@ -258,8 +258,8 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     Its state moves to N Spark partitions. Then start the same program with set_parallelism(N): it resumes exactly where
     it stopped. N is at most the max parallelism, which the first start has fixed.
 
-    If the command is interrupted, no query starts on the checkpoint until you run it again. The command needs Spark 4.2
-    or newer; the query may run on an older one afterwards.
+    If the command is interrupted, no query starts on the checkpoint until you run the command again. The command needs
+    Spark 4.2 or newer; the query may run on an older one afterwards.
     """
     from pillarbox._runtime.spark.starting.rescale import rescale as change
 
@@ -296,7 +296,7 @@ def savepoint(
     A savepoint is all state of the query as plain Parquet. A program can start from it with any number of subtasks and
     key groups. The query may be stopped or running. The savepoint is of the last committed epoch, or of --epoch.
 
-    If the command is interrupted, there is no savepoint. Run it again: it overwrites the incomplete one.
+    If the command is interrupted, there is no savepoint. Run it again: it overwrites DIRECTORY.
 
     With --stop, the command leaves a request in the checkpoint for the driver of the query, which must have been
     started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path as
