@@ -48,7 +48,7 @@ def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_s
     It is only read. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the last
     committed micro-batch.
 
-    If the command is interrupted, there is no savepoint. Run it again: it overwrites DIRECTORY.
+    If the command is interrupted, there is no savepoint. Run the command again: it overwrites DIRECTORY.
     """
     from pillarbox._runtime.spark.savepoint.adopt import adopt as write
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint

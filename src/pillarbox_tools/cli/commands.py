@@ -296,7 +296,7 @@ def savepoint(
     A savepoint is all state of the query as plain Parquet. A program can start from it with any number of subtasks and
     key groups. The query may be stopped or running. The savepoint is of the last committed epoch, or of --epoch.
 
-    If the command is interrupted, there is no savepoint. Run it again: it overwrites DIRECTORY.
+    If the command is interrupted, there is no savepoint. Run the command again: it overwrites DIRECTORY.
 
     With --stop, the command leaves a request in the checkpoint for the driver of the query, which must have been
     started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path as
