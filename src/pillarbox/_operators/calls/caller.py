@@ -1,6 +1,6 @@
 """Makes calls of services and records their answers, for async keyed functions (R25 to R31).
 
-Everything runs in the event loop of the mailbox thread; plain functions and the journal's files have threads.
+Runs in the event loop of the mailbox thread; plain functions and the journal's files have threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ class CallingElement(Protocol):
     """A record or timer that makes calls.
 
     Attributes:
-        key: its key.
         arrival: the epoch of its arrival, or None for the current epoch.
         calls: its calls, or None before the first one.
         content: its record or timer, as data to digest.
@@ -43,7 +42,6 @@ class Caller:
     Args:
         keeps_records: whether elements may run again with the records of their calls.
         journal: writes records before they are used, or None.
-        budgets: the budgets of the operator.
 
     Attributes:
         numbers: the number of elements with equal content so far, by key and digest.
@@ -151,12 +149,10 @@ class Caller:
             self._journal.end_epoch()
 
     def commit(self, epoch: int) -> None:
-        """Remove records of epochs that are committed."""
         if self._journal is not None:
             self._journal.commit(epoch)
 
     def take_counts(self) -> dict[str, int]:
-        """Return the figures since the last call."""
         counts = {"calls": self._made, "calls_reused": self._reused}
         self._made = self._reused = 0
         if self._turns:
@@ -166,7 +162,7 @@ class Caller:
         return counts
 
     async def close(self) -> None:
-        """Return the slots of budgets. Awaited, as their connections belong to the event loop."""
+        """Return the slots of budgets. Awaited, because their connections belong to the event loop."""
         for turns in self._turns.values():
             turns.close()
 

@@ -1,8 +1,8 @@
 """The journal of an operator's calls: their records, in files that outlive a failed epoch (R30).
 
-Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
-written are in the next one. A task reads the files of epochs that are not committed at its first call, and removes
-files when their epoch is committed. The event loop's thread uses a journal; threads write and read files.
+Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive during a write are in
+the next file. A task reads the files of uncommitted epochs at its first call, and removes files when their epoch is
+committed. The event loop's thread uses a journal; threads write and read files.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ class Journal:
 
     Args:
         location: a folder of a file system, such as ``s3://bucket/prefix``.
-        loop: the task's event loop.
-        threads: write and read files. Not the loop's, as the function's calls may fill these.
+        threads: write and read files. Not the loop's threads, which the function's calls may fill.
     """
 
     def __init__(
@@ -65,11 +64,7 @@ class Journal:
         self._epochs: set[int] = set()
 
     async def open(self) -> None:
-        """Read the records of the epoch's earlier attempts. Only the first call reads.
-
-        Raises:
-            ConfigurationError: the folder cannot be read.
-        """
+        """Read the records of the epoch's earlier attempts. Only the first call reads."""
         if self._opening is None:
             # Not by the loop's factory, whose tasks belong to the element that runs.
             self._opening = asyncio.Task(self._open(), loop=self._loop)
@@ -108,7 +103,6 @@ class Journal:
         return entries
 
     def take(self, identity: bytes) -> dict[Name, Record]:
-        """Return and forget an element's records of earlier attempts."""
         return self._records.pop(identity, {})
 
     def end_epoch(self) -> None:
@@ -116,11 +110,7 @@ class Journal:
         self._ended = self._context.epoch
 
     async def write(self, identity: bytes, name: Name, record: Record) -> None:
-        """Write a record; return when it outlives this process.
-
-        Raises:
-            ConfigurationError: it cannot be written.
-        """
+        """Write a record; return when it outlives this process."""
         written: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(((identity, name, tuple(record)), written))
         if self._writing is None or self._writing.done():
