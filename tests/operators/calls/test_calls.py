@@ -426,6 +426,7 @@ def test_calls_without_a_lasting_name_need_a_key(service: Service) -> None:
         ({"reconcile": "x"}, "reconcile must be a function, not 'x'"),
         ({"retry": "x"}, "retry must be an AsyncRetryStrategy"),
         ({"timeout": 0}, "timeout"),
+        ({"verbose": True}, r"ctx.call\(\) has no option 'verbose': pass arguments of the function by position"),
     ],
 )
 def test_invalid_options_are_refused(service: Service, options: dict[str, Any], error: str) -> None:

@@ -13,7 +13,7 @@ from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.budgets.gate import RATE_LIMITED
 from pillarbox._operators.calls.digests import Callee, digest, numbered
-from pillarbox._operators.calls.journal import Journal
+from pillarbox._operators.calls.journal import Entry, Journal
 from pillarbox._operators.calls.records import ElementCalls, Name, Record
 from pillarbox._operators.calls.service_call import CallOptions, ServiceCall
 from pillarbox._operators.frame.operator import OperatorContext
@@ -77,7 +77,7 @@ class Caller:
         if calls is None:
             calls = element.calls = ElementCalls()
         if self._journal is not None:
-            await self._journal.open()
+            self._journal.open()
             calls.records.update(self._journal.take(self._identity(element, calls, where)))
         name = options.key or calls.next_name(fingerprint)
         record = calls.records.get(name)
@@ -144,9 +144,26 @@ class Caller:
             )
         return turns
 
-    def end_epoch(self, busy_keys: Collection[Any]) -> None:
-        """Forget the keys whose elements have all ended."""
+    def snapshot(self, busy_keys: Collection[Any], first_arrival: int | None) -> tuple[Any, ...] | None:
+        """Return the arguments of :meth:`restore` if they are needed, as plain data.
+
+        Args:
+            busy_keys: the keys with unfinished elements.
+            first_arrival: the epoch of the oldest unfinished element, or None without one.
+        """
         self.numbers = {key: self.numbers[key] for key in busy_keys if key in self.numbers}
+        epoch, entries = 0, list[Entry]()
+        if self._journal is not None:
+            if busy_keys:
+                self._journal.open()
+            epoch, entries = self._journal.snapshot(first_arrival)
+        return (self.numbers, epoch, entries) if self.numbers or entries else None
+
+    def restore(self, numbers: dict[Any, dict[bytes, int]], epoch: int, entries: list[Entry]) -> None:
+        """Restore a snapshot."""
+        self.numbers = numbers
+        if self._journal is not None:
+            self._journal.add(epoch, entries)
 
     def commit(self, epoch: int) -> None:
         """Remove records of epochs that are committed."""
