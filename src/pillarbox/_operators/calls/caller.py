@@ -105,6 +105,9 @@ class Caller:
             except options.record_errors as error:
                 await self._write(calls, name, Record.of(fingerprint, error, where))
                 raise
+            except BaseException:
+                calls.release(name)
+                raise
             if self._keeps_records or options.key is not None:
                 await self._write(calls, name, Record.of(fingerprint, answer, where))
             return answer
