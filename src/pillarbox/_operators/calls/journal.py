@@ -17,8 +17,6 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from pyarrow import fs
-
 from pillarbox._errors import ConfigurationError, describe, place_of_task
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 from pillarbox._operators.calls.records import Name, Record
@@ -55,6 +53,7 @@ class Journal:
         self._threads = threads
         self._writing: asyncio.Task[None] | None = None
         self._file_system: Any = None
+        self._has_folders = False
         # Of earlier attempts, until their elements take them: by the elements' identities.
         self._records: dict[bytes, dict[Name, Record]] = {}
         self._last_epoch = 0
@@ -77,8 +76,11 @@ class Journal:
 
     def _read(self, first: int) -> None:
         """Read the records of all epochs from ``first`` on."""
+        from pyarrow import fs  # its libraries take time, and few programs have a journal
+
         self._file_system, path = fs.FileSystem.from_uri(self._location)
         self._folder = f"{path.rstrip('/')}/{self._folder}"
+        self._has_folders = isinstance(self._file_system, fs.LocalFileSystem)
         selector = fs.FileSelector(self._folder, allow_not_found=True, recursive=True)
         for info in self._file_system.get_file_info(selector):
             if info.is_file:
@@ -159,7 +161,7 @@ class Journal:
                     written.set_exception(failure)
 
     def _put(self, path: str, content: bytes) -> None:
-        if isinstance(self._file_system, fs.LocalFileSystem):  # others have no folders
+        if self._has_folders:
             self._file_system.create_dir(path.rpartition("/")[0], recursive=True)
         with self._file_system.open_output_stream(path) as stream:
             stream.write(blake2b(content, digest_size=_DIGEST).digest() + content)
