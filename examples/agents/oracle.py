@@ -1,0 +1,69 @@
+"""The agents without pillarbox: one line after the other, in plain Python."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from examples.agents.job import GAP, Line
+from examples.agents.model import CARD, SUMMARIZE, Messages, answer
+
+
+class Expected:
+    """The lines, refusals and bill of a run over some files.
+
+    Attributes:
+        lines: the answers and summaries.
+        refused: the numbers of the refused lines.
+        billed: by customer and text of the messages, how often the model is paid for.
+        tokens: the bill.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.lines: Counter[Line] = Counter()
+        self.refused: set[int] = set()
+        self.billed: Counter[str] = Counter()
+        self.tokens = 0
+        memories: dict[str, Messages] = {}
+        ends: dict[str, int] = {}
+        for path in sorted(folder.glob("*.csv")):
+            with path.open(newline="") as file:
+                for row in csv.DictReader(file):
+                    self._line(row, memories, ends)
+        for customer, memory in memories.items():
+            if customer != "closing":  # event time ends before its chat
+                self._sum_up(customer, memory)
+
+    def _line(self, row: dict[str, str], memories: dict[str, Messages], ends: dict[str, int]) -> None:
+        customer, number = row["customer"], int(row["number"])
+        at = int(datetime.fromisoformat(row["at"]).replace(tzinfo=timezone.utc).timestamp() * 1000)
+        if CARD.search(row["text"]):
+            self.refused.add(number)
+            return
+        if customer in memories and at >= ends[customer]:
+            self._sum_up(customer, memories.pop(customer))
+        ends[customer] = max(ends.get(customer, 0), at + GAP)
+        memory = memories.setdefault(customer, [])
+        memory.append(("customer", row["text"]))
+        while True:
+            result = self._ask(customer, memory)
+            memory.append(("agent", result["text"]))
+            if result["order"] is None:
+                break
+            order = result["order"]
+            memory.append(("order", json.dumps({"order": order, "state": ("sent", "packed", "lost")[order % 3]})))
+        self.lines[customer, number, "answer", result["text"]] += 1
+
+    def _sum_up(self, customer: str, memory: Messages) -> None:
+        result = self._ask(customer, [*memory, ("user", SUMMARIZE)])
+        self.lines[customer, -1, "summary", result["text"]] += 1
+
+    def _ask(self, customer: str, messages: Messages) -> dict[str, Any]:
+        result = answer(messages)
+        self.billed[json.dumps({"customer": customer, "messages": messages}, sort_keys=True)] += 1
+        self.tokens += result["tokens"]
+        return result
