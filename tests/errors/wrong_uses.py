@@ -695,6 +695,8 @@ BUILDS = [
     Build("capacity of a plain function", lambda env: rows(env).key_by("key").process(Keyed(), capacity=3), ("process() got capacity with", "which has no async def")),
     Build("on_barrier of a ProcessFunction", lambda env: rows(env).key_by("key").process(Processes(), on_barrier="carry"), ("process() got on_barrier with", "which has no async def")),
     Build("keyed process, wrong on_barrier", lambda env: rows(env).key_by("key").process(processing, on_barrier="wait"), ('process(): on_barrier must be "drain" or "carry"', "not 'wait'")),
+    Build("keyed process, wrong journal", lambda env: rows(env).key_by("key").process(processing, journal=""), ("process(): journal must be a folder, such as", "not ''")),
+    Build("recorded answers that are not carried", lambda env: rows(env).map_async(asking, record=True), ('map_async(): record must be True with on_barrier="carry"', "not True")),
     Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: return a list",)),
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so it would never run")),

@@ -166,10 +166,12 @@ class OneInputStreamOperatorTestHarness:
         self._patience.attach([self.operator])
         try:
             self.operator.open()
+            self._restore(node, context, snapshot)
         except BaseException:
             self.close()
             raise
-        context.epoch = 1
+
+    def _restore(self, node: ChainNode, context: OperatorContext, snapshot: OperatorSnapshot | None) -> None:
         self._backend.seal()
         notes = [keying.note() for keying in map(keying_of, self.operator.inputs) if keying is not None]
         key = note_of_inputs(notes) if self._keyed else None

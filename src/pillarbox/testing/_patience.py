@@ -81,9 +81,11 @@ class Patience:
                 )
 
     def _let_pass(self, now: int) -> None:
+        """Set the clock to the next timer. Without one, requests wait for something real."""
         assert self._passes_until is not None
-        due = (timer for timer in self._clock.active_timer_timestamps() if timer > now)
-        self._clock.set_current_time(min(next(due, self._passes_until), self._passes_until))
+        due = next((timer for timer in self._clock.active_timer_timestamps() if timer > now), None)
+        if due is not None:
+            self._clock.set_current_time(min(due, self._passes_until))
 
 
 def _comes(executor: MailboxExecutor, *, within: float) -> bool:

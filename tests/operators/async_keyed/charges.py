@@ -16,13 +16,17 @@ STEPS = 5
 class Charges:
     """A service that the functions pay, which outlives their crashes.
 
+    Args:
+        has_journal: whether answers outlive an epoch that fails.
+
     Attributes:
         commits: the number of checkpoints so far.
         keys: the idempotency keys, by the arguments of their calls.
         faults: calls that should not have been made.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, has_journal: bool = False) -> None:
+        self._has_journal = has_journal
         self._rng = random.Random(seed)
         self.commits = 0
         self.keys: defaultdict[Any, set[str]] = defaultdict(set)
@@ -37,6 +41,9 @@ class Charges:
         """Take a payment. A call that the function's checkpoint knows must not be made again."""
         if self._arguments.setdefault(idempotency_key, arguments) != arguments:
             self.faults.append(f"one key for {arguments} and {self._arguments[idempotency_key]}")
+        is_recorded = idempotency_key in (self.keys[arguments] if is_reconciled(arguments[1]) else self._payers)
+        if self._has_journal and is_recorded:
+            self.faults.append(f"{arguments} again, which the journal has")
         recorded = self._begun if is_reconciled(arguments[1]) else self._answered
         if recorded.get(idempotency_key, self.commits) < self.commits:
             self.faults.append(f"{arguments} again, {self.commits - recorded[idempotency_key]} checkpoints later")

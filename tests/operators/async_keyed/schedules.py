@@ -342,14 +342,21 @@ def outcome(elements: list[Any], letters: list[Any], harness: Harness) -> Outcom
 
 
 def differences(
-    seed: int, *, carry: bool, records: int = 150, keys: int = 10, crashes: float = 0.1, kind: str = "one input"
+    seed: int,
+    *,
+    carry: bool,
+    records: int = 150,
+    keys: int = 10,
+    crashes: float = 0.1,
+    kind: str = "one input",
+    journal: str | None = None,
 ) -> list[str]:
     """Run a schedule; return its differences from the model."""
     rng = random.Random(seed)
     steps = steps_of(rng, records, rng.choice([2, keys]), kind)
     ordered, large = rng.random() < 0.2, rng.choice([40, 32 * 1024])
     capacity = rng.choice([1, 3, 100])
-    charges = Charges(seed)
+    charges = Charges(seed, has_journal=journal is not None)
     with patch.object(large_collections, "_LARGE", large):
         expected = _expected(steps, KINDS[kind])
 
@@ -362,6 +369,7 @@ def differences(
                 capacity=capacity,
                 ordered=ordered,
                 on_barrier="carry" if carry else "drain",
+                **({} if journal is None else {"journal": journal}),
                 snapshot=snapshot,
                 processing_time=now,
             )
@@ -370,6 +378,7 @@ def differences(
             def counted(*arguments: Any, **options: Any) -> None:
                 commit(*arguments, **options)
                 charges.commits += 1
+                take_outcome(harness, elements, letters)
 
             harness._log.commit = counted  # type: ignore[method-assign]
             return harness
@@ -387,7 +396,7 @@ def differences(
                         with harness._patience.time_passes("1 hour"):
                             harness.operator.end_input()
                     snapshot = harness.snapshot(time_passes=0 if carry else "1 hour")
-                    take_outcome(harness, elements, letters)
+                    harness.notify_of_completed_checkpoint(charges.commits)
                     at = position
                 else:
                     _do(harness, what, arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -26,6 +27,13 @@ def test_random_schedules_equal_the_sequential_model() -> None:
         kind = {2: "two inputs", 5: "two inputs", 7: "broadcast"}.get(seed % 8, "one input")
         unequal = differences(seed, carry=seed % 5 > 0, kind=kind)
         assert not unequal, f"schedule {seed}, {kind}: {unequal}"
+
+
+@pytest.mark.slow("schedules with files")
+def test_schedules_with_a_journal_repeat_no_call_whose_answer_was_used(tmp_path: Path) -> None:
+    for seed in range(SCHEDULES // 15):
+        unequal = differences(seed, carry=seed % 2 > 0, records=40, crashes=0.3, journal=str(tmp_path / str(seed)))
+        assert not unequal, f"schedule {seed}: {unequal}"
 
 
 @pytest.mark.long("it takes minutes")
@@ -80,10 +88,10 @@ def snapshots_lack_records() -> Any:
 
 
 def snapshots_lack_the_numbers_of_equal_elements() -> Any:
-    def mutant(self: Caller, busy_keys: Any) -> None:
+    def mutant(self: Caller, busy_keys: Any, first_arrival: Any) -> None:
         self.numbers = {}
 
-    return patch.object(Caller, "end_epoch", mutant)
+    return patch.object(Caller, "snapshot", mutant)
 
 
 def a_carried_element_forgets_its_epoch() -> Any:

@@ -249,6 +249,7 @@ def test_a_slow_step_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest
 def test_cancelled_children_leave_no_warnings(recwarn: pytest.WarningsRecorder) -> None:
     gc.collect()  # other tests abandon elements
     recwarn.clear()
+
     class Cancelling(Stateful):
         async def process_element(self, value: Any, ctx: Any) -> Any:
             children = [asyncio.ensure_future(asyncio.sleep(1)) for _ in range(10)]

@@ -197,3 +197,12 @@ def test_broadcast_state_is_refused_elsewhere() -> None:
 
     with harness_for(Alone(Gate()), (first, first)) as harness, pytest.raises(ProgramError, match="no stream is"):
         harness.push1(("a", 1))
+
+
+def test_unknown_options_are_refused() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    left, right = (env.from_collection([("a", 1)]).key_by(first) for _ in range(2))
+    with pytest.raises(
+        TypeError, match="'capacities'; its options are capacity, timeout, ordered, on_barrier, budgets, j"
+    ):
+        left.connect(right).process(Balance(Gate()), capacities=3)  # type: ignore[call-arg]

@@ -210,6 +210,30 @@ def test_idempotency_keys_are_the_same_when_an_element_runs_again(service: Servi
     assert sorted(map(len, service.charged.values())) == [1, 1, 2, 3]
 
 
+def test_a_call_that_failed_is_the_same_call_when_the_function_repeats_it(service: Service) -> None:
+    """Otherwise, a run after a failure would repeat its first attempt, and not use the answer to its second one."""
+
+    async def run(service: Service, value: Any, ctx: Any) -> Any:
+        answer = None
+        while answer is None:
+            try:
+                answer = await ctx.call(service.charge, "x")
+            except ConnectionError:
+                pass
+        yield answer
+        await service.gate("wait")
+
+    service.errors["x"] = [ConnectionError()]
+    harness = calling(service, run)
+    harness.push(("a", 1))
+    service.gate.open(harness, "x")
+    service.gate.open(harness, "x")
+    with crashed(service, run, harness) as again:
+        service.gate.open(again, "wait")
+        assert again.get_output() == [("answer to x", 2)]
+    assert list(service.charged.values()) == [["x", "x"]]
+
+
 def test_equal_records_have_different_idempotency_keys(service: Service) -> None:
     """Also if one of them is carried over the barrier, and the other has ended before it (trap T17)."""
 
@@ -426,6 +450,7 @@ def test_calls_without_a_lasting_name_need_a_key(service: Service) -> None:
         ({"reconcile": "x"}, "reconcile must be a function, not 'x'"),
         ({"retry": "x"}, "retry must be an AsyncRetryStrategy"),
         ({"timeout": 0}, "timeout"),
+        ({"verbose": True}, r"ctx.call\(\) has no option 'verbose': pass arguments of the function by position"),
     ],
 )
 def test_invalid_options_are_refused(service: Service, options: dict[str, Any], error: str) -> None:

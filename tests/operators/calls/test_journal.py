@@ -105,6 +105,39 @@ def test_a_carried_element_keeps_the_answer_that_is_being_written(service: Servi
     assert service.calls == [1]
 
 
+def test_carried_elements_use_the_journal_of_the_epoch_of_their_arrival(service: Service, tmp_path: Path) -> None:
+    """Also if they make their first call in a later epoch: its files have been removed by then."""
+
+    async def run(service: Service, value: Any, ctx: Any) -> Any:
+        if service.calls:
+            await service.gate("before")
+        yield await ctx.call(service.charge, value[1])
+        await service.gate("after")
+
+    def started(snapshot: Any) -> Harness:
+        service.restart()
+        return calling(service, tmp_path, run, on_barrier="carry", snapshot=snapshot)
+
+    with started(None) as harness:
+        snapshot = harness.snapshot()
+        harness.push(("a", 1))
+        open_gates(harness, service, 1)
+        await_that(harness, lambda: "after" in service.gate.waiting)
+    for _ in range(3):
+        with started(snapshot) as harness:
+            if not harness.operator.is_unfinished:
+                harness.push(("a", 1))
+            snapshot = harness.snapshot()
+            harness.notify_of_completed_checkpoint(2)
+            await_that(harness, lambda: not files(tmp_path))
+    with started(snapshot) as harness:
+        open_gates(harness, service, "before", "after")
+        harness.drain()
+        assert harness.get_output() == [("answer to 1", 1)]
+        assert harness.snapshot().chunks
+    assert service.calls == [1]
+
+
 def test_a_call_that_was_begun_in_a_failed_epoch_is_reconciled(service: Service, tmp_path: Path) -> None:
     def find(idempotency_key: str, name: Any) -> Any:
         return "found" if name == 1 else CALL_AGAIN

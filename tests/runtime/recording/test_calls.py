@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from pillarbox import KeyedProcessFunction, ValueStateDescriptor
+from pillarbox import KeyedProcessFunction, TimeDomain, ValueStateDescriptor
+from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox.testing import ProgramTestHarness
 from pillarbox_tools.recording.recording import read_recording
 from pillarbox_tools.replay.replay import Replay, replay
+from pillarbox_tools.replay.unanswered import UnansweredError, UnansweredOperator
 from tests.support.recorded import recorded
 
 
@@ -178,3 +181,20 @@ def test_a_library_in_c_finds_no_network() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout == "['lo']\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        (("request", [1], None, None), "1"),
+        (("answer", [2], None, ["two"]), "2"),
+        (("element", 0, "a", ("a", 3), None, 0, 1, None), r"\('a', 3\)"),
+        (("visit", "a", 10, 10, TimeDomain.EVENT_TIME, [], 1, None), "timers of key 'a'"),
+    ],
+)
+def test_a_replay_stops_at_work_of_the_epoch_before(entry: tuple[Any, ...], name: str) -> None:
+    """Its operator is replaced, so nothing would happen (trap T21)."""
+    operator = UnansweredOperator(OperatorContext("ask", "ask", 0, 1, Mock(), Mock()))
+    operator.restore_state(None)
+    with pytest.raises(UnansweredError, match=f"'ask' calls a service, .* Pending requests: .*{name}"):
+        operator.restore_state([("watermark", 5), entry])

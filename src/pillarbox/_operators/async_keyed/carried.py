@@ -60,20 +60,14 @@ class CarriedElements:
             self._undo.repeat(again)
 
 
-def entry_of(element: Element | Event, epoch: int) -> tuple[Any, ...]:
-    """Return the entry of a snapshot for an element or event of the queue.
-
-    Args:
-        epoch: the epoch that ends.
-    """
+def entry_of(element: Element | Event) -> tuple[Any, ...]:
+    """Return the entry of a snapshot for an element or event of the queue."""
     if isinstance(element, Watermark):
         return "watermark", element.timestamp
     if isinstance(element, WatermarkStatus):
         return "idle", element.idle
     if element.state is RequestState.SETTLED:
         return "outputs", element.outputs or []
-    if element.arrival is None:
-        element.arrival = epoch
     run = element.arrival, None if element.calls is None else element.calls.snapshot()
     if isinstance(element, Visit):
         return "visit", element.key, element.limit, element.watermark, element.domain, element.outputs or [], *run

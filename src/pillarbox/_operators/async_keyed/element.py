@@ -13,7 +13,7 @@ from pillarbox._copies import FIXED
 from pillarbox._errors import ProgramError, shorten, shorten_record
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.calls.records import ElementCalls
-from pillarbox._operators.calls.service_call import NO_OPTIONS, CallOptions
+from pillarbox._operators.calls.service_call import CallOptions
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results, check_tag, not_a_pair
 from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain
 from pillarbox._operators.functions.contexts import TimerService
@@ -133,7 +133,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     def call(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Awaitable[Any]:
         """Call a service, or return the recorded answer of this call."""
         self._check()
-        return self.runner.caller.call(self, function, args, CallOptions(**options) if options else NO_OPTIONS)
+        return self.runner.caller.call(self, function, args, CallOptions.of(options))
 
     @property
     def content(self) -> tuple[Any, ...]:
@@ -155,6 +155,12 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     def delete_processing_time_timer(self, timestamp: int) -> None:
         self._check()
         self.runner.timers.delete_processing_time_timer(None, timestamp)
+
+    def arrived_in(self, epoch: int) -> int:
+        """Return the epoch of its arrival, which is this one unless it is known."""
+        if self.arrival is None:
+            self.arrival = epoch
+        return self.arrival
 
     # -- outputs --
 

@@ -37,12 +37,21 @@ def refuse_keywords(keywords: KeyedAsyncKeywords, function: Any, method: str) ->
 
     Raises:
         ProgramError: there is one.
+        TypeError: there is an unknown one.
     """
+    _check_names(keywords, method)
     if keywords:
         raise ProgramError(
             f"{method} got {', '.join(keywords)} with {shorten(function)}, which has no async def: these options are"
             " for keyed functions that await something"
         )
+
+
+def _check_names(keywords: KeyedAsyncKeywords, method: str) -> None:
+    names = KeyedAsyncKeywords.__annotations__
+    for name in keywords:
+        if name not in names:
+            raise TypeError(f"{method} got an unexpected keyword argument {name!r}; its options are {', '.join(names)}")
 
 
 class Kind(NamedTuple):
@@ -84,6 +93,7 @@ def keyed_process(
         refuse_keywords(keywords, function, method)
         make = partial(kind.plain, function=function, **arguments)
         return guarded(OperatorFactory(make, keyed=True), on_error, method)
+    _check_names(keywords, method)
     options = AsyncKeyedOptions(method, on_error=on_error, **keywords)
     make = partial(kind.waiting, function=function, options=options, **arguments)
     budgets = tuple(budget.limits for budget in options.budgets)

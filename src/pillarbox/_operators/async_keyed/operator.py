@@ -395,16 +395,19 @@ class AsyncKeyedOperator(KeyedOperator):
     def snapshot_state(self, checkpoint_id: int) -> Any:
         """Return the elements that have not left, or None. In a home they continue between epochs (R23)."""
         self.runner.loop.pause()
-        caller = self.runner.caller
-        caller.end_epoch(self.runner.busy_keys())
+        epoch, elements = self.context.epoch, list(self._queue.elements())
+        arrivals = [
+            element.arrived_in(epoch) for element in elements if isinstance(element, Element) and not element.is_over
+        ]
+        calls = self.runner.caller.snapshot(self.runner.busy_keys(), min(arrivals, default=None))
         if self._queue.is_empty():
             return None
         assert self._carried is not None
-        entries: list[tuple[Any, ...]] = [("numbers", caller.numbers)] if caller.numbers else []
-        for element in self._queue.elements():
+        entries: list[tuple[Any, ...]] = [] if calls is None else [("calls", *calls)]
+        for element in elements:
             if isinstance(element, Element):
                 self._carried.rewind(element)
-            entries.append(entry_of(element, self.context.epoch))
+            entries.append(entry_of(element))
         return entries
 
     def resume_after_snapshot(self) -> None:
@@ -415,8 +418,8 @@ class AsyncKeyedOperator(KeyedOperator):
     def restore_state(self, state: Any) -> None:
         """Begin the elements of a snapshot again."""
         for entry in state or ():
-            if entry[0] == "numbers":
-                self.runner.caller.numbers = entry[1]
+            if entry[0] == "calls":
+                self.runner.caller.restore(*entry[1:])
                 continue
             element = restored_from(entry, self.runner)
             if not isinstance(element, Element):

@@ -1,6 +1,6 @@
 """Makes calls of services and records their answers, for async keyed functions (R25 to R31).
 
-Runs in the event loop of the mailbox thread; plain functions and the journal's files have threads.
+Everything runs in the event loop of the mailbox thread; plain functions and the journal's files have threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.budgets.gate import RATE_LIMITED
 from pillarbox._operators.calls.digests import Callee, digest, numbered
-from pillarbox._operators.calls.journal import Journal
+from pillarbox._operators.calls.journal import Entry, Journal
 from pillarbox._operators.calls.records import ElementCalls, Name, Record
 from pillarbox._operators.calls.service_call import CallOptions, ServiceCall
 from pillarbox._operators.frame.operator import OperatorContext
@@ -23,6 +23,7 @@ class CallingElement(Protocol):
     """A record or timer that makes calls.
 
     Attributes:
+        key: its key.
         arrival: the epoch of its arrival, or None for the current epoch.
         calls: its calls, or None before the first one.
         content: its record or timer, as data to digest.
@@ -42,6 +43,7 @@ class Caller:
     Args:
         keeps_records: whether elements may run again with the records of their calls.
         journal: writes records before they are used, or None.
+        budgets: the budgets of the operator.
 
     Attributes:
         numbers: the number of elements with equal content so far, by key and digest.
@@ -75,7 +77,7 @@ class Caller:
         if calls is None:
             calls = element.calls = ElementCalls()
         if self._journal is not None:
-            await self._journal.open()
+            self._journal.open()
             calls.records.update(self._journal.take(self._identity(element, calls, where)))
         name = options.key or calls.next_name(fingerprint)
         record = calls.records.get(name)
@@ -102,6 +104,9 @@ class Caller:
                 answer = await call.answer(was_begun=record is not None)
             except options.record_errors as error:
                 await self._write(calls, name, Record.of(fingerprint, error, where))
+                raise
+            except BaseException:
+                calls.release(name)
                 raise
             if self._keeps_records or options.key is not None:
                 await self._write(calls, name, Record.of(fingerprint, answer, where))
@@ -142,17 +147,34 @@ class Caller:
             )
         return turns
 
-    def end_epoch(self, busy_keys: Collection[Any]) -> None:
-        """Forget the keys whose elements have all ended."""
+    def snapshot(self, busy_keys: Collection[Any], first_arrival: int | None) -> tuple[Any, ...] | None:
+        """Return the arguments of :meth:`restore` if they are needed, as plain data.
+
+        Args:
+            busy_keys: the keys with unfinished elements.
+            first_arrival: the epoch of the oldest unfinished element, or None without one.
+        """
         self.numbers = {key: self.numbers[key] for key in busy_keys if key in self.numbers}
+        epoch, entries = 0, list[Entry]()
         if self._journal is not None:
-            self._journal.end_epoch()
+            if busy_keys:
+                self._journal.open()
+            epoch, entries = self._journal.snapshot(first_arrival)
+        return (self.numbers, epoch, entries) if self.numbers or entries else None
+
+    def restore(self, numbers: dict[Any, dict[bytes, int]], epoch: int, entries: list[Entry]) -> None:
+        """Restore a snapshot."""
+        self.numbers = numbers
+        if self._journal is not None:
+            self._journal.add(epoch, entries)
 
     def commit(self, epoch: int) -> None:
+        """Remove records of epochs that are committed."""
         if self._journal is not None:
             self._journal.commit(epoch)
 
     def take_counts(self) -> dict[str, int]:
+        """Return the figures since the last call."""
         counts = {"calls": self._made, "calls_reused": self._reused}
         self._made = self._reused = 0
         if self._turns:
@@ -162,7 +184,7 @@ class Caller:
         return counts
 
     async def close(self) -> None:
-        """Return the slots of budgets. Awaited, because their connections belong to the event loop."""
+        """Return the slots of budgets. Awaited, as their connections belong to the event loop."""
         for turns in self._turns.values():
             turns.close()
 

@@ -1,8 +1,8 @@
 """The journal of an operator's calls: their records, in files that outlive a failed epoch (R30).
 
-Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive during a write are in
-the next file. A task reads the files of uncommitted epochs at its first call, and removes files when their epoch is
-committed. The event loop's thread uses a journal; threads write and read files.
+Files are ``<journal>/<query>/<uid>/<subtask>/<epoch>/<attempt>-<number>``. Records that arrive while a file is being
+written are in the next one. A task reads the files of epochs that are not committed before its first call, or before it
+carries elements, and removes files when their epoch is committed. Mailbox thread only; another thread writes files.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
-
-from pyarrow import fs
 
 from pillarbox._errors import ConfigurationError, describe, place_of_task
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
@@ -26,11 +25,10 @@ from pillarbox._unpickle import loads_plain
 
 _log = logging.getLogger("pillarbox")
 
-R = TypeVar("R")
-
 # Bytes of the digest at the beginning of a file.
 _DIGEST = 16
-_Entry = tuple[bytes, Name, tuple[Any, ...]]
+# An element's identity, the name of its call, and the record.
+Entry = tuple[bytes, Name, tuple[Any, ...]]
 
 
 class Journal:
@@ -38,7 +36,8 @@ class Journal:
 
     Args:
         location: a folder of a file system, such as ``s3://bucket/prefix``.
-        threads: write and read files. Not the loop's threads, which the function's calls may fill.
+        loop: the task's event loop.
+        threads: write and read files. Not the loop's, as the function's calls may fill these.
     """
 
     def __init__(
@@ -52,68 +51,95 @@ class Journal:
         self._folder = f"{quote(query, safe='')}/{quote(context.uid, safe='')}/{context.subtask}"
         self._attempt = uuid4().hex[:12]
         self._threads = threads
-        self._opening: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._file_system: Any = None
+        self._has_folders = False
+        # Of earlier attempts, until their elements take them: by the elements' identities.
         self._records: dict[bytes, dict[Name, Record]] = {}
-        self._waiting: list[tuple[_Entry, asyncio.Future[None]]] = []
+        self._last_epoch = 0
+        self._waiting: list[tuple[Entry, asyncio.Future[None]]] = []
         self._number = 0
-        # The last epoch whose snapshot is complete, or -1.
+        # The last epoch with a complete snapshot, or -1.
         self._ended = -1
         # Epochs with files.
         self._epochs: set[int] = set()
 
-    async def open(self) -> None:
-        """Read the records of the epoch's earlier attempts. Only the first call reads."""
-        if self._opening is None:
-            # Not by the loop's factory, whose tasks belong to the element that runs.
-            self._opening = asyncio.Task(self._open(), loop=self._loop)
-        await asyncio.shield(self._opening)
+    def open(self) -> None:
+        """Read the records of the epoch's earlier attempts, unless that has been done.
 
-    async def _open(self) -> None:
-        entries = await self._in_thread("read", self._read, self._context.epoch)
-        for identity, name, content in entries:
-            records, record = self._records.setdefault(identity, {}), Record(*content)
-            if name not in records or not records[name].is_answered:
-                records[name] = record
-        self.commit(self._context.epoch - 1)
+        Raises:
+            ConfigurationError: the folder cannot be read.
+        """
+        if self._file_system is None:
+            first = self._context.epoch
+            with self._context.shared.resting(), self._errors("read"):
+                self._read(first)
+            self.commit(first - 1)
 
-    def _read(self, first: int) -> list[_Entry]:
-        """Return the entries of all epochs from ``first`` on."""
+    def _read(self, first: int) -> None:
+        """Read the records of all epochs from ``first`` on."""
+        from pyarrow import fs  # its libraries take time, and few programs have a journal
+
         self._file_system, path = fs.FileSystem.from_uri(self._location)
         self._folder = f"{path.rstrip('/')}/{self._folder}"
+        self._has_folders = isinstance(self._file_system, fs.LocalFileSystem)
         selector = fs.FileSelector(self._folder, allow_not_found=True, recursive=True)
-        entries: list[_Entry] = []
         for info in self._file_system.get_file_info(selector):
             if info.is_file:
                 epoch = int(info.path.split("/")[-2])
                 self._epochs.add(epoch)
                 if epoch >= first:
-                    entries += self._entries_of(info.path)
-        return entries
+                    self.add(epoch, self._entries_of(info.path))
 
-    def _entries_of(self, path: str) -> list[_Entry]:
+    def _entries_of(self, path: str) -> list[Entry]:
         with self._file_system.open_input_stream(path) as stream:
             digest, content = stream.read(_DIGEST), stream.read()
         if blake2b(content, digest_size=_DIGEST).digest() != digest:
             # Its task died while it wrote the file, so none of these records was used.
             _log.warning("the journal's file %s is incomplete, and ignored %s", path, place_of_task(self._context.name))
             return []
-        entries: list[_Entry] = loads_plain(content)
+        entries: list[Entry] = loads_plain(content)
         return entries
 
+    def add(self, epoch: int, entries: Iterable[Entry]) -> None:
+        """Add records of earlier attempts, for elements that arrived up to an epoch."""
+        for identity, name, content in entries:
+            records, record = self._records.setdefault(identity, {}), Record(*content)
+            if name not in records or not records[name].is_answered:
+                records[name] = record
+            self._last_epoch = max(self._last_epoch, epoch)
+
     def take(self, identity: bytes) -> dict[Name, Record]:
+        """Return and forget an element's records of earlier attempts."""
         return self._records.pop(identity, {})
 
-    def end_epoch(self) -> None:
-        """Write later records for the next epoch: the snapshot is complete, and its commit removes this one's files."""
+    def snapshot(self, first_arrival: int | None) -> tuple[int, list[Entry]]:
+        """Return the arguments of :meth:`add` for elements that have not taken their records yet.
+
+        Args:
+            first_arrival: the epoch of the oldest unfinished element, or None without one.
+        """
+        # Later records belong to the next epoch: the commit of this one removes its files.
         self._ended = self._context.epoch
+        if first_arrival is None or first_arrival > self._last_epoch:
+            self._records.clear()
+        entries = [
+            (identity, name, tuple(record))
+            for identity, records in self._records.items()
+            for name, record in records.items()
+        ]
+        return self._last_epoch, entries
 
     async def write(self, identity: bytes, name: Name, record: Record) -> None:
-        """Write a record; return when it outlives this process."""
+        """Write a record; return when it outlives this process.
+
+        Raises:
+            ConfigurationError: it cannot be written.
+        """
         written: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(((identity, name, tuple(record)), written))
         if self._writing is None or self._writing.done():
+            # Not by the loop's factory, whose tasks belong to the element that runs.
             self._writing = asyncio.Task(self._write_waiting(), loop=self._loop)
         await written
 
@@ -126,7 +152,8 @@ class Journal:
             self._epochs.add(epoch)
             failure: Exception | None = None
             try:
-                await self._in_thread("write", self._put, path, content)
+                with self._errors("write"):
+                    await self._loop.run_in_executor(self._threads, self._put, path, content)
             except ConfigurationError as error:
                 failure = error
             for _, written in batch:
@@ -138,14 +165,15 @@ class Journal:
                     written.set_exception(failure)
 
     def _put(self, path: str, content: bytes) -> None:
-        if isinstance(self._file_system, fs.LocalFileSystem):  # others have no folders
+        if self._has_folders:
             self._file_system.create_dir(path.rpartition("/")[0], recursive=True)
         with self._file_system.open_output_stream(path) as stream:
             stream.write(blake2b(content, digest_size=_DIGEST).digest() + content)
 
-    async def _in_thread(self, action: str, function: Callable[..., R], *args: Any) -> R:
+    @contextmanager
+    def _errors(self, action: str) -> Iterator[None]:
         try:
-            return await self._loop.run_in_executor(self._threads, function, *args)
+            yield
         except Exception as error:
             raise ConfigurationError(
                 f"operator {self._context.name!r} cannot {action} the journal {self._location!r}: {describe(error)}:"
@@ -154,17 +182,22 @@ class Journal:
 
     def commit(self, epoch: int) -> None:
         """Remove the files of all epochs up to a committed epoch, in a thread."""
-        committed = {number for number in self._epochs if number <= epoch}
-        self._epochs -= committed
+        committed = [number for number in list(self._epochs) if number <= epoch]
+        self._epochs.difference_update(committed)
         if committed:
-            self._loop.run_in_executor(self._threads, self._remove, committed)
+            self._loop.run_in_executor(self._threads, self._remove, committed, epoch)
 
-    def _remove(self, epochs: Iterable[int]) -> None:
+    def _remove(self, epochs: list[int], last: int) -> None:
         for epoch in epochs:
             folder = f"{self._folder}/{epoch}"
             try:
                 # Not file by file: an object store would get an empty object for each folder.
                 self._file_system.delete_dir(folder)
+            except FileNotFoundError:
+                pass  # its write was interrupted
             except Exception as error:
-                task = place_of_task(self._context.name)
-                _log.warning("the journal's folder %s remains: %s %s", folder, describe(error), task)
+                if epoch == last:
+                    self._epochs.add(epoch)  # a write may just be ending: again with the next epoch
+                else:
+                    task = place_of_task(self._context.name)
+                    _log.warning("the journal's folder %s remains: %s %s", folder, describe(error), task)

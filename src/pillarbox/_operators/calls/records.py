@@ -71,19 +71,26 @@ class ElementCalls:
         in_flight: the names of the running calls.
     """
 
-    __slots__ = ("_occurrences", "identity", "in_flight", "records")
+    __slots__ = ("_used", "identity", "in_flight", "records")
 
     def __init__(self, identity: bytes | None = None, records: Iterable[tuple[Name, Any]] = ()) -> None:
         self.identity = identity
         self.records: dict[Name, Record] = {name: Record(*record) for name, record in records}
         self.in_flight: set[Name] = set()
-        self._occurrences: dict[bytes, int] = {}
+        # The names of this run's calls, except for failed calls.
+        self._used: set[Name] = set()
 
     def next_name(self, fingerprint: bytes) -> Name:
-        """Return the name of the next call of a function with its arguments."""
-        occurrence = self._occurrences.get(fingerprint, 0)
-        self._occurrences[fingerprint] = occurrence + 1
+        """Return the first unused name of a function with its arguments."""
+        occurrence = 0
+        while (fingerprint, occurrence) in self._used:
+            occurrence += 1
+        self._used.add((fingerprint, occurrence))
         return fingerprint, occurrence
+
+    def release(self, name: Name) -> None:
+        """Let the next equal call have the name of a failed call: it is the same call again."""
+        self._used.discard(name)
 
     def snapshot(self) -> tuple[Any, ...]:
         """Return the arguments of an equal object, as plain data."""

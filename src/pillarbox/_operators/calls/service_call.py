@@ -28,6 +28,16 @@ class CallOptions:
     record_errors: Any = ()
     reconcile: Callable[..., Any] | None = None
 
+    @staticmethod
+    def of(options: dict[str, Any]) -> CallOptions:
+        """Return the options of a call from its keywords."""
+        unknown = options.keys() - CallOptions.__dataclass_fields__.keys()
+        if unknown:
+            raise ProgramError(
+                f"ctx.call() has no option {min(unknown)!r}: pass arguments of the function by position, or use partial"
+            )
+        return CallOptions(**options) if options else NO_OPTIONS
+
     def __post_init__(self) -> None:
         if self.key is not None and (not isinstance(self.key, str) or not self.key):
             raise ProgramError(f"ctx.call(): key must be a non-empty text, not {shorten(self.key)}")
@@ -99,10 +109,14 @@ class ServiceCall:
             failure: Exception | None = None
             try:
                 result = await _called(self._function, self._callee, self._args, self._keywords)
+            except self._options.record_errors:
+                if self._turns is not None:
+                    self._turns.answered(slots)
+                raise
             except BaseException as error:
                 if self._turns is not None:
                     self._turns.failed(slots, error)
-                if not isinstance(error, Exception) or isinstance(error, self._options.record_errors):
+                if not isinstance(error, Exception):
                     raise
                 failure, pause = error, retry_after_millis(error)
             else:

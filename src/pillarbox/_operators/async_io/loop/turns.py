@@ -91,6 +91,11 @@ class Turns:
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate, succeeded=False, stop=stop)
 
+    def answered(self, slots: Sequence[Slot]) -> None:
+        """Report an error that is an answer of the service. It costs its estimate."""
+        for gate, slot in zip(self._gates, slots):
+            gate.end(slot, slot.estimate, succeeded=True)
+
     def take_waited(self) -> float:
         """Take the seconds waited. Any thread."""
         waited, self._told = self.waited - self._told, self.waited
