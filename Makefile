@@ -35,6 +35,10 @@ demo: setup ## Run the flights demo
 demo-enrichment: setup ## Run the enrichment demo: lookups over HTTP at a service with bad days
 	@$(RUN) $(BIN)/python -m examples.enrichment.demo $(ARGS)
 
+.PHONY: demo-agent
+demo-agent: setup ## Run the agents demo: chats for a language model that bills, refuses and dies, killed in the middle
+	@$(RUN) $(BIN)/python -m examples.agents.demo $(ARGS)
+
 .PHONY: demo-windows
 demo-windows: setup ## Run the windows demo: rolling hours of delays, joined with the weather, with limits that change
 	@$(RUN) $(BIN)/python -m examples.delays.demo $(ARGS)

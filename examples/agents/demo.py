@@ -70,7 +70,7 @@ def parse() -> argparse.Namespace:
 
 
 def split(folder: Path, files: int) -> int:
-    """Write the chats that come with the package as several files, and return their number of lines."""
+    """Write the chats of the example as several files, and return their number of lines."""
     (chats,) = (examples()["support_chats"] / "chats").glob("*.csv")
     header, *lines = chats.read_text().splitlines(keepends=True)
     folder.mkdir(parents=True)
@@ -83,7 +83,7 @@ def split(folder: Path, files: int) -> int:
 
 
 def start(out: Path, service: RunningService) -> subprocess.Popen[bytes]:
-    """Start the query in a process group of its own. Spark's messages go to a file."""
+    """Start the query in its own process group. Spark's messages go to a file."""
     command = [sys.executable, "-m", "examples.agents.run", str(out), service.url]
     with (out / "spark.log").open("ab") as log:
         return subprocess.Popen(command, cwd=ROOT, stderr=log, start_new_session=True)

@@ -287,17 +287,17 @@ def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None
             events.append((value, self.value.value(), ctx.get_current_key()))
             yield value
 
-    with opened(Waits(), on_barrier="carry") as one, opened(Waits(), on_barrier="carry") as other:
-        one.push(("a", 1))
-        other.push(("a", 2))
-        one.snapshot()
+    with opened(Waits(), on_barrier="carry") as first, opened(Waits(), on_barrier="carry") as second:
+        first.push(("a", 1))
+        second.push(("a", 2))
+        first.snapshot()
         gate.release(("a", 1))
-        gate.open(other, ("a", 2))
+        gate.open(second, ("a", 2))
         assert sorted(events) == [(("a", number), ("a", number), "a") for number in (1, 2)]
-        assert (one.get_output(), other.get_output()) == ([], [("a", 2)])
-        settle(one)
-        assert one.get_output() == [("a", 1)]
-        assert one.state_of("a")["value"] == ("a", 1)
+        assert (first.get_output(), second.get_output()) == ([], [("a", 2)])
+        settle(first)
+        assert first.get_output() == [("a", 1)]
+        assert first.state_of("a")["value"] == ("a", 1)
 
 
 def test_plain_and_async_methods_mix() -> None:

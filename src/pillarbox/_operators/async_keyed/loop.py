@@ -234,7 +234,7 @@ class OwnedLoop:
 
 
 def lease_loop(context: OperatorContext) -> Lease[OwnedLoop]:
-    """Return a share of the event loop of the task's thread."""
+    """Return a share of the event loop in this task's thread."""
     shared = context.shared
     return shared.of_thread.lease(EVENT_LOOP, lambda: OwnedLoop(context.processing_time_service, shared.resting))
 

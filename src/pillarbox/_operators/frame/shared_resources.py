@@ -28,7 +28,7 @@ class SharedResources:
         stay: whether the tasks stay in this process; otherwise other processes may run some of their epochs.
         resting: returns a context for waits of the mailbox thread, so that other threads can run functions.
         query: the id of the query, or empty if unknown.
-        of_thread: resources that all tasks of the mailbox thread share, of whatever vertex.
+        of_thread: resources that all tasks of the mailbox thread share, also of other vertices.
     """
 
     def __init__(

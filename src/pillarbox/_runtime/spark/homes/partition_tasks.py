@@ -268,7 +268,7 @@ class PartitionTasks:
         """Run the functions' event loop until a file can be read.
 
         Returns:
-            the milliseconds for which to wait for the files now, or None without a loop.
+            how long to wait for the files now (ms), or None without a loop.
         """
         loop = self._residency.event_loop
         if loop is None:

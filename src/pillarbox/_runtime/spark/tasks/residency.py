@@ -49,7 +49,7 @@ _COLLECTING_SHARE = 0.01
 # With fewer objects, a full collection takes few milliseconds.
 _MANY_OBJECTS = 50_000
 
-# Young collections between two full ones.
+# Young collections between two full collections.
 _NEVER = 1_000_000_000
 
 T = TypeVar("T", bound=StreamTask)
