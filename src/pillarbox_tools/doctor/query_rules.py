@@ -122,6 +122,8 @@ def skewed_tasks(facts: Facts) -> str | None:
     # The task limits the epochs, not the sink or Spark.
     long = max(1000.0, 0.2 * sum(epoch.duration for epoch in epochs))
     for vertex, every in _runs(epochs).items():
+        if any(name.endswith(".in_flight_max") for run in every for name in run.counters):
+            continue  # while it waits for a service, a task counts as busy, and its home's other tasks progress
         runs = [run for run in every if run.tasks > 1]
         busiest = sum(run.busiest_ms for run in runs)
         others = sum((run.busy_ms - run.busiest_ms) / (run.tasks - 1) for run in runs)
