@@ -2,7 +2,7 @@
 
 Agents ask a language model about each line of a chat. Drawn from the seed, Python processes of Spark (homes, their
 starter, workers, their daemon) and drivers are killed, and the model stops answering. In the end the answers equal
-those of plain Python, and each request was billed once. The last line is one JSON object.
+the results of plain Python, and each request was billed once. The last line is one JSON object.
 """
 
 from __future__ import annotations
