@@ -233,7 +233,7 @@ class OneInputStreamOperatorTestHarness:
     def set_processing_time(self, timestamp: int) -> None:
         """Set the clock (epoch milliseconds) and fire its processing-time timers in order (T4).
 
-        For ``async def`` in keyed functions, the clock stops at each time for which their event loop waits.
+        For ``async def`` in keyed functions, the clock stops at each time of their event loop.
         """
         operator = self.operator
         if isinstance(operator, AsyncKeyedOperator):

@@ -301,7 +301,7 @@ def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_sleeps_one_after_another_end_within_one_advance() -> None:
-    """The clock stops at each time for which the loop waits (R42)."""
+    """The clock stops at each time of the loop (R42)."""
 
     class Sleeping(Stateful):
         async def process_element(self, value: Any, ctx: Any) -> Any:

@@ -276,7 +276,7 @@ class AsyncKeyedOperator(KeyedOperator):
 
     @property
     def alarm_at(self) -> int | None:
-        """The time (epoch ms) for which the event loop waits, with a manual clock."""
+        """The next time (epoch ms) of the event loop, with a manual clock."""
         return self._alarm_at
 
     def _post_turn(self, timestamp: int) -> None:
