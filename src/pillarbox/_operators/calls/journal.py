@@ -48,11 +48,13 @@ class Journal:
         self._loop = loop
         # Without a query's id no other process can resume the task, and another run must not find its files.
         query = context.shared.query or uuid4().hex
-        self._folder = f"{quote(query, safe='')}/{quote(context.uid, safe='')}/{context.subtask}"
+        self._place = f"{quote(query, safe='')}/{quote(context.uid, safe='')}/{context.subtask}"
         self._attempt = uuid4().hex[:12]
         self._threads = threads
         self._writing: asyncio.Task[None] | None = None
+        self._is_open = False
         self._file_system: Any = None
+        self._folder = ""
         self._has_folders = False
         # Of earlier attempts, until their elements take them: by the elements' identities.
         self._records: dict[bytes, dict[Name, Record]] = {}
@@ -68,10 +70,11 @@ class Journal:
         Raises:
             ConfigurationError: the folder cannot be read.
         """
-        if self._file_system is None:
+        if not self._is_open:
             first = self._context.epoch
             with self._context.shared.resting(), self._errors("read"):
                 self._read(first)
+            self._is_open = True
             self.commit(first - 1)
 
     def _read(self, first: int) -> None:
@@ -79,7 +82,7 @@ class Journal:
         from pyarrow import fs  # its libraries take time, and few programs have a journal
 
         self._file_system, path = fs.FileSystem.from_uri(self._location)
-        self._folder = f"{path.rstrip('/')}/{self._folder}"
+        self._folder = f"{path.rstrip('/')}/{self._place}"
         self._has_folders = isinstance(self._file_system, fs.LocalFileSystem)
         selector = fs.FileSelector(self._folder, allow_not_found=True, recursive=True)
         for info in self._file_system.get_file_info(selector):
