@@ -24,5 +24,5 @@ def answer(messages: Messages) -> dict[str, Any]:
         text = "I am looking up your order."
     else:
         text = f"I understand: {last}"
-    tokens = sum(len(each.split()) for _, each in messages) + len(text.split())
+    tokens = sum(len(line.split()) for _, line in messages) + len(text.split())
     return {"text": text, "order": None if order is None else int(order[1]), "tokens": tokens}

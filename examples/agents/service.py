@@ -1,4 +1,4 @@
-"""A stub language model that counts, bills, refuses and dies: HTTP on loopback, in a process of its own.
+"""A stub language model that counts, bills, refuses and dies: HTTP on loopback, in its own process.
 
 python -m examples.agents.service [--port 8124] [--limit 120] [--latency 60]
 
@@ -41,12 +41,12 @@ BUCKETS = 4  # a second
 
 @dataclass
 class Troubles:
-    """Faults to come.
+    """Faults.
 
     Attributes:
         limit: requests per second that the service accepts.
         latency: median time of an answer (ms).
-        refuse_after: begins an overload after this many further requests; 0 for none.
+        refuse_after: begins an overload after this many further requests; 0 for no overload.
         refuse_seconds: length of the overload.
         die_after: stops answering after this many further requests; 0 for never.
         dead_seconds: length of the outage.
@@ -214,7 +214,7 @@ class RunningService:
 
 @contextmanager
 def running_service(**troubles: float) -> Iterator[RunningService]:
-    """Run the service in a process of its own until the end of the block."""
+    """Run the service in its own process until the end of the block."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in troubles.items()]
     command = [sys.executable, "-m", "examples.agents.service", "--while-stdin", *options]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pillarbox._api import *  # noqa: F403
     from pillarbox._api import __all__ as __all__
 else:
-    # Imported at the first access to a name: a program with only the mailbox does not load Arrow, pandas or Spark.
+    # So a program with only the mailbox does not load Arrow or Spark.
     def __getattr__(name: str) -> Any:
-        if name.startswith("_") and name != "__all__":  # such as a module within, before it is imported
+        if name.startswith("_") and name != "__all__":  # such as a module before its import
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
             api = import_module("pillarbox._api")
@@ -43,7 +43,7 @@ else:
                 " 'pillarbox[spark]'. If the platform includes Spark, use its Python",
                 name=error.name,
             ) from None
-        # A class that was replaced before its first access stays replaced.
+        # A class that was replaced before stays replaced.
         globals().update({public: getattr(api, public) for public in api.__all__} | globals(), __all__=api.__all__)
         try:
             return globals()[name]

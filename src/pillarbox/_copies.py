@@ -1,9 +1,7 @@
 """Copies of emitted values.
 
-A record belongs to the operator that receives it, and operators process records in runs: a function may change a value
-after it has emitted it and before a consumer reads it. So emitted values are copied, as between Flink's chained
-operators, unless their type is immutable. Each class has one copy function, chosen by :func:`_copy_function_of` at the
-class's first value.
+A function may change a value after it has emitted it, while records wait in runs. So emitted values are copied, as
+between Flink's chained operators, unless their type is immutable.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ from pillarbox._errors import ProgramError, check_takes, describe, shorten
 
 C = TypeVar("C", bound=type)
 
-# Immutable types. Subclasses may be mutable.
+# Immutable types, unlike their subclasses.
 FIXED = frozenset(
     {int, float, complex, str, bool, bytes, type(None), decimal.Decimal, fractions.Fraction, range, uuid.UUID}
     | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo}
     | {ipaddress.IPv4Address, ipaddress.IPv6Address, re.Pattern, type, type(Ellipsis), type(NotImplemented)}
     | {types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, object}
 )
-# Types that are immutable with their subclasses. (Nothing changes an exception, and its copy has no traceback.)
+# Immutable with their subclasses. (The copy of an exception has no traceback.)
 _FIXED_BASES = (enum.Enum, pathlib.PurePath, datetime.tzinfo, type, BaseException)
-# The same for libraries, by module, if they are imported.
+# Immutable types of libraries, by module.
 _FIXED_OF_LIBRARIES = {
     "numpy": ("number", "bool_", "str_", "bytes_", "datetime64"),
     "pandas": ("Timestamp", "Timedelta", "Period", "Interval"),
@@ -53,27 +51,23 @@ _FIXED_OF_LIBRARIES = {
     ),
 }
 COPY_MS = "copy_ms_"
-"""Prefix of the counters of copy time (ms) in the epoch, followed by the class's name."""
+"""Prefix of the counters of copy time (ms), followed by the class's name."""
 
-# Tuple classes with fields and no other attributes. Known in advance, so that loops can check the fields in line.
+# Tuple classes without other attributes, whose fields loops check in line.
 TUPLES: set[type] = {tuple}
 
-# Methods that customize a class's copies.
+# Methods that customize copies.
 _PROTOCOL = (
     *("__deepcopy__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__"),
     *("__reduce__", "__reduce_ex__"),
 )
 
-# One copy in this many is timed. A prime, since copies of several classes may alternate.
+# One copy in this many is timed. A prime: classes may alternate.
 _TIMED = 61
 
 
 class CannotCopyError(Exception):
-    """An object cannot be copied. The cause has the reason.
-
-    Attributes:
-        kind: the object's class, or the class of the object that has it as an attribute.
-    """
+    """An object cannot be copied. ``kind`` is its class."""
 
     def __init__(self, kind: type) -> None:
         super().__init__(f"a {kind.__qualname__} cannot be copied")
@@ -82,17 +76,14 @@ class CannotCopyError(Exception):
 
 
 class _CopyFunction(Protocol):
-    """A copy function for the values of a class.
+    """A class's copy function.
 
-    Args:
-        memo: copies made within a larger value, by the original's id, or None if the value stands alone.
-        unshared: whether only the caller refers to the value. If so, it is copied only if its contents may change.
+    ``memo`` has the copies within a larger value, by the original's id. ``unshared``: only the caller refers to the
+    value.
     """
 
     def __call__(self, value: Any, memo: dict[int, Any] | None = None, unshared: bool = False, /) -> Any: ...
 
-
-# -- declared classes --
 
 _immutable: dict[type, None] = {}
 
@@ -100,7 +91,7 @@ _immutable: dict[type, None] = {}
 def immutable(cls: C) -> C:
     """Declare a class and its subclasses immutable: their instances are emitted without a copy.
 
-    If a function nevertheless changes an instance that it has emitted, it changes the emitted records.
+    If a function nevertheless changes an emitted instance, it changes the emitted records.
 
     Args:
         cls: the class. The call may decorate it, or name a class of a library.
@@ -126,12 +117,12 @@ def immutable(cls: C) -> C:
 
 
 def declared_immutable() -> tuple[type, ...]:
-    """Return the declared classes, to send them to other processes with the program."""
+    """Return the declared classes, for other processes."""
     return tuple(_immutable)
 
 
 def declare_immutable(classes: Iterable[type]) -> None:
-    """Declare the classes of a program from another process."""
+    """Declare classes of another process's program."""
     missing = [cls for cls in classes if cls not in _immutable]
     if missing:
         _immutable.update(dict.fromkeys(missing))
@@ -140,11 +131,8 @@ def declare_immutable(classes: Iterable[type]) -> None:
         TUPLES.add(tuple)
 
 
-# -- values --
-
-
 def is_fixed(value: Any) -> bool:
-    """Return whether a value and all its contents are immutable."""
+    """Return whether a value and its contents are immutable."""
     kind = type(value)
     if kind in FIXED:
         return True
@@ -154,7 +142,6 @@ def is_fixed(value: Any) -> bool:
 
 
 def are_fixed(values: Collection[Any]) -> bool:
-    """Return whether all values are immutable."""
     kinds = set(map(type, values))
     if kinds <= FIXED:
         return True
@@ -166,10 +153,7 @@ def are_fixed(values: Collection[Any]) -> bool:
 def copied(value: Any) -> Any:
     """Return a copy that later changes of the value do not affect.
 
-    Keeps the identity of objects that occur several times in the value, also in cycles.
-
-    Raises:
-        CannotCopyError: the value, or an object in it, cannot be copied.
+    Keeps the identity of objects that occur several times. Raises CannotCopyError.
     """
     return _functions[type(value)](value)
 
@@ -177,13 +161,7 @@ def copied(value: Any) -> Any:
 class Copier:
     """Copies the values that one operator's functions emit.
 
-    An async operator's event loop copies, too. Concurrent threads may lose samples of times, but nothing else.
-
-    Args:
-        operator: the operator's name, for errors.
-
-    Attributes:
-        is_off: whether it copies nothing.
+    Concurrent threads may only lose samples of times.
     """
 
     is_off: bool = False
@@ -194,20 +172,12 @@ class Copier:
         self._seconds: dict[str, float] = {}
 
     def copied(self, value: Any) -> Any:
-        """Return a copy of a value, or the value itself if it is immutable.
-
-        Raises:
-            ProgramError: it cannot be copied.
-        """
+        """Return a copy of a value, or an immutable value itself."""
         copy_function = _functions[type(value)]
         return value if copy_function is _same else self._apply(copy_function, value, False)
 
     def emitted(self, value: Any) -> Any:
-        """Copy like :meth:`copied`, unless only one variable of the caller holds the value.
-
-        Raises:
-            ProgramError: it cannot be copied.
-        """
+        """Copy, unless only one variable of the caller holds the value."""
         copy_function = _functions[type(value)]
         if copy_function is _same:
             return value
@@ -221,7 +191,6 @@ class Copier:
             raise self._refusal(value, error) from error.__cause__
 
     def take_milliseconds(self) -> dict[str, int]:
-        """Return the copy time (ms) since the last call, by class name. Estimated from samples."""
         seconds, self._seconds = self._seconds, {}
         return {name: took for name, elapsed in seconds.items() if (took := round(elapsed * 1000))}
 
@@ -265,7 +234,7 @@ class NoCopier(Copier):
 
 
 def _calibrated() -> int:
-    """Return the reference count that :meth:`Copier.emitted` sees if one variable of its caller holds the object."""
+    """Return the reference count that :meth:`Copier.emitted` sees for an object with one variable."""
     emitted = Copier("")._references
     result: Any = object()
     result = emitted(result)
@@ -275,11 +244,8 @@ def _calibrated() -> int:
 _REFERENCES = _calibrated()
 
 
-# -- copy functions --
-
-
 class _Functions(dict[type, _CopyFunction]):
-    """The copy function of each class, chosen when the class is first seen."""
+    """The copy function of each class."""
 
     def __missing__(self, kind: type) -> _CopyFunction:
         function = self[kind] = _copy_function_of(kind)
@@ -313,17 +279,16 @@ def _of_libraries() -> Iterator[type]:
 
 
 def _is_named_tuple(kind: type) -> bool:
-    """Return whether instances are named tuples without further attributes."""
     return hasattr(kind, "_fields") and not kind.__dictoffset__ and not hasattr(kind, "__deepcopy__")
 
 
 def _attributes_of(kind: type) -> tuple[str, ...] | None:
-    """Return the slots of a class whose instances consist of their attributes, or None for other classes."""
+    """Return the slots of a class whose instances consist of their attributes, or None."""
     if getattr(kind, "__new__", None) is not object.__new__ or kind in dispatch_table:
         return None
     for name in _PROTOCOL:
         own = getattr(kind, name, None)
-        # (The methods that dataclasses generate for frozen classes with slots equal the defaults.)
+        # Generated methods of frozen dataclasses equal the defaults.
         if own is not getattr(object, name, None) and getattr(own, "__module__", None) != "dataclasses":
             return None
     slots: list[str] = []
@@ -337,9 +302,9 @@ def _attributes_of(kind: type) -> tuple[str, ...] | None:
 
 
 def _object_copy(kind: type, slots: tuple[str, ...]) -> _CopyFunction:
-    """Return the copy function of a class whose instances consist of their attributes."""
+    """Return the copy function of such a class."""
     new, fixed = object.__new__, FIXED
-    # A frozen dataclass is immutable if its fields' values are.
+    # Frozen, so immutable if its fields are.
     params = getattr(kind, "__dataclass_params__", None)
     frozen = dataclasses.is_dataclass(kind) and params is not None and bool(params.frozen)
     set_attribute: Any = kind.__setattr__
@@ -439,7 +404,7 @@ def _copy_tuple(value: tuple[Any, ...], memo: dict[int, Any] | None = None, unsh
     items = [item if type(item) in FIXED else _functions[type(item)](item, memo) for item in value]
     if all(copied_item is other for copied_item, other in zip(items, value)):
         return value
-    # It may contain itself, through a list.
+    # It may contain itself.
     other = memo.get(id(value))
     if other is None:
         other = memo[id(value)] = tuple.__new__(type(value), items)

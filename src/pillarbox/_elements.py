@@ -1,7 +1,7 @@
 """Stream elements (records, watermarks, barriers) and the buffers that hold them.
 
-A *buffer* is a binary payload of one stream element or run of records for one target subtask. Its first byte is a tag
-for the content. Elements of one channel are ordered: ``seq`` counts up per channel and target.
+A *buffer* is a binary payload of one stream element or run of records for one target subtask. Its first byte is a tag.
+``seq`` counts up per channel and target.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pillarbox._rows import Row, row_class, rows_from_arrow
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
 
-# A channel's number: the sending subtask in the lowest bits, the edge above.
+# Bits of the sending subtask in a channel's number. The edge is above.
 _SUBTASK_BITS = 20
 
 
 def channel_code(edge: int, subtask: int) -> int:
-    """Return the number of a channel from the receiver's edge id and the sending subtask."""
+    """Return a channel's number from the receiver's edge id and the sending subtask."""
     return edge << _SUBTASK_BITS | subtask
 
 
@@ -45,10 +45,9 @@ def subtask_of_channel(channel: int) -> int:
 
 
 class Records:
-    """A run of stream records: ``values`` and their event-time ``timestamps``.
+    """A run of stream records.
 
     Attributes:
-        values: the records, any Python objects.
         timestamps: epoch milliseconds per value (None if it has no timestamp), or None if no record has one.
     """
 
@@ -67,13 +66,11 @@ class Records:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all values are immutable."""
         if self._is_fixed is None:
             self._is_fixed = are_fixed(self.values)
         return self._is_fixed
 
     def choose(self, chosen: Sequence[bool]) -> Records:
-        """Return the records that ``chosen`` marks as true."""
         timestamps = self.timestamps
         stamps = None if timestamps is None else list(compress(timestamps, chosen))
         records = Records(list(compress(self.values, chosen)), stamps)
@@ -81,11 +78,10 @@ class Records:
         return records
 
     def copied(self, copied: Callable[[Any], Any]) -> Records:
-        """Return the records with copied values, or the records themselves if all values are immutable."""
+        """Return the records with copied values, or unchanged if immutable."""
         return self if self.is_fixed else Records(list(map(copied, self.values)), self.timestamps)
 
     def slice(self, start: int, stop: int) -> Records:
-        """Return the records from ``start`` to before ``stop``."""
         timestamps = self.timestamps
         return Records(self.values[start:stop], None if timestamps is None else timestamps[start:stop])
 
@@ -100,11 +96,9 @@ class Records:
 
 
 class ArrowRecords(Records):
-    """A columnar run of records: rows are decoded when a Python function first reads values.
+    """A columnar run of records. Rows are decoded when a Python function first reads them.
 
-    Attributes:
-        batch: the columns.
-        stamps: epoch milliseconds as int64, one per row, or None.
+    ``stamps`` are epoch milliseconds, one per row, or None.
     """
 
     __slots__ = ("_timestamps", "_values", "batch", "stamps")
@@ -133,28 +127,27 @@ class ArrowRecords(Records):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all values are immutable: not if a row may contain a list or map."""
+        """Whether all values are immutable: no row has lists or maps."""
         if self._is_fixed is None:
             self._is_fixed = not any(pa.types.is_nested(field.type) for field in self.batch.schema)
         return self._is_fixed
 
     def copied(self, copied: Callable[[Any], Any]) -> ArrowRecords:
-        """Return records that decode their own rows, or the records themselves if all values are immutable."""
+        """Return records that decode their own rows, or unchanged if immutable."""
         return self if self.is_fixed else ArrowRecords(self.batch, self.stamps)
 
     def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
-        """Return the rows at ``indices``, in that order."""
         return ArrowRecords(self.batch.take(pa.array(indices)), None if self.stamps is None else self.stamps[indices])
 
     def slice(self, start: int, stop: int) -> ArrowRecords:
-        """Return the rows from ``start`` to before ``stop``, without copying."""
+        """Return some rows, without copying."""
         return ArrowRecords(
             self.batch.slice(start, stop - start), None if self.stamps is None else self.stamps[start:stop]
         )
 
 
 def pickled_records(batch: pa.RecordBatch) -> Records:
-    """Unpickle the records of a collection from the first column."""
+    """Unpickle a collection's records."""
     return Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
 
 
@@ -174,18 +167,14 @@ class WatermarkStatus:
 
 @dataclass(frozen=True)
 class Barrier:
-    """The end of an epoch in a channel.
-
-    Attributes:
-        checkpoint_id: the sender's number of the epoch (Spark's batch id if known).
-    """
+    """The end of an epoch in a channel. ``checkpoint_id`` is the epoch's number (Spark's batch id if known)."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True)
 class EndOfData:
-    """The end of a bounded channel, after its last record and watermark."""
+    """The end of a bounded channel."""
 
 
 @dataclass(frozen=True)
@@ -205,57 +194,50 @@ class TaskReport:
         busy_ms: time outside of the next three states.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
-        state_ms: time for bringing the state to the store's version, and for writing it.
+        state_ms: time for syncing and writing the state.
         alignment_ms: time from the first barrier to the last.
         counters: counters of the operators and of the user's functions, by ``uid.name``.
-        buffers_in: buffers received. This and the following fields are None for a source.
+        buffers_in: buffers received. From here on, fields are None for a source.
         watermark: the task's event time.
-        keys: keys with state or timers; if windows fold more than 100,000 accumulators, the keys of the largest window.
+        keys: keys with state or timers; of many columnar windows, the keys of the largest window.
         event_time_timers: event-time timers of all keys.
         processing_time_timers: processing-time timers of all keys.
         next_wake_up: time of the next work that needs no input, or None.
-        unfinished: whether requests are carried into the next epoch.
+        unfinished: whether the next epoch continues requests.
         state_bytes: the approximate size of the state when it is written.
         state_bytes_written: bytes of state that this epoch wrote.
         state_chunks: chunks of the state log.
-        mailbox_latency_ms: the longest wait of the latest ten probes for their turn in the mailbox; also for a source.
-            None: no probe has run, or the program does not measure it (``measure_mailbox_latency``).
-        state_sync: ``"in step"`` if the task's state had the store's version, ``"loaded"`` if it was loaded from the
-            store.
-        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None without
-            state, or if (in a batch) it is not written.
+        mailbox_latency_ms: the longest wait of the latest ten probes in the mailbox, also for a source; or None (see
+            ``measure_mailbox_latency``).
+        state_sync: ``"in step"`` if the task's state had the store's version, ``"loaded"`` if loaded from the store.
+        state_format: ``"plain"`` for plain data of declared types, or ``"pickle: "`` and the reason. None if no
+            state is written.
         gauges: the other metrics of the user's functions, by ``uid.name``.
-        rate_limited_ms: time that an async function's next request waited for a rate limit, or None without a rate
-            limit.
-        broadcast_in: how many of ``records_in`` were broadcast: each subtask receives all of them.
+        rate_limited_ms: wait of an async function's next request for a rate limit, or None without a rate limit.
+        broadcast_in: broadcast records in ``records_in``: each subtask receives all of them.
         host: the machine that the task ran on.
-        process: id of its process there: a home, or a Python worker of Spark.
+        process: pid of its process there: a home, or a Python worker of Spark.
         attempt: attempt of the Spark task that ran it, from 0; None outside of Spark tasks.
         process_tasks: number of tasks in that process.
         process_bytes: resident memory of that process (Linux). Homes share a part of it.
         number: number of its vertex in the program, or -1 if unknown.
         started: when the task began the epoch (epoch ms).
         operators: records in and out of each operator of the chain, from the head.
-        held_by: the vertex and subtask with the lowest watermark, which holds the task's watermark back. The subtask is
-            -1 for a source without records in the epoch. None: nothing holds it back.
+        held_by: the vertex and subtask that hold the task's watermark back, or None. The subtask is -1 for a source
+            without records in the epoch.
         event_times: the smallest and largest timestamp that the task assigned in the epoch, and the position of the
             record with the largest: ``{"topic", "partition", "offset"}`` for Kafka, ``{"file"}`` for files, otherwise
-            ``{}``. None: it assigned no timestamps.
-        key_sample: the number of records sampled in the epoch, and the most frequent keys (as text) with their numbers
-            of records in the sample. None: it has no keys, or few records.
-        versions: versions of Python and of packages in its process, in the task's first epoch there; None in later
-            epochs.
-        private_bytes: memory of its process (Linux) without pages shared with other processes, such as other homes. So
-            a sum over processes counts no page twice.
-        executor: process id of its executor, a JVM, or None if unknown.
-        memory_limit: memory limit (bytes) of its container, in the task's first epoch there. None in later epochs, or
-            without a limit.
+            ``{}``. None if it assigned no timestamps.
+        key_sample: the number of sampled records, and the most frequent keys (as text) with their counts there. None
+            without keys, or with few records.
+        versions: versions of Python and of packages in its process, in the task's first epoch there.
+        private_bytes: memory of its process (Linux) without pages shared with other processes.
+        executor: pid of its executor, a JVM, or None if unknown.
+        memory_limit: memory limit (bytes) of its container, in the task's first epoch there, or None without a limit.
         home_restarts: homes started for this epoch because the previous home ended, hung or was lost.
-        home_cold_starts: homes without state of the run: the task's first epoch in the executor, or the first after its
-            partition has moved there.
+        home_cold_starts: homes without state of the run, such as in the task's first epoch.
         home_adoptions: homes that a new starter took over from an ended starter.
-        fallback: why the task ran in a Python worker of Spark instead of its home. None if it had a home or needs no
-            home.
+        fallback: why the task ran in a Python worker of Spark instead of its home, or None.
         program: the name that its program's metrics are observed under; set by the reader of the progress.
     """
 
@@ -330,7 +312,7 @@ class TaskReport:
         return metrics_repr(self, vars(self))
 
 
-# The default of each field; for fields without a default, an object that equals no value.
+# Defaults of the fields. A field without a default has an object that equals no value.
 _DEFAULTS = [
     default_field.default if default_field.default_factory is MISSING else default_field.default_factory()
     for default_field in fields(TaskReport)
@@ -338,10 +320,9 @@ _DEFAULTS = [
 
 
 def text_of_report(report: TaskReport) -> str:
-    """Return a report's values as a JSON array, in field order. New fields are only added at the end.
+    """Return a report's values as a JSON array. New fields are only added at the end.
 
-    Defaults at the end are omitted: Spark logs the reports of all tasks with each progress, and stores a hundred
-    progress events per query.
+    Defaults at the end are omitted, since Spark stores a hundred progress events per query.
     """
     values = list(vars(report).values())
     while values[-1] == _DEFAULTS[len(values) - 1]:
@@ -350,12 +331,12 @@ def text_of_report(report: TaskReport) -> str:
 
 
 def report_of_text(text: str) -> TaskReport:
-    """Parse a report. Ignores further fields of later versions."""
+    """Parse a report. Ignores later versions' fields."""
     return TaskReport(*json.loads(text)[: len(fields(TaskReport))])
 
 
 def metrics_repr(report: Any, values: dict[str, Any]) -> str:
-    """Return a repr of metrics without values that are None, 0, False or empty."""
+    """Return metrics without empty values, for a repr."""
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name in ("subtask", "epoch"))
     return f"{type(report).__name__}({shown})"
 
@@ -368,9 +349,7 @@ class Buffer(NamedTuple):
 
     Attributes:
         target: the code of the receiving subtask or output.
-        channel: the sending subtask: unique in the program.
         seq: index within the epoch of this channel's buffers to this target, from 0.
-        payload: the encoded element.
     """
 
     target: int
@@ -382,16 +361,16 @@ class Buffer(NamedTuple):
 _ARROW, _PICKLED, _ROWS = b"A", b"P", b"R"
 _WATERMARK, _STATUS, _BARRIER, _END, _REPORT = b"W", b"S", b"B", b"E", b"M"
 _INT64 = struct.Struct("<q")
-# Columns are aligned to this many bytes, for Arrow's kernels.
+# Aligned for Arrow's kernels.
 _ALIGNED = 8
 
 
 class ByValueError(Exception):
-    """A class or a function cannot be pickled by name. The message names it."""
+    """A class or a function cannot be pickled by name."""
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value. Classes and functions that cannot be imported elsewhere are pickled by value."""
+    """Pickle a value. Classes that cannot be imported elsewhere are pickled by value."""
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -400,11 +379,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_by_name(value: Any) -> bytes:
-    """Pickle a value for a checkpoint, with classes and functions by name, for other versions of Python.
-
-    Raises:
-        ByValueError: a class or function in it cannot be imported by name.
-    """
+    """Pickle a value for a checkpoint, with classes and functions by name. Raises ByValueError if impossible."""
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -445,18 +420,14 @@ def _encode_arrow(records: ArrowRecords) -> bytes:
 
 def _encode_values(records: Records) -> bytes:
     values, timestamps = records.values, records.timestamps
-    # Rows pickle through their constructor, several times slower than plain tuples.
+    # Rows pickle several times slower than tuples.
     if values and isinstance(values[0], Row) and len(set(map(type, values))) == 1:
         return _ROWS + dumps((values[0]._fields, list(map(tuple, values)), timestamps))
     return _PICKLED + dumps((values, timestamps))
 
 
 def decode(payload: bytes) -> Element:
-    """Return the element of a payload.
-
-    Raises:
-        ExchangeError: the payload's tag is unknown.
-    """
+    """Return the element of a payload."""
     tag = payload[:1]
     if tag == _ARROW:
         batch = pa.ipc.open_stream(pa.py_buffer(payload).slice(_ALIGNED)).read_next_batch()

@@ -1,7 +1,7 @@
 """pillarbox's errors, checks of arguments, and shortened values for messages.
 
-Each message names the operator, the key or field, the value (shortened) and what to do. Its first line is the error
-message. A second line gives the location in the program that the first line does not mention.
+Each message names the operator, the key or field, the value (shortened) and what to do. A second line gives the
+location in the program.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from pillarbox._unpickle import make_error
 
-# Maximum length of an exception's message.
+# Characters of an exception's message.
 _MESSAGE_LIMIT = 1000
 _FIELDS_LIMIT = 300
-# Maximum length (characters) of a value that is shown in a text column.
+# Characters in a text column.
 SHOWN = 10_000
 
 
@@ -34,7 +34,7 @@ class PillarboxError(Exception):
     def at(self, **location: object) -> None:
         """Add the location: ``operator``, ``subtask``, ``key``, ``record``. The first reported operator wins.
 
-        Operators upstream see the error, too, as it passes through their calls.
+        The error passes through the calls of upstream operators, too.
         """
         shown = {
             name: shorten_record(value) if name == "record" else shorten(value) for name, value in location.items()
@@ -58,10 +58,7 @@ _PLACE = ("operator", "subtask", "key", "record")
 
 
 def place_of_task(operator: str, subtask: int | None = None, epoch: int | None = None) -> str:
-    """Return a task's location for the end of a log line: ``(operator 'x', subtask 3, epoch 12)``.
-
-    Omits values that are None.
-    """
+    """Return a task's location for logs, such as ``(operator 'x', subtask 3, epoch 12)``."""
     parts = [f"operator {operator!r}"]
     parts += [f"{name} {value}" for name, value in (("subtask", subtask), ("epoch", epoch)) if value is not None]
     return f"({', '.join(parts)})"
@@ -72,11 +69,11 @@ class ProgramError(PillarboxError, ValueError):
 
 
 class MissingMethodError(ProgramError, AttributeError):
-    """A method does not exist for this kind of object. As an ``AttributeError``, it makes ``hasattr`` return False."""
+    """A missing method. As an ``AttributeError``, it makes ``hasattr`` return False."""
 
 
 class MissingClassError(ProgramError, ImportError):
-    """A PyFlink class does not exist here. As an ``ImportError``, it shows at the ``import`` what to use instead."""
+    """A missing class of PyFlink. The ``import`` raises it, with an alternative."""
 
 
 class ConfigurationError(PillarboxError):
@@ -123,10 +120,10 @@ class TaskCanceledError(PillarboxError):
 
 
 class TaskStateError(PillarboxError):
-    """A task was asked for something that its state does not allow."""
+    """A task was asked for something that its state forbids."""
 
 
-# The brackets in the repr of these types.
+# Brackets of these types in a repr.
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"),
     tuple: ("(", ")"),
@@ -137,59 +134,35 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
-    """Check the type of an argument.
-
-    Args:
-        what: the argument, for the message.
-        expected: its description, as in "the name of a column".
-
-    Raises:
-        ProgramError: it has another type.
-    """
+    """Check an argument's type. The message is ``what`` must be ``expected``, such as "the name of a column"."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
 
 def check_takes(value: object, kinds: type | tuple[type, ...], method: str, expected: str) -> None:
-    """Check the type of a method's argument.
-
-    Args:
-        method: the method, as in "key_by()".
-        expected: a description of the argument, as in "an OutputTag".
-
-    Raises:
-        ProgramError: it has another type.
-    """
+    """Check an argument's type. The message is ``method`` takes ``expected``, such as "an OutputTag"."""
     if not isinstance(value, kinds):
         raise ProgramError(f"{method} takes {expected}, not {shorten(value)}")
 
 
 def check_text(value: object, what: str) -> None:
-    """Check that an argument is a non-empty string.
-
-    Raises:
-        ProgramError: it is not.
-    """
+    """Check that an argument is a non-empty string."""
     check_kind(value, str if value != "" else (), what, "a non-empty string")
 
 
 def is_count(value: object, least: int = 1) -> bool:
-    """Return whether a value is an int of at least ``least``. ``True`` is not an int here."""
+    """Return whether a value is an int of at least ``least``, not a bool."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def check_count(value: object, what: str, expected: str = "a whole number from 1") -> None:
-    """Check that an argument is a whole number from 1.
-
-    Raises:
-        ProgramError: it is not.
-    """
+    """Check that an argument is a whole number from 1."""
     if not is_count(value):
         raise ProgramError(f"{what} must be {expected}, not {shorten(value)}")
 
 
 def listed(names: Iterable[object]) -> str:
-    """Return the reprs of names for a message, or "none"."""
+    """Return the reprs of names, or "none"."""
     return ", ".join(map(repr, names)) or "none"
 
 
@@ -203,10 +176,7 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def _shown(value: Any, limit: int) -> str:
-    """Return ``repr(value)``, or a prefix of it that is longer than ``limit``: the whole may be huge.
-
-    Other classes are shown with their own ``repr``.
-    """
+    """Return ``repr(value)``, or a prefix longer than ``limit``: the whole may be huge."""
     kind = type(value)
     if kind in (str, bytes, bytearray):
         return repr(value[: max(limit, 0) + 1])
@@ -231,12 +201,12 @@ def _shown(value: Any, limit: int) -> str:
 
 
 def shorten_record(record: object) -> str:
-    """Return ``repr(record)``, shortened to a length that can be read at a glance."""
+    """Return ``repr(record)``, shortened for a glance."""
     return shorten(record, 200)
 
 
 def advice_on_version(written: int, supported: int) -> str:
-    """Return advice for a file whose format version is not supported."""
+    """Return advice for a file of an unsupported version."""
     return "update pillarbox" if written > supported else "run the version of pillarbox that wrote it"
 
 
@@ -256,7 +226,7 @@ def describe(error: BaseException) -> str:
 
 
 def _fields_of(error: BaseException) -> str:
-    """Return a hint with the existing fields if an attribute of a row or named tuple was missing."""
+    """Return a hint with the fields of a row whose missing attribute was read."""
     if not isinstance(error, AttributeError) or not isinstance(error.obj, tuple):
         return ""
     fields: object = getattr(type(error.obj), "_fields", None)
@@ -267,10 +237,7 @@ def _fields_of(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
-    """Return an error and all errors that Python prints with it, once each, also in cycles.
-
-    These are its ``__cause__`` or ``__context__`` and the exceptions of a group.
-    """
+    """Return an error and all errors that Python prints with it, once each."""
     errors: list[BaseException] = []
     pending: list[object] = [error]
     while pending:
@@ -284,7 +251,7 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 
 def no_time_zone(what: str) -> str:
-    """Return the message for dates and naive datetimes without a session time zone."""
+    """Return the message for times without a time zone."""
     return (
         f"{what} has no time zone, and there is no Spark session, whose time zone it would be in: give it one, such as"
         " tzinfo=timezone.utc, or set one with env.set_time_zone('Europe/Berlin'), or with the time_zone of a harness"
@@ -292,19 +259,15 @@ def no_time_zone(what: str) -> str:
 
 
 def failed(error: BaseException) -> str:
-    """Return the verb for a call that raised: Ctrl-C interrupts it and is not a failure."""
+    """Return the verb for a call that raised: Ctrl-C interrupts it."""
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def raise_from_user_code(error: BaseException, what: str, **location: object) -> NoReturn:
     """Raise a user code's error as :class:`OperatorError`, with the cause chained.
 
-    pillarbox's own errors are re-raised with the location added. ``KeyboardInterrupt`` keeps its type, with the message
-    added: it may be the user's Ctrl-C, which an ``except Exception`` must not catch.
-
-    Args:
-        what: the failed call (:func:`failed`): the message up to the cause.
-        location: see :meth:`PillarboxError.at`.
+    pillarbox's own errors are re-raised with the location added. ``KeyboardInterrupt`` keeps its type: an ``except
+    Exception`` must not catch it.
     """
     if isinstance(error, PillarboxError):
         error.at(**location)

@@ -1,9 +1,7 @@
-"""Type parameters of the public classes. They are for type checkers and readers alone.
+"""Type parameters of the public classes, only for type checkers and readers.
 
-Type checkers see ``typing``'s ``Generic`` and ``TypeVar``, with defaults (PEP 696): all parameters of a class are
-optional. At run time Python has no such defaults before 3.13, so here ``Generic`` accepts any number of parameters and
-forgets them, as the standard library's own containers do: classes with parameters, and objects of them, are made and
-pickled just like classes without parameters.
+Type checkers see ``TypeVar`` with defaults (PEP 696). Python before 3.13 has no defaults, so at run time ``Generic``
+forgets its parameters.
 """
 
 from __future__ import annotations
@@ -19,15 +17,12 @@ else:
     from types import GenericAlias
 
     class Generic:
-        """A class with parameters."""
-
         __slots__ = ()
 
         def __class_getitem__(cls, parameters: object) -> GenericAlias:
             return GenericAlias(cls, parameters)
 
     def TypeVar(name: str, **options: Any) -> typing.TypeVar:
-        """Return a type variable, without properties for type checkers only."""
         return typing.TypeVar(name)
 
 
@@ -36,16 +31,16 @@ U = TypeVar("U", default=Any)
 V = TypeVar("V", default=Any)
 K = TypeVar("K", default=Any)
 Acc = TypeVar("Acc", default=Any)
-# Of functions: keys and records that they take, records that they emit.
+# Of functions: taken keys and records, emitted records.
 Key = TypeVar("Key", contravariant=True, default=Any)
 In = TypeVar("In", contravariant=True, default=Any)
 In1 = TypeVar("In1", contravariant=True, default=Any)
 In2 = TypeVar("In2", contravariant=True, default=Any)
 Out = TypeVar("Out", covariant=True, default=Any)
-# Of window functions: the windows that they take; of their contexts, the window at hand.
+# Windows that functions take; a context's current window.
 WindowT = TypeVar("WindowT", contravariant=True, default=Any)
 WindowOut = TypeVar("WindowOut", covariant=True, default=Any)
-# Of streams: the records that are in them, and their keys. Of contexts: the key at hand.
+# Of streams: records and keys; of contexts: the current key.
 KeyOut = TypeVar("KeyOut", covariant=True, default=Any)
 T1 = TypeVar("T1", covariant=True, default=Any)
 T2 = TypeVar("T2", covariant=True, default=Any)

@@ -1,7 +1,7 @@
-"""Dataclasses as JSON: reports, histories, bundles, heartbeats, requests, recordings and pages.
+"""Dataclasses as JSON.
 
-Fields with their default value are omitted. Unknown fields are skipped, and missing fields get their defaults, so
-fields can be added without a new format.
+Default values are omitted, unknown fields skipped, and missing fields get their defaults, so fields can be added
+without a new format.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def json_of(value: Any, *, indent: int | None = None) -> str:
-    """Return the JSON of a dataclass, or of a list of dataclasses."""
+    """Return a dataclass, or a list of dataclasses, as JSON."""
     return json.dumps(plain(value), indent=indent, separators=(",", ":") if indent is None else None)
 
 
 def plain(value: Any) -> Any:
-    """Convert a dataclass to plain data for JSON, without fields that have their default value."""
+    """Convert a dataclass to plain data, without default values."""
     if is_dataclass(value):
         kind: Any = type(value)
         defaults = _defaults(kind)
@@ -44,11 +44,7 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 def read(kind: type[T], value: Any) -> T:
-    """Convert plain data, as :func:`plain` returns it, to a dataclass.
-
-    Raises:
-        TypeError: a field without a default is missing, or a value has a wrong type.
-    """
+    """Convert plain data of :func:`plain` to a dataclass. Raises TypeError for missing fields and wrong types."""
     return _read(kind, value)  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,7 @@
 """Rows of DataFrames as light named tuples, and the fast conversion from Arrow to Python.
 
-Each record of a stream from a DataFrame is a ``Row``. There are hundreds of thousands of rows per second, so nothing
-here loops over values in Python: Arrow and numpy convert whole columns, and ``zip`` combines them into rows.
+There are hundreds of thousands of rows per second. So nothing here loops over values in Python: Arrow and numpy convert
+whole columns, and ``zip`` combines them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UnknownColumnError(KeyError):
 
 
 class _Positions(dict[str, int]):
-    """Maps column names to positions, with a clear error for unknown names."""
+    """Maps column names to positions."""
 
     def __missing__(self, name: str) -> int:
         raise UnknownColumnError(f"no column {name!r}; the columns are {', '.join(self)}")
@@ -43,8 +43,7 @@ class _Positions(dict[str, int]):
 class _ClassOfRows:
     """A row class's placeholder in pickles, which becomes ``row_class(fields)``.
 
-    Pickle stores an object once, so a list of rows stores its column names once. Each row is rebuilt by a call of the
-    class, without a Python function.
+    A list of rows stores its column names once. Rows are rebuilt without a Python function.
     """
 
     __slots__ = ("fields",)
@@ -73,10 +72,7 @@ class _RowType(type):
 
 
 class _NamedRowType(_RowType):
-    """The metaclass of classes with column names, which are called with one iterable, like ``tuple``.
-
-    Restores ``type.__call__``, so that rows are created without a Python function.
-    """
+    """The metaclass of classes with column names, which are called with one iterable, like ``tuple``."""
 
     if not TYPE_CHECKING:
         __call__ = type.__call__
@@ -89,9 +85,9 @@ class Row(tuple[Any, ...], metaclass=_RowType):
     names them. ``Payment = Row("card", "amount")`` creates rows with these columns: ``Payment("c1", 2.5)``.
 
     Values are accessed by attribute (``row.card``, as fast as in a named tuple), by name (``row["card"]``), by position
-    (``row[0]``), or by unpacking. A column whose name is not an identifier, starts with two underscores, or is one of
-    ``_fields``, ``_make``, ``_replace`` is accessed by ``row["..."]`` only. A column with the name of a method
-    (``count``, ``get``) hides that method, as in a named tuple.
+    (``row[0]``), or by unpacking. Only ``row["..."]`` accesses a column whose name is not an identifier, starts with
+    two underscores, or is one of ``_fields``, ``_make``, ``_replace``. A column with the name of a method (``count``,
+    ``get``) hides that method, as in a named tuple.
 
     ``"card" in row`` checks whether the column exists. Rows compare, sort and hash like the tuples of their values,
     without the names. Like a tuple, a row is immutable: ``_replace`` returns a new one.
@@ -179,7 +175,7 @@ class Row(tuple[Any, ...], metaclass=_RowType):
         name = key if isinstance(key, str) else "column"
         raise TypeError(f"a row is immutable: row._replace({name}=...) returns a changed copy")
 
-    if TYPE_CHECKING:  # for type checkers only: it would slow down every attribute access
+    if TYPE_CHECKING:  # it would slow down every attribute access
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -194,7 +190,6 @@ _item = tuple.__getitem__
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with its rows converted to dicts."""
     if isinstance(value, Row):
         return value.as_dict(recursive=True)
     if isinstance(value, list):
@@ -204,7 +199,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# The latest classes. Bounded, since data may determine column names, as in ``Row(**counts)``.
+# Bounded, since data may determine column names.
 _classes: dict[tuple[str, ...], type[Row]] = {}
 _MOST_CLASSES = 10_000
 
@@ -212,11 +207,7 @@ _MOST_CLASSES = 10_000
 def row_class(fields: tuple[str, ...]) -> type[Row]:
     """Return the row class with these columns. Equal ``fields`` share one class.
 
-    After thousands of other classes, it may be recreated. The class is called with one iterable of values, like
-    ``tuple``, and does not check their number; ``_make`` does.
-
-    Raises:
-        ValueError: two columns have the same name.
+    It is called with one iterable of values, without a check of their number. Raises ValueError for equal names.
     """
     return _classes.get(fields) or _new_row_class(fields)
 
@@ -226,10 +217,9 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     if len(positions) != len(fields):
         twice = sorted({name for name in fields if fields.count(name) > 1})
         raise ValueError(f"column names must be unique, and {', '.join(twice)} occurs twice")
-    # A named tuple's accessors run in C and work on every tuple. They are generated for positions, since namedtuple
-    # refuses names such as "class" or "_id", which columns may have.
+    # A named tuple's accessors run in C. Generated for positions, since namedtuple refuses names such as "class".
     named = namedtuple("named", [f"f{i}" for i in range(len(fields))])  # type: ignore[misc]
-    # Hold the class until then: its attributes vanish when it is garbage-collected.
+    # Hold the class until then: its attributes vanish with it.
     accessors = vars(named)
     namespace: dict[str, Any] = {
         name: accessors[f"f{position}"]
@@ -241,13 +231,13 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     if len(_classes) >= _MOST_CLASSES:
         for old in [*_classes][: _MOST_CLASSES // 2]:
             _classes.pop(old, None)
-    # setdefault is atomic: racing threads all get the first class.
+    # Atomic: racing threads get the first class.
     return _classes.setdefault(fields, _NamedRowType("Row", (Row,), namespace))  # type: ignore[arg-type]
 
 
 @cache
 def numbered(count: int) -> tuple[str, ...]:
-    """Return the default names of columns."""
+    """Return default column names."""
     return tuple(f"f{position}" for position in range(count))
 
 
@@ -255,7 +245,7 @@ _OWN_NAMES = frozenset({"_fields", "_make", "_replace", "_positions", "_pickled_
 
 
 def rows_from_arrow(batch: pa.RecordBatch) -> list[Row]:
-    """Return the rows of ``batch``, with values converted by ``column_to_list``."""
+    """Return a batch's rows."""
     return _rows(batch.schema.names, batch.columns, batch.num_rows)
 
 
@@ -267,15 +257,11 @@ def _rows(names: Iterable[str], columns: Sequence[pa.Array], count: int) -> list
 
 
 def column_to_list(column: pa.Array) -> list[Any]:
-    """Return the values of ``column`` as Python objects; nulls are None.
+    """Return a column's values as Python objects; nulls are None.
 
-    Integers, floats, booleans, strings, binaries (``bytes``) and decimals (``Decimal``) are converted as expected.
     Dates become ``date``, durations ``timedelta``, timestamps ``datetime``: in UTC if the type has a time zone (Spark's
-    TIMESTAMP), naive if not (TIMESTAMP_NTZ). Arrays become lists, maps dicts, structs rows. Times are rounded down to
-    microseconds.
-
-    Raises:
-        ValueError: a date or a timestamp is outside the years 1 to 9999.
+    TIMESTAMP), naive if not. Arrays become lists, maps dicts, structs rows. Times are rounded down to microseconds.
+    Raises ValueError outside of the years 1 to 9999.
     """
     kind = column.type
     is_ = pa.types
@@ -295,8 +281,7 @@ def column_to_list(column: pa.Array) -> list[Any]:
         micros = _micros(column, _EARLIEST_US, _LATEST_US)
         if kind.tz is None:
             return _with_nones(micros.view("M8[us]").tolist(), column)
-        # numpy has no time zones. ``epoch + delta`` runs in C and is the fastest way to an aware datetime: 110 ns,
-        # against 950 for datetime.replace and 3,700 for to_pylist.
+        # ``epoch + delta`` runs in C, the fastest way to an aware datetime: 110 ns, against 950 for datetime.replace.
         return _with_nones(list(map(_EPOCH.__add__, micros.view("m8[us]").tolist())), column)
     if is_.is_date(kind):
         days = _in_range(_days(column), _EARLIEST_DAY, _LATEST_DAY)
@@ -323,7 +308,7 @@ def column_to_list(column: pa.Array) -> list[Any]:
 
 
 def batch_to_bytes(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as a separate Arrow stream."""
+    """Return a batch as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -332,7 +317,7 @@ def batch_to_bytes(batch: pa.RecordBatch) -> bytes:
 
 
 def batch_from_bytes(payload: Any) -> pa.RecordBatch:
-    """Return the batch of an Arrow stream, whose memory it shares."""
+    """Return the batch of an Arrow stream, sharing its memory."""
     return pa.ipc.open_stream(pa.py_buffer(payload)).read_next_batch()
 
 
@@ -348,7 +333,7 @@ _BATCH_BYTES = 8 * 1024 * 1024
 
 
 def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
-    """Combine batches, given with their sizes in bytes, into batches of some thousand rows."""
+    """Combine batches, given with their bytes, into batches of some thousand rows."""
     pending: list[pa.RecordBatch] = []
     count = size = 0
     for batch, nbytes in batches:
@@ -363,19 +348,10 @@ def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator
 
 
 def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[np.int64]:
-    """Return the times in ``column`` as milliseconds since 1970-01-01 UTC.
+    """Return a column's times as milliseconds since 1970-01-01 UTC, rounded down.
 
-    Args:
-        column: timestamps of any unit, dates (their midnight), or integers, taken as milliseconds since 1970.
-        zone: the time zone of dates and of timestamps without one, as in Spark's casts to TIMESTAMP.
-
-    Returns:
-        As many values as ``column`` has, rounded down to milliseconds. May share the memory of ``column``: do not write
-            to it.
-
-    Raises:
-        ValueError: there is a null; there is no time zone.
-        TypeError: the column has another type.
+    ``zone`` is for dates and timestamps without one, as in Spark's casts. Integers are milliseconds, and the result may
+    share their memory. Raises ValueError for nulls and missing time zones, TypeError for other types.
     """
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
@@ -394,12 +370,12 @@ def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[n
 
 
 def _zoned(wall: npt.NDArray[np.int64], zone: tzinfo | None, kind: pa.DataType) -> npt.NDArray[np.int64]:
-    """Convert local times in a time zone to UTC, all in microseconds."""
+    """Convert local microseconds in a time zone to UTC."""
     if zone is None:
         raise ValueError(no_time_zone(f"the type {kind}"))
     if zone is timezone.utc:
         return wall
-    # Clocks change at most once in a quarter of an hour. Nearly always, its start and end have the same offset.
+    # Clocks change at most once in a quarter of an hour.
     quarters, places = np.unique(wall // _QUARTER, return_inverse=True)
     first = _offsets(quarters * _QUARTER, zone)
     differs = first != _offsets((quarters + 1) * _QUARTER - 1, zone)
@@ -411,7 +387,6 @@ def _zoned(wall: npt.NDArray[np.int64], zone: tzinfo | None, kind: pa.DataType) 
 
 
 def _offsets(wall: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[np.int64]:
-    """Return the UTC offsets of local times in a time zone, all in microseconds."""
     micro = timedelta(microseconds=1)
     moments = np.clip(wall, _EARLIEST_US, _LATEST_US).astype("M8[us]").tolist()
     offsets = map(zone.utcoffset, moments)
@@ -425,7 +400,7 @@ _LATEST_US = (datetime.max - _NAIVE_EPOCH) // timedelta(microseconds=1)
 _EARLIEST_DAY = (datetime.min - _NAIVE_EPOCH).days
 _LATEST_DAY = (datetime.max - _NAIVE_EPOCH).days
 _QUARTER = 900_000_000
-_INT64 = (-(2**63) + 1, 2**63 - 1)  # without the minimum, which is numpy's "not a time"
+_INT64 = (-(2**63) + 1, 2**63 - 1)  # without numpy's "not a time"
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -435,7 +410,6 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _with_nones(values: list[Any], column: pa.Array) -> list[Any]:
-    """Return ``values``, with None where ``column`` is null."""
     if column.null_count:
         for position in np.flatnonzero(_nulls(column)).tolist():
             values[position] = None
@@ -443,20 +417,19 @@ def _with_nones(values: list[Any], column: pa.Array) -> list[Any]:
 
 
 def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Return the memory of a fixed-width column without conversion, with zeros for nulls.
+    """Return a fixed-width column's memory, with zeros for nulls.
 
-    Arrow's to_numpy would convert integers with nulls to floats.
+    Arrow's to_numpy would convert integers to floats.
     """
     if not len(column):
         return np.empty(0, dtype)
     start = column.offset * np.dtype(dtype).itemsize
     numbers: npt.NDArray[Any] = np.frombuffer(column.buffers()[1], dtype, len(column), start)
-    # The content of a null slot is undefined: it may be an invalid date, or overflow.
+    # A null slot's content is undefined.
     return np.where(_nulls(column), np.zeros(1, dtype), numbers) if column.null_count else numbers
 
 
 def _scaled(numbers: npt.NDArray[np.int64], unit: str, to: str) -> npt.NDArray[np.int64]:
-    """Convert times from ``unit`` to the unit ``to``, rounded down."""
     have, want = _PER_SECOND[unit], _PER_SECOND[to]
     if have == want:
         return numbers
@@ -464,24 +437,22 @@ def _scaled(numbers: npt.NDArray[np.int64], unit: str, to: str) -> npt.NDArray[n
 
 
 def _micros(column: pa.Array, least: int, most: int) -> npt.NDArray[np.int64]:
-    """Return a timestamp or duration column in microseconds, checked to be within ``least`` and ``most``."""
     unit = column.type.unit
     numbers = _numbers(column, np.int64)
-    if unit in ("s", "ms"):  # these may overflow in microseconds, so check first
+    if unit in ("s", "ms"):  # may overflow in microseconds
         factor = 1_000_000 // _PER_SECOND[unit]
         return _scaled(_in_range(numbers, -(-least // factor), most // factor), unit, "us")
     return _in_range(_scaled(numbers, unit, "us"), least, most)
 
 
 def _days(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return a date column in days since 1970-01-01."""
     if pa.types.is_date32(column.type):
         return _numbers(column, np.int32).astype(np.int64)
     return _numbers(column, np.int64) // 86_400_000
 
 
 def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDArray[np.int64]:
-    # Check the range: numpy silently returns integers for years that datetimes do not support.
+    # numpy returns integers for years outside of datetime's.
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         row = int(np.flatnonzero((numbers < least) | (numbers > most))[0])
         raise ValueError(f"the date or time at row {row} is outside of Python's range")
@@ -489,6 +460,5 @@ def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDAr
 
 
 def _cut(flat: list[Any], starts: npt.NDArray[Any]) -> list[list[Any]]:
-    """Split ``flat`` into lists: list i is from starts[i] to starts[i + 1]."""
     edges = (starts - starts[0]).tolist()
     return [flat[start:end] for start, end in pairwise(edges)]

@@ -14,8 +14,7 @@ from pillarbox._errors import causes_of
 
 
 def _plumbing() -> tuple[str, ...]:
-    """Return the directories and modules of the code that runs user code."""
-    # Find Spark without importing it: only runtimes need it.
+    # Without importing it.
     specs = [find_spec(name) for name in ("pillarbox", "pillarbox_tools", "pyspark")]
     origins = [str(spec.origin) for spec in specs if spec is not None and spec.origin is not None]
     origins += [str(base_events.__file__), str(concurrent.futures.__file__)]
@@ -29,7 +28,7 @@ _WIDTH = 400
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the tracebacks of an error and its causes as text, causes first, or "" if no frames are left."""
+    """Return tracebacks of user code, causes first, or ""."""
     parts: list[str] = []
     cause = error.__cause__
     if cause is not None and any(part.__traceback__ is not None for part in causes_of(cause)):
@@ -58,12 +57,12 @@ def is_user_code(filename: str) -> bool:
 
 
 def has_user_frames(error: BaseException) -> bool:
-    """Return whether the tracebacks of an error and its causes contain user code."""
+    """Return whether an error's tracebacks contain user code."""
     return any(_user_frames(cause.__traceback__) is not None for cause in causes_of(error))
 
 
 def keep_user_frames(error: BaseException) -> None:
-    """Remove the frames that are not user code from the tracebacks of an error and its causes."""
+    """Remove other frames than user code's from an error's tracebacks."""
     for cause in causes_of(error):
         cause.__traceback__ = _user_frames(cause.__traceback__)
 

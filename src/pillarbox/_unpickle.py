@@ -1,8 +1,8 @@
-"""The only pillarbox module that pickles in a checkpoint name, and its unpicklers.
+"""Unpicklers, and the only functions that pillarbox pickles in checkpoints.
 
 Checkpoints outlive versions, and a class that is pickled by its module could never move. So values of pillarbox's own
-classes are pickled as calls of functions in this module, with plain data. This module must not move; the classes may.
-See docs/checkpoint-format.md.
+classes are pickled as calls of functions here, with plain data. This module must not move. See
+docs/checkpoint-format.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import reduce
 from importlib import import_module
 from typing import Any
 
-# Maps names in checkpoints to classes. The names must not change.
+# The names in checkpoints must not change.
 _HOMES = {
     "AsyncFailure": "pillarbox._operators.async_io.api.function:AsyncFailure",
     "CountWindow": "pillarbox._operators.windowing.api.windows:CountWindow",
@@ -31,12 +31,12 @@ _HOMES = {
 
 
 def row_class(fields: tuple[str, ...]) -> Any:
-    """Return the row class with these columns, for pickled rows."""
+    """Return the row class with these columns."""
     return _at("pillarbox._rows:row_class")(fields)
 
 
 def make(kind: str, *parts: Any) -> Any:
-    """Return an instance of one of pillarbox's other classes."""
+    """Return an instance of another class of pillarbox."""
     return _at(_HOMES[kind])(*parts)
 
 
@@ -51,11 +51,10 @@ def _at(home: str) -> Any:
 
 
 class MissingGlobalError(Exception):
-    """A pickle names something that does not exist. ``args`` are the module, the name and the cause."""
+    """A pickle names something that does not exist. ``args``: module, name, cause."""
 
     @property
     def advice(self) -> str:
-        """The missing name and how to fix it, as a part of a message."""
         module, name, why = self.args
         return (
             f"{module}.{name}, which cannot be found ({type(why).__name__}: {why}): keep it where it was; if it has"
@@ -64,10 +63,10 @@ class MissingGlobalError(Exception):
 
 
 class RefusedGlobalError(Exception):
-    """A pickle names something that is not allowed. ``args`` are the module and the name."""
+    """A pickle names something that is not allowed. ``args``: module, name."""
 
 
-# Maps (module, name) to a factory of the object that the pickle gets. Called once per pickle.
+# Factories of allowed objects, by (module, name).
 Allowed = dict[tuple[str, str], Callable[[], Any]]
 
 
@@ -103,24 +102,16 @@ class _AllowingUnpickler(pickle.Unpickler):
 
 
 def loads(payload: bytes | memoryview) -> Any:
-    """Unpickle a value of a checkpoint.
-
-    Raises:
-        MissingGlobalError: it names a class or function that does not exist.
-    """
+    """Unpickle a value of a checkpoint. Raises MissingGlobalError for missing names."""
     try:
         return pickle.loads(payload)
     except (ImportError, AttributeError):
-        # Retry with the slower unpickler, whose error has the missing name.
+        # Slower, but its error has the missing name.
         return _Unpickler(io.BytesIO(payload)).load()
 
 
 def find_global(module: str, name: str) -> Any:
-    """Return the object that a pickle names.
-
-    Raises:
-        MissingGlobalError: it does not exist.
-    """
+    """Return the object that a pickle names. Raises MissingGlobalError."""
     sys.audit("pickle.find_class", module, name)
     try:
         return reduce(getattr, name.split("."), import_module(module))
@@ -129,18 +120,10 @@ def find_global(module: str, name: str) -> Any:
 
 
 def loads_plain(payload: bytes | memoryview) -> Any:
-    """Unpickle plain data: numbers, text, bytes, None, and tuples, lists, sets and dicts of them.
-
-    Raises:
-        pickle.UnpicklingError: it names a class or a function, so reading it could run code.
-    """
+    """Unpickle plain data. Raises UnpicklingError for classes and functions, which could run code."""
     return _PlainUnpickler(io.BytesIO(payload)).load()
 
 
 def loads_allowed(payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> Any:
-    """Unpickle a value that may name allowed objects only. Imports nothing.
-
-    Raises:
-        RefusedGlobalError: it names another object. That object was not called.
-    """
+    """Unpickle a value that may name allowed objects only. Imports nothing. Raises RefusedGlobalError."""
     return _AllowingUnpickler(payload, allowed).load()

@@ -1,9 +1,8 @@
 """PySpark's daemon of Python workers, which imports the modules of workers and homes before it forks them.
 
-PySpark's own daemon imports next to nothing, so each worker imports pandas, pyarrow and pillarbox for itself: about a
-second, and most of the memory of a worker that only brings buffers to homes. This one also forks the starter of homes,
-which would import all that once more. Set ``spark.python.daemon.module`` to ``pillarbox.daemon`` before Spark starts,
-where pillarbox is installed on all executors. ``local_session`` does.
+With PySpark's own daemon, each worker imports pandas, pyarrow and pillarbox itself: about a second, and memory. This
+daemon also forks the starter of homes. Set ``spark.python.daemon.module`` to ``pillarbox.daemon`` before Spark starts,
+if pillarbox is installed on all executors. ``local_session`` does.
 """
 
 from __future__ import annotations
@@ -22,6 +21,6 @@ __all__: list[str] = []
 if __name__ == "__main__":
     import_and_freeze()
     if sys.platform == "linux":  # elsewhere homes are spawned
-        with suppress(OSError):  # a worker then starts one, or logs why it cannot
+        with suppress(OSError):  # a worker then starts one, or logs why not
             fork_starter(os.getppid())
     manager()

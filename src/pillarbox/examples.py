@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-# In a wheel, the programs are beside this module; in a checkout, in `examples/shipped`.
+# Beside this module in a wheel, in `examples/shipped` in a checkout.
 _FOLDERS = (Path(__file__).parent / "_examples", Path(__file__).parents[2] / "examples" / "shipped")
 
 
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.copy is None:
         program = folders[options.name] / "program.py"
         sys.argv = [str(program)]
-        sys.path.insert(0, str(program.parent))  # as for a script, so that it imports the modules beside it
+        sys.path.insert(0, str(program.parent))  # as for a script
         runpy.run_path(str(program), run_name="__main__")
     elif options.copy.exists():
         parser.error(f"{options.copy} exists: pass a new folder")

@@ -57,17 +57,16 @@ def async_map(
 
     Args:
         df: a streaming or batch DataFrame; its columns stay.
-        fn: ``async def f(row)``, a plain function (it runs in a thread pool), or an object with such a ``__call__``; as
-            in
-            :meth:`DataStream.map_async`. With ``batch_size`` it receives a list of rows, and returns a list of results.
+        fn: ``async def f(row)``, a plain function (it runs in a thread pool), or an object with such a ``__call__``.
+            With ``batch_size`` it receives a list of rows, and returns a list of results.
         output: the columns to add: a DDL string such as ``"score DOUBLE"``, or any other schema. For one column, ``fn``
             returns its value; for several a tuple, dict, dataclass or ``NamedTuple``, by the rules of
             ``to_dataframe()``.
         columns: the columns to pass to ``fn`` as arguments (of a batch: a list of tuples, or of values for a single
             column); by default the row.
-        failures: a column to add for rows whose last attempt failed, instead of failing the task: a struct of the
-            error's ``type``, its ``message`` and the number of ``attempts``; null for successful rows. The columns of
-            ``output`` are null in failed rows.
+        failures: a column to add for failed rows, instead of failing the task: a struct of the error's ``type``, its
+            ``message`` and the number of ``attempts``; null for successful rows. The columns of ``output`` are null in
+            failed rows.
         cache: by default its key is ``columns``.
         on_failure: ``"fail"`` or ``"drop"``: a DataFrame has no side output.
 
@@ -158,16 +157,14 @@ def window_aggregate(
 
     Args:
         df: a streaming or batch DataFrame.
-        keys: the name of a column, or names of several; ``[]``: the windows are over all rows.
+        keys: the name of a column, or names of several; ``[]`` for windows over all rows.
         time: the event-time column: a timestamp, a date, or epoch milliseconds; not null. Dates and TIMESTAMP_NTZ are
             taken as UTC.
         window: the window assigner, such as ``TumblingEventTimeWindows.of("1 minute")``.
         delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch is read to its end, in any order.
-        allowed_lateness: how long a window is kept after its end: late rows of a micro-batch fire it again, for their
-            keys.
-        uid: the uid that the state is stored under; by default it is derived from the position in the program.
-        aggregates: aggregates of columns, such as ``total=sum_("amount")``, by the names of the results, except names
-            of the other parameters.
+        allowed_lateness: how long a window is kept after its end. Late rows fire it again, for their keys.
+        uid: the uid that the state is stored under, by default derived from the position in the program.
+        aggregates: aggregates of columns by name, such as ``total=sum_("amount")``.
 
     Returns:
         the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates; streaming if ``df`` is. Late rows
@@ -233,14 +230,14 @@ def interval_join(
             time rules out a match.
         lower_bound_exclusive: exclude pairs exactly at the lower bound.
         upper_bound_exclusive: exclude pairs exactly at the upper bound.
-        delay: the maximum out-of-orderness, as in Spark's ``withWatermark``. A batch is read to its end, in any order.
+        delay: as in :func:`window_aggregate`.
         suffixes: suffixes for column names that both sides have, such as ``("", "_right")``. By default such columns
             are refused.
-        uid: the uid that the state is stored under; by default it is derived from the position in the program.
+        uid: as in :func:`window_aggregate`.
 
     Returns:
         the columns of ``left``, then the columns of ``right`` except ``on``; streaming if they are. Late rows are
-        dropped, and counted in the metric ``late_records_dropped``.
+        dropped.
 
     Raises:
         ProgramError: a column is missing, or has a wrong type; both sides have a column of the same name; no pair can
@@ -281,7 +278,6 @@ def interval_join(
 
 
 def _names(columns: Any, what: str) -> list[str]:
-    """Return column names as a list."""
     if isinstance(columns, str):
         return [columns]
     if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
@@ -324,7 +320,7 @@ class _Failure(NamedTuple):
 
 
 class _RowCall(CombiningFunction):
-    """Calls a function with columns of a row, and appends the result to the row."""
+    """Calls a function with columns of a row, and appends the result."""
 
     def __init__(
         self,
@@ -344,11 +340,10 @@ class _RowCall(CombiningFunction):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def open(self, runtime_context: RuntimeContext) -> Any:
-        """Open the function if it is a `Function`. For an ``async def``, returns its coroutine."""
+        """Open the function. For an ``async def``, returns its coroutine."""
         return self._function.open(runtime_context) if isinstance(self._function, Function) else None
 
     def close(self) -> Any:
-        """Close the function."""
         return self._function.close() if isinstance(self._function, Function) else None
 
     def _arguments(self, value: Any) -> Sequence[Any]:
@@ -362,18 +357,16 @@ class _RowCall(CombiningFunction):
         return row[self._columns[0]] if len(self._columns) == 1 else tuple(row[name] for name in self._columns)
 
     def combine(self, value: Any, result: Any) -> Any:
-        """Append the function's result to the row's columns."""
         added = (result,) if len(self._names) == 1 else self._added(value, result)
         return (*value, *added, None) if self.takes_failures else (*value, *added)
 
     def combine_failure(self, value: Any, error: BaseException, attempts: int) -> Any:
-        """Append nulls and the failure to the row's columns."""
         kind = type(error).__name__
         message = describe(error).removeprefix(kind).removeprefix(": ")
         return (*value, *[None] * len(self._names), _Failure(kind, message, attempts))
 
     def _added(self, row: Any, result: Any) -> Sequence[Any]:
-        """Return the values of the columns, by the rules of ``to_dataframe()``."""
+        """Return the columns' values, by the rules of ``to_dataframe()``."""
         names = self._names
         if isinstance(result, dict):
             wrong = self._misnamed(result)
@@ -393,7 +386,7 @@ class _RowCall(CombiningFunction):
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
-        """Return the error in a dict's keys, or None: keys must be columns, and non-nullable columns are required."""
+        """Return the error in a dict's keys, or None."""
         unknown = sorted(map(repr, result.keys() - set(self._names)))
         if unknown:
             return f"has a field {unknown[0]}, which is not declared"
@@ -408,7 +401,7 @@ class _RowCall(CombiningFunction):
 
 
 def _has_fields(value: Any) -> bool:
-    """Return whether a value's attributes can be columns, unlike the attributes of a ``str``, such as ``count``."""
+    """Whether a value's attributes can be columns, unlike the attributes of a ``str``."""
     return dataclasses.is_dataclass(value) or (
         type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
     )

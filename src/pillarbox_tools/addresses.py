@@ -9,14 +9,12 @@ from pillarbox._errors import ConfigurationError
 
 
 def url_of(host: str, port: int, path: str) -> str:
-    """Return a server's URL; a host name stands for all interfaces."""
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/{path}"
 
 
 def cannot_listen(server: str, method: str, host: str, port: int, error: OSError) -> ConfigurationError:
-    """Return the error of a server whose port is not available."""
     return ConfigurationError(
         f"{server} cannot listen on {host}:{port} ({error.strerror or error}): choose another port, or any free port"
         f" by {method}(query, port=0)"

@@ -35,7 +35,6 @@ def on_started(started: StartedQuery) -> None:
 
 
 def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:
-    """Add progress reports and the driver's heartbeat to the query's model."""
     query = watched(started)
     if started.heartbeat is not None:
         query.beat(started.heartbeat)
@@ -43,26 +42,22 @@ def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:
 
 
 def on_ended(started: StartedQuery, failure: Exception | None) -> None:
-    """Record the query's end in its model."""
     watched(started).end(failure)
 
 
 def progress_line(started: StartedQuery) -> AbstractContextManager[None]:
-    """Show the query's progress in the terminal during the block."""
     from pillarbox_tools.watching.progress_line import progress_line
 
     return progress_line(started)
 
 
 def record(writer: Any, directory: str, **options: Any) -> str:
-    """See :func:`pillarbox.record`."""
     from pillarbox_tools.recording.record import record
 
     return record(writer, directory, **options)
 
 
 def dashboard(query: Any, port: int | None, *, host: str | None, token: str | None) -> Dashboard:
-    """See :func:`pillarbox.dashboard`."""
     from pillarbox_tools.dashboard.server import open_dashboard
 
     shown = watched_query(query, "dashboard()", ": 'pillarbox dashboard CHECKPOINT' shows its checkpoint")
@@ -70,21 +65,18 @@ def dashboard(query: Any, port: int | None, *, host: str | None, token: str | No
 
 
 def serve_metrics(query: Any, port: int, *, host: str) -> MetricsServer:
-    """See :func:`pillarbox.serve_metrics`."""
     from pillarbox_tools.export.prometheus import open_server
 
     return open_server(watched_query(query, "serve_metrics()").metrics, host, port)
 
 
 def query_collector() -> Collector:
-    """See :class:`pillarbox.QueryCollector`."""
     from pillarbox_tools.export.prometheus import Collector
 
     return Collector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").metrics)
 
 
 def export_otel(query: Any, meter_provider: Any) -> None:
-    """See :func:`pillarbox.export_otel`."""
     from pillarbox_tools.export.otel import observe
 
     observe(watched_query(query, "export_otel()").metrics, meter_provider)

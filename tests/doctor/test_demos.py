@@ -22,6 +22,7 @@ DEMOS = {
     "flights/demo.py": (["--months", "1", "--batches", "12"], ["checkpoint"]),
     "flights/upgrade.py": (["--months", "1", "--batches", "12"], ["checkpoint", "checkpoint-2"]),
     "delays/demo.py": (["--months", "1", "--batches", "6"], ["checkpoint"]),
+    "agents/demo.py": (["--files", "12", "--no-kill"], ["checkpoint"]),
     "enrichment/demo.py": (["--days", "2", "--batches", "2", "--dead-seconds", "0.5"], ["checkpoint"]),
 }
 # Rules without facts here: the demos run for less than an hour, without a memory limit.

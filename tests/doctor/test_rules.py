@@ -361,6 +361,14 @@ def test_tasks_that_have_homes_again_are_left_alone() -> None:
     assert wrong(facts(query(change=lambda n: without_homes(n)[: 3 if n < 2 else 2]))) == []
 
 
+def test_tasks_that_wait_for_a_service_are_not_skewed() -> None:
+    def waiting(number: int) -> list[Any]:
+        first, *tasks = skewed(number)
+        return [first, *(replace(task, counters={"count.in_flight_max": 9}) for task in tasks)]
+
+    assert wrong(facts(query(change=waiting))) == []
+
+
 def test_a_query_without_event_time_has_no_stuck_watermark() -> None:
     def timeless(number: int) -> list[Any]:
         return [source(records_in=9), keyed(records_in=9, watermark=MIN_TIMESTAMP)]

@@ -130,3 +130,10 @@ def test_records_are_carried_from_epoch_to_epoch(executor: Executor, notes: Path
     assert sorted(row[:2] for row in out) == [(1, 1), (60, 1)]
     assert len({row[2] for row in out}) == 1
     assert epochs > 1
+
+
+def test_carried_records_go_on_between_epochs(executor: Executor, notes: Path) -> None:
+    query = sleeping(notes, on_barrier="carry")
+    assert query.run_batch([50, 51]) == []
+    wait_until(lambda: len(noted(notes, "ended")) == 2)
+    assert sorted(row[:2] for row in query.run_batch([])) == [(50, 1), (51, 1)]

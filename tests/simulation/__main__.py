@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=70, help="the number of seeds for each program")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="this one only, and tell what happens")
-    parser.add_argument("--program", choices=sorted(PROGRAMS), help="this program only")
+    parser.add_argument("--program", choices=sorted(PROGRAMS), metavar="NAME", help="this program only")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
     logging.getLogger("pillarbox").setLevel(logging.ERROR)  # batch mode logs dropped timers

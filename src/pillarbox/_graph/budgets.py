@@ -10,11 +10,7 @@ from pillarbox._task.vertex import Vertex
 
 
 def budgets_of(vertices: Iterable[Vertex]) -> list[Limits]:
-    """Return the limits that the vertices' tasks share.
-
-    Raises:
-        ProgramError: two budgets with the same name have different values.
-    """
+    """Return the limits that the vertices' tasks share."""
     budgets: dict[str, Limits] = {}
     for vertex in vertices:
         for node in vertex.nodes:
@@ -24,11 +20,7 @@ def budgets_of(vertices: Iterable[Vertex]) -> list[Limits]:
 
 
 def check_equal(limits: Limits, other: Limits) -> None:
-    """Check that two budgets with the same name are equal.
-
-    Raises:
-        ProgramError: their values differ.
-    """
+    """Check that two budgets with the same name are equal."""
     if limits != other:
         values = [
             ", ".join(f"{name} {value}" for name, value in values._asdict().items() if value != twin[name])

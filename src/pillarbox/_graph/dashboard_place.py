@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pillarbox._errors import ConfigurationError, ProgramError, is_count, shorten
 
-#: Next to Flink's dashboard at 8081; Spark's is at 4040.
+#: Flink's is 8081, Spark's 4040.
 DEFAULT_PORT = 8082
 _MOST = 65535
 
@@ -20,22 +20,14 @@ class DashboardAddress(NamedTuple):
 
 
 def checked_port(port: object, method: str) -> int:
-    """Return a valid port.
-
-    Raises:
-        ProgramError: `port` is not a port number.
-    """
+    """Return a valid port."""
     if isinstance(port, int) and is_count(port, 0) and port <= _MOST:
         return port
     raise ProgramError(f"{method}: a port must be a whole number from 0 to {_MOST}, not {shorten(port)}")
 
 
 def checked_token(token: object, method: str) -> str | None:
-    """Return a valid token, or None if it is not set.
-
-    Raises:
-        ConfigurationError: the token is empty, or not a str.
-    """
+    """Return a valid token, or None."""
     if token is None:
         return None
     if not isinstance(token, str):

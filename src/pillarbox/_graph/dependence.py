@@ -16,11 +16,7 @@ from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, k
 
 
 def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransformation]) -> StateNote:
-    """Return the checkpoint's note of the things that the operator's state depends on.
-
-    Args:
-        sources: the program's sources.
-    """
+    """Return the things that the operator's state depends on, for its checkpoint."""
     factory, inputs = operator.factory, operator.inputs
     note = dict[str, str | Inputs](factory.state_depends_on)
     if factory.keyed and len(inputs) == 2 and all(isinstance(step, KeyByTransformation) for step in inputs):
@@ -37,7 +33,7 @@ def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransfo
 
 
 def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str:
-    """Return a name that survives changes of other steps, or an empty string."""
+    """Return a name that survives changes of other steps, or ""."""
     if isinstance(step, SourceTransformation):
         return sources[step]
     if isinstance(step, SideOutputTransformation):
@@ -46,7 +42,6 @@ def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str
 
 
 def _names(sources: Sequence[SourceTransformation]) -> Iterator[str]:
-    """Yield a name for each source. Sources with the same name are numbered in Spark's order."""
     every = [source.name for source in sources]
     for source in sources:
         position = sum(other.name == source.name and other.number < source.number for other in sources)

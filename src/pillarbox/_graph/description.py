@@ -1,7 +1,6 @@
 """Program descriptions, stored next to checkpoints, and the changes that they rule out.
 
-A description is plain JSON, for later versions and for people. Comparing two descriptions finds, before the query
-starts, mistakes that Spark would report in the middle of a batch or never.
+A description is plain JSON, for later versions and for people. A comparison finds mistakes before the query starts.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from pillarbox._graph.transformations import DataFrameSource, SourceTransformati
 from pillarbox._state.keys.key_note import key_change
 from pillarbox._state.keys.state_note import state_change
 
-# Version of the description format. Other versions are refused.
 FORMAT = 1
 
 
@@ -29,9 +27,6 @@ def describe_programs(
     """Return the JSON description of a query's programs.
 
     When stored, it gets a running ``number``, and the first ``batch`` that it applies to.
-
-    Args:
-        layouts: the programs' layouts, or None for the compiled layouts.
     """
     every = [
         program if isinstance(program, ProgramDescription) else ProgramDescription.of(program) for program in programs
@@ -45,9 +40,7 @@ class ProgramDescription:
     """A program's description. Holds no reference to the program, which may be large.
 
     Attributes:
-        layout: the layout that the program was compiled with.
         content: the description without the layout's numbers.
-        parallelisms: the operators' parallelisms, for ``Layout.count``.
     """
 
     layout: Layout
@@ -56,7 +49,6 @@ class ProgramDescription:
 
     @staticmethod
     def of(program: Program) -> ProgramDescription:
-        """Describe a program."""
         begun = {} if program.savepoint is None else {"savepoint": program.savepoint.directory}
         operators = [vertex for vertex in program.vertices if not vertex.is_source]
         content = {
@@ -83,14 +75,11 @@ class ProgramDescription:
 
     @property
     def uids(self) -> list[str]:
-        """The uids of the stateful operators."""
         return [operator["uid"] for operator in self.content["operators"]]
 
     def with_layout(self, layout: Layout) -> dict[str, Any]:
-        """Return the description of the program with this layout."""
         return {
             **self.content,
-            # Numbers of subtasks and of key groups.
             "parallelism": layout.subtasks,
             "max_parallelism": layout.key_groups,
             "operators": [
@@ -107,7 +96,7 @@ def _columns(source: SourceTransformation) -> list[str] | None:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Returns an empty dict for any other text."""
+    """Parse a JSON object, or return an empty dict."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -116,11 +105,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def read_description(text: str) -> dict[str, Any] | None:
-    """Parse a stored description, or return None if it is incomplete.
-
-    Raises:
-        CheckpointMismatchError: it has another format version.
-    """
+    """Parse a stored description, or return None if incomplete."""
     description = json_object(text)
     if not all(isinstance(description.get(what), int) for what in ("format", "number", "batch")):
         return None
@@ -135,28 +120,18 @@ def read_description(text: str) -> dict[str, Any] | None:
 
 
 class LayoutsNote(NamedTuple):
-    """A checkpoint's note of its programs' layouts. The note with the highest number is current.
-
-    Attributes:
-        codes: version of the subtask codes.
-        layouts: numbers of subtasks and of key groups of each program.
-    """
+    """A checkpoint's note of its programs' layouts. The note with the highest number is current."""
 
     number: int
     codes: int
     layouts: list[list[int]]
 
     def to_json(self) -> str:
-        """Return the note as a line of JSON."""
         return json.dumps(self._asdict(), sort_keys=True)
 
 
 def read_layouts(text: str) -> LayoutsNote | None:
-    """Parse a note of layouts, or return None for other lines.
-
-    Raises:
-        CheckpointMismatchError: the subtask codes have another version.
-    """
+    """Parse a note of layouts, or return None."""
     note = json_object(text)
     codes = note.get("codes")
     if not isinstance(codes, int):
@@ -182,8 +157,6 @@ class Comparison:
     """The differences between two versions of a query's programs.
 
     Attributes:
-        refused: changes that rule out the checkpoint.
-        doubtful: changes that may be wrong: warnings.
         survives_savepoint: whether a start from a savepoint allows all refused changes.
     """
 
@@ -208,7 +181,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
 def _compare_programs(then: dict[str, Any], now: dict[str, Any], comparison: Comparison) -> None:
     refused = comparison.refused
     was, now_is = then["parallelism"], now["parallelism"]
-    # If the user does not set it, the checkpoint's value is used.
+    # Otherwise the checkpoint's value is used.
     if was != now_is and now["max_parallelism_is_set"]:
         refused.append(
             f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"

@@ -20,7 +20,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 _log = logging.getLogger("pillarbox")
 
-# A program may be compiled several times, for instance for its plan: warn only once.
+# A program may be compiled several times: warn once.
 _warned: WeakSet[Transformation] = WeakSet()
 
 
@@ -30,8 +30,7 @@ class _TimeState:
 
     Attributes:
         unstamped: the sources if no record has a timestamp; empty if some records may have one.
-        silent: sources and strategies without watermarks: they hold event time back until the input ends.
-        advances: whether another part of the stream has watermarks.
+        silent: sources and strategies without watermarks, which hold event time back until the input ends.
     """
 
     unstamped: frozenset[str] = frozenset()
@@ -40,17 +39,9 @@ class _TimeState:
 
 
 def check_event_time(steps: Iterable[Transformation], *, batch: bool) -> None:
-    """Refuse operators whose records lack timestamps, and warn about stalled event time.
-
-    Args:
-        steps: all steps of the program.
-        batch: whether it runs in batch mode, where event time ends with each key.
-
-    Raises:
-        ProgramError: an operator needs timestamps that its records lack.
-    """
+    """Refuse operators whose records lack timestamps, and warn about stalled event time."""
     states: dict[Transformation, _TimeState] = {}
-    # Steps are numbered in the order of their construction: inputs first.
+    # Inputs first.
     for step in sorted(steps, key=lambda step: step.number):
         before = [states[upstream] for upstream in step.inputs]
         if isinstance(step, OperatorTransformation):
@@ -65,7 +56,7 @@ def _after(step: Transformation, before: list[_TimeState]) -> _TimeState:
         return _TimeState(frozenset({step.name}), frozenset({step}))
     unstamped = frozenset[str]().union(*(state.unstamped for state in before))
     if not isinstance(step, UnionTransformation) and not all(state.unstamped for state in before):
-        unstamped = frozenset()  # a record may be from either input
+        unstamped = frozenset()  # from either input
     silent = frozenset[Transformation]().union(*(state.silent for state in before))
     advances = any(state.advances for state in before)
     if isinstance(step, OperatorTransformation):
@@ -104,7 +95,7 @@ def _needs_timestamps(step: OperatorTransformation) -> bool:
 
 
 def _warn_if_silent(step: OperatorTransformation, before: list[_TimeState]) -> None:
-    """Warn if event time is stalled by an endless input, or while other inputs advance it."""
+    """Warn if an endless input stalls event time, perhaps while others advance it."""
     silent = {source for state in before for source in state.silent}
     endless = any(isinstance(source, DataFrameSource) and source.dataframe.isStreaming for source in silent)
     if not silent or step in _warned or not (endless or any(state.advances for state in before)):

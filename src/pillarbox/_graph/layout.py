@@ -1,7 +1,7 @@
 """The layout of a program's subtasks: how many there are, their key groups, and their state's codes.
 
-A program is compiled with one layout. The checkpoint's layout, from its first start, may differ and is read only when
-the query starts. So everything that depends on the layout is set here, in one place, and can be set again in workers.
+A program is compiled with one layout. The checkpoint's layout may differ and is only read when the query starts. So
+workers can set everything that depends on it again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pillarbox._graph.targets import subtask_codes
 from pillarbox._task.vertex import Vertex
 
-# Subtasks of each vertex, by vertex number. 0 for a source, whose partitions are Spark's; None for the layout's number.
+# By vertex: 0 for a source, None for the layout's number.
 Parallelisms = tuple[int | None, ...]
 
 
@@ -24,7 +24,6 @@ class Layout(NamedTuple):
 
     Attributes:
         subtasks: subtasks of each vertex after a shuffle that does not set its parallelism.
-        key_groups: number of key groups, which a vertex's subtasks divide among them.
         codes: version of the subtask codes; None if state is not stored by code.
     """
 
@@ -33,13 +32,12 @@ class Layout(NamedTuple):
     codes: int | None = None
 
     def count(self, parallelism: int | None) -> int:
-        """Return a vertex's number of subtasks, from its entry in :data:`Parallelisms`."""
+        """Return a vertex's number of subtasks."""
         return self.subtasks if parallelism is None else parallelism
 
 
 @lru_cache(maxsize=64)
 def _codes(parallelisms: Parallelisms, layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """Return the subtask codes of each vertex."""
     counts = map(layout.count, parallelisms)
     return tuple(tuple(subtask_codes(vertex, count)) if count else () for vertex, count in enumerate(counts))
 
@@ -57,7 +55,7 @@ def subtask_places(parallelisms: Parallelisms, layout: Layout) -> Mapping[int, t
 
 
 def lay_out(vertex: Vertex, layout: Layout) -> None:
-    """Set all of a vertex's fields that depend on the layout."""
+    """Set a vertex's fields that depend on the layout."""
     codes = _codes(vertex.parallelisms, layout)
     vertex.parallelism = layout.count(vertex.parallelisms[vertex.number])
     vertex.job_parallelism = layout.subtasks

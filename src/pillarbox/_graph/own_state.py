@@ -14,11 +14,7 @@ from pillarbox._task.vertex import ChainNode, Vertex
 
 
 def carries_on(vertex: Vertex) -> bool:
-    """Return whether operators carry requests into the next epoch, so that epochs run without data.
-
-    Raises:
-        ProgramError: an operator with operator state is before the first shuffle.
-    """
+    """Return whether operators carry requests, so that epochs run without data."""
     carries = False
     for node in vertex.nodes:
         _check_operator_state(node, vertex)
@@ -34,7 +30,7 @@ def carries_on(vertex: Vertex) -> bool:
 
 
 def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
-    """Refuse functions with operator state in vertices or threads that cannot store it."""
+    """Refuse functions with operator state in vertices that cannot store it."""
     make = _within(node.factory.make)
     if isinstance(make, partial) and isinstance(make.func, type) and issubclass(make.func, GuardedOperator):
         if isinstance(_function_of(_within(make.keywords["make"])), CheckpointedFunction):
@@ -54,7 +50,6 @@ def _within(make: Any) -> Any:
 
 
 def _function_of(make: Any) -> Any:
-    """Return the user's function from an operator's factory, directly or from a window program."""
     if not isinstance(make, partial):
         return None
     return make.keywords.get("function", getattr(make.keywords.get("program"), "function", None))

@@ -1,8 +1,7 @@
 """The compiler from steps to vertices and levels.
 
 A vertex is a chain of operators. A chain ends at a shuffle, at a change of parallelism, and where the user disables
-chaining. The operators between a source and the first ``key_by`` or ``rebalance`` run in the source's vertex. If a
-union merges several sources, each source's vertex has a copy of these operators.
+chaining. If a union merges several sources, each source's vertex has a copy of the operators up to the first shuffle.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartit
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
-# Default partitioners between unchained operators. Shared, so that streams of a union share one edge.
+# Shared, so that streams of a union share one edge.
 _numbers = count(1)  # of this process's programs
 _FORWARD = ForwardPartitioner()
 _REBALANCE = RebalancePartitioner()
@@ -52,8 +51,7 @@ class Program:
 
     Attributes:
         vertices: by number. A checkpoint refers to these numbers; a vertex added last leaves the others unchanged.
-        sources: the sources, by their vertices' numbers.
-        outputs: names of the outputs; output *i* has the code ``output_target(i)``.
+        outputs: names of the outputs. Output *i* has the code ``output_target(i)``.
         parallelism: subtasks that run at a time: Spark's partitions after a shuffle.
         max_parallelism: number of key groups. In a streaming query, each is a subtask, so that the parallelism can
             change. Otherwise, there are as many subtasks as the parallelism.
@@ -61,12 +59,7 @@ class Program:
         parallelisms: the numbers of subtasks of its vertices.
         id: unique; increases within a process.
         sets_parallelism: whether the user set the parallelism.
-        sets_max_parallelism: whether the user set the max parallelism.
-        batch: whether it runs in batch mode.
-        uses_processing_time: whether epochs run without data.
         auto_rescale: whether a checkpoint's partitions may be changed to this parallelism.
-        savepoint: the savepoint that a new checkpoint starts from, or None.
-        dashboard: the address of the dashboard in the driver, or None.
     """
 
     name: str
@@ -116,7 +109,7 @@ class Program:
                 yield vertex, edge, receiver if isinstance(receiver, str) else self.vertices[receiver]
 
     def to_text(self) -> str:
-        """Return the plan as text: one line per vertex, followed by its outgoing edges."""
+        """Return the plan as text: each vertex, with its outgoing edges."""
         return as_text(self)
 
     def to_mermaid(self) -> str:
@@ -129,14 +122,7 @@ class Program:
 
 @dataclass(frozen=True)
 class _Link:
-    """A consumer of a stream, with the virtual steps in between resolved.
-
-    Attributes:
-        consumer: the operator.
-        index: the consumer's input.
-        partition: the last partitioning step before the consumer, or None.
-        tag_id: the side output that it consumes, or None for the main output.
-    """
+    """A consumer of a stream, with the virtual steps in between resolved."""
 
     consumer: OperatorTransformation
     index: int
@@ -155,13 +141,13 @@ class _Compiler:
         batch: bool,
     ) -> None:
         self._chaining = chaining
-        # Subtasks of each vertex: 0 for a source, None if it depends on the layout.
+        # By vertex: 0 for a source, None if it depends on the layout.
         self._parallelisms: list[int | None] = []
         # Consumers of each step, with the index of the input.
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
         self._heads: dict[OperatorTransformation, Vertex] = {}
         self._sources: list[SourceTransformation] = []
-        # Watermark strategies of each edge into a vertex, by (vertex number, edge id).
+        # By (vertex number, edge id).
         self._strategies: defaultdict[tuple[int, int], set[WatermarkStrategy]] = defaultdict(set)
         for sink in sinks:
             self._reach(sink)
@@ -169,8 +155,7 @@ class _Compiler:
         own = (step.parallelism or 1 for step in self._children if isinstance(step, OperatorTransformation))
         most = max_parallelism or default_max_parallelism(parallelism, *own)
         layout = Layout(most if streaming else parallelism, most)
-        # A streaming query's default number of subtasks is set by its first start. Chaining must not depend on the
-        # current value.
+        # The first start sets a streaming query's default number of subtasks, so chaining must not depend on it.
         self._layout_is_known = not streaming or max_parallelism is not None
         outputs = [sink.output for sink in sinks if sink.output is not None]
         self._program = Program(name, [], {}, outputs, parallelism, most, layout, batch=batch)
@@ -180,7 +165,7 @@ class _Compiler:
         check_event_time(self._children, batch=batch)
 
     def _reach(self, sink: SinkTransformation) -> None:
-        """Add all steps that lead to a sink, inputs first. Iterative: chains may exceed the recursion limit."""
+        """Add the steps that lead to a sink, inputs first. Chains may exceed the recursion limit."""
         pending: list[tuple[Transformation, int]] = [(sink, 0)] if sink not in self._children else []
         self._children.setdefault(sink, [])
         while pending:
@@ -225,7 +210,7 @@ class _Compiler:
                 )
 
     def compile(self) -> Program:
-        # Sources with their chains first, then the other vertices.
+        # Sources first.
         for source in sorted(self._sources, key=lambda step: step.number):
             vertex = self._new_vertex(source.name, "", 0)
             self._program.sources[vertex.number] = source
@@ -274,13 +259,13 @@ class _Compiler:
                 yield _Link(child, index, partition, tag_id)
                 continue
             if isinstance(child, PartitionTransformation):
-                partition = child  # the last of several partitionings applies
+                partition = child  # the last partitioning applies
             elif isinstance(child, SideOutputTransformation):
                 tag_id = child.tag_id
             pending += [(step, index, partition, tag_id) for step, index in reversed(self._children[child])]
 
     def _ways(self, vertex: Vertex, step: Transformation) -> Iterator[tuple[_Link, Partitioner | None]]:
-        """Yield the consumers of a step with the partitioner before each, or None if chained."""
+        """Yield the consumers of a step with their partitioners, None if chained."""
         for link in self._links(step):
             yield link, self._way(vertex, step, link)
 
@@ -304,7 +289,7 @@ class _Compiler:
         return partitioner or _FORWARD
 
     def _parallelism_behind(self, vertex: Vertex, consumer: OperatorTransformation) -> int | None:
-        """Return an operator's parallelism if its input is not partitioned, or None for the program's."""
+        """Return the parallelism of an operator without partitioned input, or None for the program's."""
         if consumer.parallelism is not None:
             return consumer.parallelism
         # A sink runs in its input's subtasks.
@@ -312,7 +297,7 @@ class _Compiler:
         return self._parallelisms[vertex.number] if stays else None
 
     def _are_alike(self, first: int | None, other: int | None) -> bool:
-        """Return whether two parallelisms are equal under any layout of a checkpoint."""
+        """Whether two parallelisms are equal under any layout."""
         if first == other:
             return True
         count = self._program.layout.count
@@ -320,12 +305,12 @@ class _Compiler:
 
     def _may_chain(self, step: Transformation, consumer: OperatorTransformation) -> bool:
         if isinstance(consumer, SinkTransformation) and consumer.output is not None:
-            return True  # an output is not a user operator
+            return True  # an output is no user operator
         never = isinstance(step, OperatorTransformation) and step.chaining is ChainingStrategy.NEVER
         return self._chaining and not never and consumer.chaining is ChainingStrategy.ALWAYS
 
     def _chain(self, vertex: Vertex, start: Transformation) -> list[Transformation]:
-        """Return ``start`` and all steps chained to it, each after its inputs."""
+        """Return ``start`` and all chained steps, each after its inputs."""
         backwards: list[Transformation] = []
         seen: set[Transformation] = {start}
         pending = [(start, self._chained(vertex, start))]
@@ -367,14 +352,14 @@ class _Compiler:
     def _strategies_in(
         self, vertex: Vertex, steps: list[Transformation]
     ) -> dict[Transformation, set[WatermarkStrategy]]:
-        """Return each step's watermark strategies: the nearest in the chain."""
+        """Return each step's nearest watermark strategies in the chain."""
         strategies: dict[Transformation, set[WatermarkStrategy]] = {step: set() for step in steps}
         for step in steps:
             strategy = step.strategy if isinstance(step, OperatorTransformation) else None
             if strategy is not None:
                 strategies[step] = {strategy}
                 if strategy.idle_timeout is not None and not vertex.is_source:
-                    vertex.uses_processing_time = True  # it becomes idle without data, too
+                    vertex.uses_processing_time = True  # it becomes idle without data
                 if strategy.progress_timeout is not None and not vertex.is_source:
                     raise ProgramError(
                         f"operator {step.name!r}: with_wall_clock_progress() detects silent sources: assign the"
@@ -388,11 +373,7 @@ class _Compiler:
     def _connect(
         self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
     ) -> tuple[int, int]:
-        """Connect a stream to its consumer's vertex.
-
-        Returns:
-            the consumer's vertex number and the id of the edge there.
-        """
+        """Connect a stream to its consumer's vertex. Returns (vertex number, edge id)."""
         head = self._heads.get(link.consumer)
         if head is None:
             stays = isinstance(partitioner, ForwardPartitioner) and not vertex.is_source
@@ -400,7 +381,7 @@ class _Compiler:
         between = [position for position, edge in enumerate(vertex.edges) if edge.receiver == head.number]
         for position in between:
             edge = vertex.edges[position]
-            # Streams of this vertex that are merged by a union before the shuffle share one edge.
+            # Streams of a union before the shuffle share one edge.
             if edge.partitioner is partitioner and edge.index == link.index:
                 if sender not in edge.sender.split(", "):
                     edge.sender += f", {sender}"
@@ -415,11 +396,7 @@ class _Compiler:
         return head.number, way_in.id
 
     def _new_head(self, consumer: OperatorTransformation, before: int | None) -> Vertex:
-        """Create a vertex that starts with an operator after a shuffle.
-
-        Args:
-            before: the parallelism of a sink's input, or None for the program's.
-        """
+        """Create a vertex that starts with an operator after a shuffle."""
         parallelism = consumer.parallelism
         if parallelism is None and isinstance(consumer, SinkTransformation):
             parallelism = before
@@ -470,7 +447,7 @@ class _Compiler:
 
 
 def _longest(timeouts: Iterable[int | None]) -> int | None:
-    """Return the longest timeout, or None (no timeout) if any is None or the iterable is empty."""
+    """Return the longest timeout, or None if any is None or the iterable is empty."""
     every = list(timeouts)
     return None if None in every else max((timeout for timeout in every if timeout is not None), default=None)
 
@@ -484,14 +461,7 @@ def compile_program(
     chaining: bool = True,
     batch: bool = False,
 ) -> Program:
-    """Compile the steps that lead to ``sinks``.
-
-    Args:
-        max_parallelism: the number of key groups, or None for the default.
-
-    Raises:
-        ProgramError: there is no sink, two operators share a uid, or a parallelism is above the max parallelism.
-    """
+    """Compile the steps that lead to ``sinks``."""
     if not sinks:
         raise ProgramError(
             "the program has no output: end a stream with to_dataframe(...), execute_and_collect() or print()"

@@ -1,7 +1,6 @@
 """Start from a savepoint: matches the savepoint's operators with the program's, and reports conflicts.
 
-Source of the behaviour: Flink's ``execution.savepoint.path`` and ``execution.savepoint.ignore-unclaimed-state``. Flink
-cannot rename operators.
+Follows Flink's ``execution.savepoint.path``. Flink cannot rename operators.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from pillarbox._state.savepoint.own_state import OwnState
     from pillarbox._task.vertex import Vertex
 
-#: Sources resume at the savepoint's positions.
+#: At the savepoint's positions.
 SAVEPOINT = "savepoint"
-#: Sources start as in a new query.
+#: As in a new query.
 NONE = "none"
 
 Positions = str | tuple[Any, ...] | Mapping[str, Any]
@@ -40,8 +39,6 @@ class SavepointStart:
     """The arguments of ``env.from_savepoint(...)``.
 
     Attributes:
-        directory: the savepoint.
-        allow_non_restored_state: whether state and source positions may be dropped.
         renamed: maps uids and source names in the savepoint to new names.
         positions: where sources start: ``SAVEPOINT``, ``NONE``, a position per Spark source, or positions by source
             name.
@@ -54,11 +51,6 @@ class SavepointStart:
 
     @staticmethod
     def of(directory: Any, allow_non_restored_state: bool, renamed: Any, positions: Any) -> SavepointStart:
-        """Check the user's arguments and return the start.
-
-        Raises:
-            ProgramError: an argument has the wrong type, or two operators would get the same uid.
-        """
         if not isinstance(directory, (str, PathLike)) or not str(directory):
             raise ProgramError(f"from_savepoint() takes the directory of a savepoint, not {shorten(directory)}")
         new_uids = {} if renamed is None else dict(renamed) if isinstance(renamed, Mapping) else None
@@ -73,12 +65,6 @@ class SavepointStart:
         return SavepointStart(where.rstrip("/") or where, allow_non_restored_state, new_uids, _positions(positions))
 
     def check(self, program: Program) -> None:
-        """Check the program without reading the savepoint.
-
-        Raises:
-            ProgramError: the program runs in batch mode, has no stateful vertex, or lacks an operator that `renamed`
-                names.
-        """
         if program.batch:
             raise ProgramError(
                 "a program in batch mode starts without state: from_savepoint() needs RuntimeExecutionMode.STREAMING"
@@ -96,15 +82,13 @@ class SavepointStart:
             )
 
     def uid_of(self, uid: str) -> str:
-        """Return the new uid of a savepoint's operator."""
         return self.renamed.get(uid, uid)
 
     def left_behind(self, uid: str, rows: int) -> str:
-        """Return the warning that an operator's state, with this number of rows, is dropped."""
         return f"savepoint {self.directory}: the state of operator {uid!r} is left behind: {rows} rows"
 
     def table(self, operator: OperatorTable, program: Program) -> OperatorTable:
-        """Return an operator's table without the slots of operators that the program does not have."""
+        """Return an operator's table without slots that the program lacks."""
         uids = _uids(program)
         slots = [(self._slot(name, uids), kind) for name, kind in operator.space_layout]
         columns = [(column, self._slot(column.slot, uids)) for column in operator.columns]
@@ -117,12 +101,7 @@ class SavepointStart:
     def own_states(
         self, table: OperatorTable, states: Sequence[OwnState], vertex: Vertex, manifest: Manifest, program: Program
     ) -> list[OwnState]:
-        """Return the operator state of a vertex's new subtasks.
-
-        Args:
-            table: the operator's table in the savepoint.
-            states: operator state of the former subtasks, in order.
-        """
+        """Return the operator state of a vertex's new subtasks, from the former subtasks' ``states``."""
         senders = self._senders(table, manifest, program)
 
         def edge(former: int) -> int | None:
@@ -139,11 +118,7 @@ class SavepointStart:
         return redistribute(vertex.uid, own_states, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
-        """Map vertex numbers in the savepoint to vertex numbers in the program.
-
-        Tasks store watermarks by these numbers. Operators are matched by uid, and sources like their positions; other
-        vertices are unmatched.
-        """
+        """Map the savepoint's vertex numbers to the program's: operators by uid, sources like their positions."""
         heads = {vertex.uid: vertex.number for vertex in program.vertices if not vertex.is_source}
         operators = {number: self.uid_of(uid) for uid, number, _ in table.program}
         numbers = {number: heads[uid] for number, uid in operators.items() if uid in heads}
@@ -153,7 +128,7 @@ class SavepointStart:
             if any(operator["uid"] == table.uid for operator in described.get("operators", ())):
                 then = [source["name"] for source in described["sources"]]
         if manifest.sources.are_named and len({*then}) < len(then):
-            return numbers  # only Spark knew which of them was which
+            return numbers  # only Spark knew which was which
         match = match_sources(then, now, self.renamed)
         if match is not None:
             former = [*islice(source_numbers(table.program), len(then))]
@@ -162,7 +137,6 @@ class SavepointStart:
         return numbers
 
     def _own_state(self, state: OwnState, manifest: Manifest, program: Program) -> OwnState:
-        """Return a subtask's operator state with the program's uids, without dropped operators."""
         uids = _uids(program)
         task = dict(state.task)
         if "operators" in task:
@@ -174,7 +148,7 @@ class SavepointStart:
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
 
     def _event_time(self, event_time: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-        """Return the event-time state with the program's uids, also inside names of streams and edges."""
+        """Return the event-time state with the program's uids, also inside names."""
 
         def merge_name(name: tuple[Any, ...]) -> tuple[Any, ...]:
             if len(name) == 1:
@@ -193,7 +167,7 @@ class SavepointStart:
             }
             for name, valve in event_time.get("meetings", {}).items()
         }
-        # Operators after these may be new, so idle streams are announced again.
+        # Operators may be new, so idle streams are announced again.
         operators = {
             self.uid_of(uid): _without_batch(status_said_anew(state), manifest)
             for uid, state in event_time.get("operators", {}).items()
@@ -201,7 +175,6 @@ class SavepointStart:
         return {"operators": operators, "meetings": meetings}
 
     def _slot(self, name: str, uids: set[str]) -> str | None:
-        """Return a slot's name in the program, or None if its operator was dropped."""
         lead, uid, state = _parts(name)
         if lead is None:
             return name
@@ -209,11 +182,7 @@ class SavepointStart:
 
 
 def _without_batch(state: dict[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """Return an operator's event-time state for a query whose micro-batches are counted anew.
-
-    If it has the watermark of a micro-batch before the savepoint's, there was no data since, and the watermark of the
-    next micro-batch makes rows late.
-    """
+    """Return an operator's event-time state for a query whose micro-batches are counted anew."""
     batch = state.pop("batch", None)
     return state if batch in (None, manifest.epoch) else {**state, "watermark": manifest.sources.watermark}
 
@@ -223,7 +192,7 @@ def _uids(program: Program) -> set[str]:
 
 
 def _parts(slot: str) -> tuple[str | None, str, str]:
-    """Split a slot's name into (prefix, uid, state name). The prefix is None if it is not operator state."""
+    """Split a slot's name into (prefix, uid, state name). The prefix is None for keyed state."""
     for lead in (LIST, UNION):
         if slot.startswith(lead):
             uid, _, name = slot[len(lead) :].rpartition("/")
@@ -232,7 +201,6 @@ def _parts(slot: str) -> tuple[str | None, str, str]:
 
 
 def _stateful(states: Iterable[OwnState]) -> set[str]:
-    """Return the uids of operators with operator state."""
     uids = set()
     for state in states:
         uids |= {uid for uid, content in state.task.get("operators", {}).items() if content}
@@ -241,7 +209,7 @@ def _stateful(states: Iterable[OwnState]) -> set[str]:
 
 
 def _timed(states: Iterable[OwnState]) -> set[str]:
-    """Return the uids in the event-time state, which may be dropped without loss."""
+    """Return the uids in the event-time state, which may be dropped."""
     uids: set[str] = set()
     for state in states:
         event_time = state.task.get("event_time") or {}
@@ -258,7 +226,6 @@ class RestorePlan:
     Attributes:
         vertices: by the uid in the savepoint.
         left_behind: the uids of operators whose state is dropped.
-        warnings: messages about possible mistakes.
     """
 
     vertices: dict[str, Vertex]
@@ -273,15 +240,7 @@ def plan_restore(
     own: Mapping[str, Sequence[OwnState]],
     others: Sequence[str] = (),
 ) -> RestorePlan:
-    """Compare a program with a savepoint.
-
-    Args:
-        own: operator state of the subtasks, by table.
-        others: further conflicts: one message each.
-
-    Raises:
-        CheckpointMismatchError: the program cannot start from the savepoint; lists all reasons, one per line.
-    """
+    """Compare a program with a savepoint. ``others`` are messages about further conflicts."""
     wrong: list[str] = []
     warnings: list[str] = []
     if manifest.drained:

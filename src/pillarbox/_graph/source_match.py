@@ -1,6 +1,6 @@
 """Matches a program's sources with a savepoint's sources by name.
 
-Source of the behaviour: in Flink, a source's splits are operator state, found by uid.
+In Flink, a source's splits are operator state, found by uid.
 """
 
 from __future__ import annotations
@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-# The default name of sources, which matches nothing if other sources have names.
+# The default name, which matches nothing if other sources have names.
 _NAMELESS = "dataframe"
 
 
 class SourceMatch(NamedTuple):
-    """The correspondence of a program's sources to a savepoint's.
+    """The program's sources in a savepoint.
 
-    Attributes:
-        places: for each of the program's sources, the savepoint source's index, or None if it is new.
-        gone: the indices of savepoint sources that the program does not read.
+    ``places`` has each source's index, or None for a new one; ``gone`` the indices of dropped sources.
     """
 
     places: list[int | None]
@@ -29,10 +27,7 @@ def match_sources(
 ) -> SourceMatch | None:
     """Match sources by name, or by order if names are ambiguous; None if the numbers differ, too.
 
-    Args:
-        then: names of the savepoint's sources, or None if unknown.
-        now: names of the program's sources, or None if unknown.
-        renamed: maps names in the savepoint to names in the program.
+    ``renamed`` maps names in the savepoint to names in the program.
     """
     before = [None if name is None else renamed.get(name, name) for name in then]
     if not _are_distinct(before) or not _are_distinct(now):

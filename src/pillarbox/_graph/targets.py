@@ -1,22 +1,21 @@
-"""Subtask codes: the exchange's grouping keys, chosen so that subtasks are spread evenly over Spark's partitions.
+"""Subtask codes: the exchange's grouping keys, which spread subtasks evenly over Spark's partitions.
 
-Spark puts a row into partition ``pmod(murmur3(key), n)``. With codes 0, 1, 2... several subtasks would share one
-partition while other partitions stay empty. Murmur3 of a ``bigint`` can be inverted, so there are codes whose hashes
-are consecutive numbers. These spread evenly over any number of partitions.
+Spark puts a row into partition ``pmod(murmur3(key), n)``. With codes 0, 1, 2... several subtasks would share a
+partition. Murmur3 of a ``bigint`` can be inverted, so there are codes whose hashes are consecutive numbers.
 """
 
 from __future__ import annotations
 
 from pillarbox._task.vertex import REPORT_TARGET
 
-# Version of the subtask codes, which a checkpoint notes: it stores subtasks' state under them.
+# Stored in checkpoints.
 CODES = 2
 
 _M32 = 0xFFFFFFFF
 
 
 def output_target(index: int) -> int:
-    """Return an output's code: negative, unlike a subtask's, and below the metrics' code."""
+    """Return an output's code: negative, and below the metrics' code."""
     return REPORT_TARGET - 1 - index
 
 
@@ -29,7 +28,7 @@ def _scrambled(word: int) -> int:
 
 
 def spark_hash(value: int) -> int:
-    """Return Spark SQL's ``hash()`` of one ``bigint``: Murmur3 (x86, 32 bits) of its 8 bytes with seed 42, signed."""
+    """Return Spark SQL's ``hash()`` of one ``bigint``: signed Murmur3 (x86, 32 bits) with seed 42."""
     mixed = 42
     for word in (value & _M32, (value >> 32) & _M32):
         mixed = (_rotated(mixed ^ _scrambled(word), 13) * 5 + 0xE6546B64) & _M32
@@ -47,7 +46,7 @@ def _inverse(factor: int) -> int:
 
 
 def value_of_hash(hashed: int, upper: int) -> int:
-    """Return the ``bigint`` with these upper 32 bits and this hash. Inverts each step of the hash."""
+    """Return the ``bigint`` with these upper 32 bits and this hash."""
     mixed = hashed & _M32
     mixed ^= mixed >> 16
     mixed = (mixed * _inverse(0xC2B2AE35)) & _M32
@@ -62,13 +61,13 @@ def value_of_hash(hashed: int, upper: int) -> int:
 
 
 def subtask_codes(vertex: int, parallelism: int) -> list[int]:
-    """Return the codes of a vertex's subtasks. Their hashes are consecutive numbers.
+    """Return the codes of a vertex's subtasks, with consecutive hashes.
 
-    Subtask 0 has the vertex's number as its code, at any parallelism and in any future version. So a program that
-    resumes from a checkpoint with another parallelism or version finds state at this code, and is refused.
+    Subtask 0 always has the vertex's number as its code. So a program that resumes with another parallelism or version
+    finds state at this code, and is refused.
     """
     first = spark_hash(vertex)
-    # Downwards if they would overflow 32 bits: partitions do not continue in order after the overflow.
+    # Downwards if they would overflow 32 bits.
     step = 1 if first + parallelism <= 1 << 31 else -1
-    # The upper bits depend on the vertex and are not 0, unlike a vertex number's.
+    # Upper bits are not 0, unlike a vertex number's.
     return [vertex, *(value_of_hash(first + step * subtask, vertex + 1) for subtask in range(1, parallelism))]

@@ -16,11 +16,11 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 class ChainingStrategy(Enum):
-    """Whether an operator may be chained. Has the name and values of Flink's enumeration."""
+    """Whether an operator may be chained, as in Flink."""
 
-    #: To the operators before and after it.
+    #: To operators before and after it.
     ALWAYS = auto()
-    #: Only to the operators after it.
+    #: Only to operators after it.
     HEAD = auto()
     NEVER = auto()
 
@@ -29,7 +29,7 @@ class EventTimeUse(Enum):
     """How an operator uses event time."""
 
     NONE = auto()
-    #: It has event-time timers, which need watermarks.
+    #: Its timers need watermarks.
     TIMERS = auto()
     #: Its records need timestamps, too.
     TIMESTAMPS = auto()
@@ -41,8 +41,6 @@ class Transformation:
 
     Attributes:
         number: position in building order.
-        inputs: the upstream steps.
-        output_type: the columns that the user declared, or None.
     """
 
     number: int
@@ -52,7 +50,7 @@ class Transformation:
 
 
 def steps_leading_to(ends: Iterable[Transformation]) -> Iterator[Transformation]:
-    """Yield the steps and everything upstream of them, once each."""
+    """Yield the steps and everything upstream, once each."""
     seen: set[Transformation] = set()
     pending = [*ends]
     while pending:
@@ -65,25 +63,21 @@ def steps_leading_to(ends: Iterable[Transformation]) -> Iterator[Transformation]
 
 @dataclass(eq=False)
 class SourceTransformation(Transformation):
-    """A source of records.
-
-    Attributes:
-        columns: the column names, if any.
-    """
+    """A source of records."""
 
     columns: tuple[str, ...] | None = None
 
 
 @dataclass(eq=False)
 class DataFrameSource(SourceTransformation):
-    """A source of the rows of a Spark DataFrame."""
+    """The rows of a Spark DataFrame."""
 
     dataframe: Any = None
 
 
 @dataclass(eq=False)
 class CollectionSource(SourceTransformation):
-    """A source of a collection's elements, in order."""
+    """The elements of a collection."""
 
     collection: list[Any] = field(default_factory=list)
 
@@ -94,13 +88,6 @@ class OperatorTransformation(Transformation):
 
     Attributes:
         kind: the method that made it; a derived uid starts with it.
-        factory: makes the operator.
-        uid: the uid that its state is stored under, or None for a derived uid.
-        uses_processing_time: whether it has processing-time timers.
-        strategy: the watermark strategy, if the operator emits watermarks.
-        event_time: how it uses event time, as far as known.
-        parallelism: number of subtasks, or None if the user does not set it.
-        chaining: whether it may be chained.
     """
 
     kind: str = "sink"
@@ -114,12 +101,12 @@ class OperatorTransformation(Transformation):
 
     @property
     def effective_uid(self) -> str:
-        """The user's uid, or a uid derived from kind and number."""
+        """The user's uid, or a derived one."""
         return self.uid if self.uid is not None else f"{self.kind}-{self.number}"
 
     @property
     def may_stamp(self) -> bool:
-        """Whether results of records without timestamps may have timestamps: results of timers and windows."""
+        """Whether results of records without timestamps may get timestamps."""
         return self.factory.keyed and self.kind.startswith(("process", "window.", "interval_join"))
 
 
@@ -129,7 +116,6 @@ class SinkTransformation(OperatorTransformation):
 
     Attributes:
         output: name of the output; None for a sink within the task, such as print.
-        limit: maximum number of records, or None for all.
     """
 
     output: str | None = None
@@ -138,29 +124,23 @@ class SinkTransformation(OperatorTransformation):
 
 @dataclass(eq=False)
 class PartitionTransformation(Transformation):
-    """Partitions a stream over the subtasks of the next operators."""
+    """Partitions a stream over the next operators' subtasks."""
 
     partitioner: Partitioner = None  # type: ignore[assignment]
 
 
 @dataclass(eq=False)
 class KeyByTransformation(PartitionTransformation):
-    """Partitions a stream by key.
-
-    Attributes:
-        key_types: the key's Spark types if known: one per column, or one for the key function's result.
-    """
+    """Partitions a stream by key."""
 
     partitioner: KeyGroupPartitioner = None  # type: ignore[assignment]
     key_types: list[str] | None = None
 
     @property
     def keying(self) -> Keying:
-        """How keys are extracted from records."""
         return self.partitioner.keying
 
     def note(self) -> KeyNote:
-        """Return the description of the key for the checkpoint."""
         note = self.keying.note()
         if self.key_types is not None:
             note["types"] = self.key_types

@@ -1,12 +1,10 @@
-"""Assigns event time to records, and emits watermarks.
+"""Assigns event time to records, and emits watermarks. Source: Flink's ``TimestampsAndWatermarksOperator``.
 
-Watermarks are emitted after each run of records and at the end of an epoch, not by the clock: so a repeated epoch emits
-the same watermarks. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
+Watermarks are emitted after each run and at the end of an epoch, so a repeated epoch emits the same watermarks.
 
-After a shuffle, its last watermark, its status and the start of its silence (in epochs' times) are state: whichever
-worker runs the subtask, it becomes idle at the same time. In Flink this is not state: the countdown starts over with
-the task. At a source, the reading task counts instead, as partitions have no identity
-(:class:`~pillarbox._task.network.input_gate.InputGate`).
+After a shuffle, the last watermark, the status and the start of its silence are state, so the subtask becomes idle at
+the same time in any worker; in Flink, the countdown starts over with the task. At a source, the reading task counts
+instead (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
@@ -36,15 +34,12 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 def status_said_anew(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's state of event time that makes it emit the idle status once more.
-
-    For receivers that may not know the status; repeating it is harmless.
-    """
+    """Return an operator's event-time state that makes it emit the idle status once more, which is harmless."""
     return {**state, "idle": None, "silent": False} if state.get("idle") else {**state}
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):
-    """Runs a watermark strategy. Watermarks from upstream are ignored, except the last one.
+    """Runs a watermark strategy. Ignores watermarks from upstream, except the last one.
 
     Args:
         tag: the side output for records without a valid timestamp, or None to fail the task.
@@ -62,16 +57,15 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._times: EventTimes | None = None
 
     def open(self) -> None:
-        """Create the watermark generator."""
         self._start_over(idle=None)
 
     def begin_epoch(self) -> None:
-        """Start over: the records of another epoch are from other partitions, which all receivers consider active."""
+        """Start over: another epoch's records are from other partitions, which all receivers consider active."""
         self._start_over(idle=False)
 
     def _start_over(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
         context = self.context
-        if not context.batch:  # in batch mode there is only the last watermark
+        if not context.batch:
             make, clock = self.strategy.create_generator, context.epoch_time
             self._generator = with_context(context, "making its watermark generator", make, clock)
         self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last, zone=context.zone)
@@ -79,33 +73,30 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def _idleness(self) -> WatermarksWithIdleness | None:
-        """The countdown of the strategy's idleness, or None if it has no idleness or another task counts."""
         generator = self._generator
         counts = self.strategy.idle_timeout is not None and self.context.epoch_time is not None
         return generator if counts and isinstance(generator, WatermarksWithIdleness) else None
 
     @property
     def next_wake_up(self) -> int | None:
-        """When the stream becomes idle without records (epoch ms), or None if it is idle or never will be."""
+        """When the stream becomes idle without records (epoch ms), or None."""
         return None if self._idleness is None else self._idleness.idle_at
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the last watermark and status, and the start of the silence."""
         state = {"watermark": self._watermarks.last, "idle": self._watermarks.is_idle}
         return state if self._idleness is None else {**state, **self._idleness.snapshot()}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Resume from the last output; the generator starts over, and repeated watermarks are not emitted."""
+        """Resume from the last output. The generator starts over, and repeated watermarks are not emitted."""
         if state is not None:
             self._start_over(idle=state["idle"], last=state["watermark"])
             if self._idleness is not None:
                 self._idleness.restore(state)
         elif self._used:
-            # A checkpoint of an earlier version does not contain the status that the valve downstream knows.
+            # An earlier version's checkpoint does not contain the status of the valve downstream.
             self._start_over(idle=None)
 
     def process_records(self, records: Records) -> None:
-        """Assign timestamps to a run, emit it, then let the generator emit."""
         if not len(records):
             return
         if isinstance(self._generator, NoWatermarksGenerator) and self.strategy.timestamp_assigner is None:
@@ -137,7 +128,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         with_context(self.context, what, self._generator.on_periodic_emit, self._watermarks)
 
     def _punctuated(self, records: Records) -> None:
-        """Pass each record to a generator that may emit in between: earlier records must be emitted first."""
         values, timestamps = records.values, records.timestamps
         assert timestamps is not None
         pending = _Pending(self.output, self._watermarks, values, timestamps)
@@ -152,7 +142,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         pending.emit()
 
     def _stamp(self, records: Records) -> tuple[Records, int]:
-        """Return the records with their timestamps, and the latest timestamp."""
         column = self.strategy.timestamp_column
         assigner = self.strategy.timestamp_assigner
         if column is not None:
@@ -182,13 +171,12 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return Records(values, stamps), max(stamps)
 
     def _sorted_out(self, records: Records, letters: DeadLetters) -> tuple[Records, int] | None:
-        """Like :meth:`_stamp`, but write letters of records without timestamps. Returns None if no record is left."""
         has_column = self.strategy.timestamp_column is not None
         if has_column:
             try:
                 return self._stamp(records)
             except OperatorError:
-                pass  # retry in parts
+                pass
         good: list[int] = []
         stamps: list[int | None] = []
         latest = MIN_TIMESTAMP
@@ -231,22 +219,18 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         if timestamp == MAX_WATERMARK:
             self._watermarks.emit_watermark(timestamp)
 
-    def process_status(self, idle: bool) -> None:
-        """Ignore the status from upstream: the generator decides."""
+    def process_status(self, idle: bool) -> None: ...
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Let the generator emit before the epoch ends."""
         self._used = True
         self._emit_periodically()
 
 
 class EventTimes(NamedTuple):
-    """The event times of records.
+    """The event times of records, in epoch milliseconds.
 
     Attributes:
-        earliest: the smallest timestamp (epoch ms).
-        latest: the largest timestamp (epoch ms).
-        location: the source position of the record with the largest timestamp, if its columns contain it.
+        location: the source position of the latest record, if its columns contain it.
     """
 
     earliest: int
@@ -255,11 +239,6 @@ class EventTimes(NamedTuple):
 
     @staticmethod
     def of(records: Records, latest: int, before: EventTimes | None) -> EventTimes:
-        """Combine the times of records with earlier ones.
-
-        Args:
-            latest: the largest timestamp of the records. All have timestamps.
-        """
         columns = records.stamps if isinstance(records, ArrowRecords) else None
         if columns is not None:
             earliest = int(columns.min())
@@ -274,13 +253,12 @@ class EventTimes(NamedTuple):
         )
 
 
-# The columns of Spark's Kafka source with a record's position, and the column and field with a record's file.
+# Columns of a record's position: in Spark's Kafka source, and in files.
 _KAFKA = ("topic", "partition", "offset")
 _METADATA, _FILE = "_metadata", "file_path"
 
 
 def _location_of(records: Records, position: int) -> dict[str, Any]:
-    """Return the source position of a record, or an empty dictionary if it has no such columns."""
     if isinstance(records, ArrowRecords):
         batch = records.batch
         names = batch.schema.names
@@ -307,8 +285,6 @@ def _location_of(records: Records, position: int) -> dict[str, Any]:
 
 
 class _Pending(WatermarkOutput):
-    """The part of a run that the generator has seen and that was not emitted."""
-
     def __init__(
         self, output: Input, watermarks: WatermarkOutput, values: list[Any], timestamps: Sequence[int | None]
     ) -> None:
@@ -339,7 +315,6 @@ class _Pending(WatermarkOutput):
 
 
 def _or_none_yet(records: Records) -> list[int]:
-    """Return the present timestamps of records for an assigner."""
     if records.timestamps is None:
         return [MIN_TIMESTAMP] * len(records)
     return [MIN_TIMESTAMP if stamp is None else stamp for stamp in records.timestamps]

@@ -17,13 +17,7 @@ _LINE = re.compile(rf"^{_PREFIX}(?=\{{)", re.MULTILINE)
 
 
 class Attempt(NamedTuple):
-    """An attempt of a Spark task. Unknown fields are None.
-
-    Attributes:
-        vertex: the number of the task's vertex.
-        epoch: number of the epoch.
-        number: number of the attempt, from 0.
-    """
+    """An attempt of a Spark task. Unknown fields are None."""
 
     vertex: int | None
     epoch: int | None
@@ -35,19 +29,11 @@ class Failure:
     """The known facts of a task's failure. Keys and records are shortened text.
 
     Attributes:
-        error: the class of the error that left the task.
         cause: the class of the exception that user code raised, or None if pillarbox raised.
-        operator: the name of the operator, and ``uid``: its uid, which several vertices may have.
         vertex: the number of the task's vertex in its program.
-        subtask: the subtask's index; for a source, the partition.
-        key: the current key, or None.
-        record: the record that was being processed; None outside of records, as in a timer.
+        record: the current record, or None outside of records, as in a timer.
         number: index of the record in the task's input of the epoch, from 1, if the head of the chain failed.
-        epoch: the number of the epoch.
-        attempt: attempt of the Spark task, from 0.
-        host: the machine.
         clock: readings of the task's clock in the epoch, as the text of a clock log, or None if the log is too long.
-        message: the error's message.
     """
 
     error: str = "Exception"
@@ -67,11 +53,6 @@ class Failure:
 
     @staticmethod
     def of(error: BaseException, subtask: int, attempt: Attempt, clock: str | None = None) -> Failure:
-        """Return the failure of a task for an error that left it.
-
-        Args:
-            clock: readings of its clock, or None if unknown.
-        """
         location = error.place if isinstance(error, PillarboxError) else {}
         cause = error.__cause__
         return Failure(
@@ -91,12 +72,10 @@ class Failure:
         )
 
     def to_line(self) -> str:
-        """Return the failure as a line, without the message, which is above the line."""
         return _PREFIX + json_of(self)
 
     @staticmethod
     def of_text(text: str) -> Failure | None:
-        """Parse the failure at the end of an error's text, or return None."""
         match = _LINE.search(text)
         if match is None:
             return None
@@ -107,7 +86,7 @@ class Failure:
         return replace(read(Failure, facts), message=message_of(text[: match.start()]))
 
 
-# The start of a pillarbox error in texts of Spark and Python.
+# A pillarbox error in texts of Spark and Python.
 _BEGINNING = re.compile(r"\bpillarbox(?:\.\w+)*\.\w+: ")
 _MESSAGE_LIMIT = 4000
 
@@ -125,7 +104,6 @@ def without_line(text: str) -> str:
 
 
 def _text(shown: str | None) -> str | None:
-    """Undo ``repr``, if possible."""
     if shown is None:
         return None
     try:

@@ -26,12 +26,13 @@ def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[Tas
 
     Example::
 
-        print(pillarbox.metrics(query.lastProgress, by="operator")) for task in pillarbox.metrics(query.lastProgress):
+        print(pillarbox.metrics(query.lastProgress, by="operator"))
+        for task in pillarbox.metrics(query.lastProgress):
             print(task.uid, task.subtask, task.records_in, task.busy_ms)
 
     Args:
-        by: ``"task"``: a :class:`TaskReport` per task. ``"operator"``: an :class:`OperatorReport` per vertex, which is
-            a chain of operators; the printed list is a table.
+        by: ``"task"``: a :class:`TaskReport` per task. ``"operator"``: an :class:`OperatorReport` per vertex, a chain
+            of operators; the list prints as a table.
         progress: a query's ``lastProgress``, one of its ``recentProgress``, the event of a listener's
             ``onQueryProgress``, or a dict from its JSON.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox._elements import TaskReport, metrics_repr
 
-# Counters aggregated by maximum instead of by sum.
+# Aggregated by maximum instead of by sum.
 LARGEST_COUNTERS = (
     "in_flight_max",
     "longest_key",
@@ -36,31 +36,26 @@ class OperatorReport:
         vertex: names of the vertex's operators.
         uid: the uid of its first operator; empty for a source.
         level: number of shuffles between the sources and the vertex.
-        epoch: number of the epoch.
         tasks: number of tasks that ran: without input, only tasks with work to do.
-        records_in: records received. A broadcast record counts once, although each task received it.
+        records_in: records received. A broadcast record counts once.
         records_out: records sent. A broadcast record counts once per receiving task.
         bytes_out: bytes of the buffers sent.
         busy_ms: time outside of the next three states, of all tasks together.
         idle_ms: time waiting for input.
         back_pressured_ms: time waiting for the output to be consumed.
-        state_ms: time for bringing the state to the store's version, and for writing it.
+        state_ms: time for syncing and writing the state.
         busiest: the first subtask with the largest ``busy_ms``; for a source, the partition.
-        busiest_ms: its ``busy_ms``.
         counters: counters of the operators and of the user's functions, by ``uid.name``; for latencies,
             ``in_flight_max`` and ``rate_limited_ms`` the maximum.
-        watermark: the lowest event time of a task, epoch milliseconds. This and the following fields are None for a
-            source.
+        watermark: the lowest event time of a task (epoch milliseconds). From here on, fields are None for a source.
         keys: keys with state or timers, in the tasks that ran.
         timers: timers of all keys, of both clocks.
         next_wake_up: time of the next work that needs no input (epoch milliseconds), or None.
         unfinished: the subtasks that carry requests into the next epoch.
         state_bytes: the approximate size of the state when it is written.
         state_bytes_written: bytes of state that this epoch wrote.
-        rate_limited_ms: the longest time that a task's next request waited for a rate limit, or None without a rate
-            limit.
+        rate_limited_ms: the longest wait of a task's next request for a rate limit, or None without a rate limit.
         most_back_pressured: the subtask with the largest ``back_pressured_ms``, or None if no task was back-pressured.
-        most_back_pressured_ms: its ``back_pressured_ms``.
         alignment_ms: the longest time of a task from its first barrier to its last.
         mailbox_latency_ms: the longest wait of a probe for its turn in a mailbox; also for a source. None: no probe
             ran.
@@ -71,8 +66,8 @@ class OperatorReport:
         home_cold_starts: homes without state of the run.
         home_adoptions: homes that a new starter took over from an ended starter.
         fallbacks: number of tasks that ran in Python workers of Spark instead of their homes, by reason.
-        program: as in a :class:`TaskReport`, and ``number``.
-        began: start of its first task, and ``ended``: end of its last task (epoch ms).
+        began: start of the first task (epoch ms).
+        ended: end of the last task (epoch ms).
         operators: records in and out of each operator of the chain, from the head.
         repeated: number of tasks that Spark repeated.
     """
@@ -158,7 +153,6 @@ def _row(report: OperatorReport) -> tuple[str, ...]:
 
 
 def _of_homes(reports: Sequence[OperatorReport]) -> dict[str, list[int]]:
-    """Return the columns that a table has only if a value is not 0."""
     return {
         "restarts": [report.home_restarts for report in reports],
         "cold starts": [report.home_cold_starts for report in reports],
@@ -177,7 +171,7 @@ def by_operator(tasks: Iterable[TaskReport]) -> OperatorReports:
     repeated: Counter[tuple[str, int, int, str, str]] = Counter()
     for task in tasks:
         group_key = task.program, task.level, task.number, task.uid, task.vertex
-        # A task whose output was lost with its executor ran twice, and counts once.
+        # A task whose output was lost ran twice, and counts once.
         groups.setdefault(group_key, {})[task.subtask] = task
         repeated[group_key] += bool(task.attempt)
     ordered = sorted(groups.items(), key=lambda group: group[0][1])

@@ -9,7 +9,7 @@ from pillarbox._graph.program import Program
 
 @dataclass(frozen=True)
 class PlanOperator:
-    """An operator of a chain: its name and the uid of its state and metrics."""
+    """An operator: its name and the uid of its state and metrics."""
 
     name: str
     uid: str
@@ -20,14 +20,8 @@ class PlanVertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        program: the name of its program: a query may have several.
-        number: identifies the vertex in its program.
-        level: 0 for sources; one above the highest level of its inputs.
         kind: the method that made its head operator; empty for a source.
-        parallelism: the number of its subtasks; 0 for a source, whose partitions are Spark's.
-        is_keyed: whether its input is partitioned by key.
         calls: the uids of its operators that call services, as far as declared.
-        operators: the chain, from the head.
     """
 
     program: str
@@ -41,12 +35,10 @@ class PlanVertex:
 
     @property
     def name(self) -> str:
-        """The names of its operators."""
         return " -> ".join(operator.name for operator in self.operators)
 
     @property
     def uid(self) -> str:
-        """The uid of its head."""
         return self.operators[0].uid
 
 
@@ -56,8 +48,6 @@ class PlanEdge:
 
     Attributes:
         receiver: the number of the receiving vertex; -1 for an output.
-        output: the name of the output; empty for a vertex.
-        partitioner: how records are partitioned over the receiver's subtasks.
     """
 
     program: str
@@ -75,7 +65,6 @@ class Plan:
     edges: list[PlanEdge]
 
     def before(self, program: str, number: int) -> list[int]:
-        """Return the numbers of all upstream vertices of a vertex."""
         senders: set[int] = set()
         pending = [number]
         while pending:
@@ -87,7 +76,6 @@ class Plan:
         return sorted(senders)
 
     def named(self, name: str) -> Plan:
-        """Return the plan with the name of the program in its query."""
         vertices = [replace(vertex, program=name) for vertex in self.vertices]
         return Plan(vertices, [replace(edge, program=name) for edge in self.edges])
 

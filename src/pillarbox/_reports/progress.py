@@ -11,15 +11,12 @@ from typing import Any
 from pillarbox._elements import TaskReport, report_of_text
 from pillarbox._errors import ProgramError, shorten
 
-# (Progress stored by an earlier version has no id.)
+# Earlier versions wrote no id.
 _NAME = re.compile(r"pillarbox(?:_([0-9a-f]{12}))?(?: level \d+)?")
 
 
 def program_names(ids: Iterable[str]) -> dict[str, str]:
-    """Map ids of a query's programs to names: ``pillarbox``, ``pillarbox 2``, ... in planning order.
-
-    Ids are random. Names are stable over runs of a query; metrics and the history use them.
-    """
+    """Map random ids of a query's programs to names, stable over runs: ``pillarbox``, ``pillarbox 2``, ..."""
     return {
         program: "pillarbox" if number == 1 else f"pillarbox {number}"
         for number, program in enumerate(sorted(set(ids)), 1)
@@ -27,11 +24,7 @@ def program_names(ids: Iterable[str]) -> dict[str, str]:
 
 
 def tasks_of(progress: Any) -> list[TaskReport]:
-    """Return the reports of all tasks of an epoch.
-
-    Raises:
-        ProgramError: `progress` is not a query's progress.
-    """
+    """Return the reports of all tasks of an epoch."""
     progress = getattr(progress, "progress", progress)
     if progress is None:
         return []
@@ -48,11 +41,7 @@ def tasks_of(progress: Any) -> list[TaskReport]:
 
 
 def _only(row: Any) -> Any:
-    """Return the only value of a row.
-
-    Args:
-        row: a Spark row, a list, or a dict; in Spark Connect's progress it has ``values`` and a ``schema``.
-    """
+    """Return the only value of a Spark row, list or dict."""
     if isinstance(row, list):
         return row[0]
     named = row if isinstance(row, Mapping) else row.asDict()
@@ -60,13 +49,10 @@ def _only(row: Any) -> Any:
 
 
 def millis(timestamp: str) -> int:
-    """Convert a time in Spark's text format to epoch milliseconds."""
+    """Convert Spark's text format of a time to epoch milliseconds."""
     return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
 
 
 def is_idle(progress: Mapping[str, Any]) -> bool:
-    """Return whether a progress is of no epoch: Spark also reports triggers without work.
-
-    Such a report has the number of the next epoch.
-    """
+    """Return whether a progress reports a trigger without an epoch."""
     return "addBatch" not in (progress["durationMs"] or ())

@@ -29,16 +29,9 @@ class Runtime(Protocol):
         """The time zone of naive datetimes, or None if they are not points in time."""
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
-        """Run a bounded program and yield the records of its only output in chunks, as they arrive.
+        """Run a bounded program and yield the records of its only output in chunks, as they arrive."""
 
-        The program ends, and its functions are closed, when the iterator ends or is closed.
-
-        Args:
-            limit: approximate number of records to read, or None for all.
-        """
-
-    def dataframe(self, program: Program, schema: StructType) -> DataFrame:
-        """Return the only output of a program as a DataFrame."""
+    def dataframe(self, program: Program, schema: StructType) -> DataFrame: ...
 
     def for_each_batch(
         self,

@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from pillarbox._errors import OperatorError, PillarboxError, describe, shorten
 from pillarbox._tracebacks import has_user_frames, keep_user_frames
 
-# A call uses one to four of Python's thousand frames.
 _MANY = 100
 
 
 @contextmanager
 def failures_of(task: str, subtask: int) -> Iterator[None]:
-    """Add the location to errors that leave a task. See :func:`located`."""
     try:
         yield
     except BaseException as error:
@@ -28,9 +26,6 @@ def located(error: BaseException, task: str, subtask: int) -> BaseException:
     """Return the error to raise from a task: a PillarboxError, or any other non-``Exception``.
 
     Its tracebacks keep only user frames. Without user frames, pillarbox made the mistake, and all frames stay.
-
-    Args:
-        task: the operators' names.
     """
     if isinstance(error, PillarboxError):
         error.at(subtask=subtask)

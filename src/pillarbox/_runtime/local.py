@@ -1,7 +1,6 @@
-"""The local runtime: the same vertices, tasks, buffers and barriers in one process, epoch by epoch, without a JVM.
+"""The local runtime: runs tasks in one process, epoch by epoch, without a JVM.
 
-For unit tests, experiments, and replays of an epoch in a debugger. A failed epoch has no effect: state is committed
-after all tasks have succeeded, and after a failure tasks are recreated from the committed state.
+A failed epoch has no effect: state is committed after all tasks have succeeded.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock import ProcessingTimeService
 
-# Collections are read in runs of this many records, like Spark's batches; in shorter runs if a limit is set.
+# Collections are read in runs of this many records, as in Spark's batches.
 _RUN = 10_000
 _SHORT_RUN = 100
 
@@ -67,7 +66,6 @@ class EpochStore:
 
 
 def _key_groups(savepoint: Savepoint) -> int | None:
-    """Return a savepoint's number of key groups, or None if it is empty."""
     written = (store for store in savepoint.values() if store.get(META) is not None)
     return next((LogView(store, 0).head.max_parallelism for store in written), None)
 
@@ -80,8 +78,6 @@ def _records(run: Run) -> Records:
 
 @dataclass
 class _Outcome:
-    """The uncommitted outcome of an epoch."""
-
     outputs: dict[str, list[Any]]
     reports: list[TaskReport] = field(default_factory=list)
     stores: list[EpochStore] = field(default_factory=list)
@@ -131,7 +127,6 @@ class LocalJob:
                 " the program that wrote it, with its parallelism, and set uid() of the operators to the"
                 " savepoint's uids"
             )
-        # All tasks run in this process, one after another.
         budgets_of(program.vertices)  # for its errors
         self._budget_scope = BudgetScope(LocalLedger(clock), clock=clock)
         self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
@@ -161,7 +156,6 @@ class LocalJob:
         return outcome.outputs
 
     def _run_epoch(self, inputs: Mapping[int, Sequence[Iterable[Run]]], bounded: bool) -> _Outcome:
-        """Run one epoch without committing it."""
         outcome = _Outcome({name: [] for name in self.program.outputs})
         for name, records in self._results(inputs, bounded, outcome):
             outcome.outputs[name].extend(records.values)
@@ -188,7 +182,7 @@ class LocalJob:
                 else:
                     travelling[buffer.target].append(buffer)
 
-        # A source without records still ends its epoch; a bounded source must end its event time.
+        # A bounded source without records must end its event time.
         partitions = [
             (number, partition)
             for number in self.program.sources
@@ -213,15 +207,12 @@ class LocalJob:
     # -- steps that a simulated cluster overrides --
 
     def _time_of_epoch(self) -> int | None:
-        """Return the tasks' common time for the epoch, or None if each task reads its own clock."""
         return None if self._clock is None else self._clock.current_processing_time()
 
     def _in_order(self, places: Sequence[T]) -> Sequence[T]:
-        """Return the partitions of sources, or the subtasks of a level, in execution order."""
         return places
 
     def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> Iterable[Buffer]:
-        """Run one partition of a source, and yield its buffers."""
         task = self._source(number)
         with failures_of(self._shipped[number].name, partition):
             yield from chain.from_iterable(
@@ -229,7 +220,6 @@ class LocalJob:
             )
 
     def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[Iterable[Buffer], EpochStore]:
-        """Run one subtask on its buffers. Returns the buffers, lazily, and its state."""
         store = EpochStore(self._store(vertex.uid, subtask))
         return self._buffers_of(vertex, subtask, arrived, store), store
 
@@ -260,7 +250,6 @@ class LocalJob:
         self._commit(outcome)
 
     def _collections(self, length: int) -> dict[int, list[list[Records]]]:
-        """Return the program's collections in runs of ``length`` records."""
         return {
             number: [[Records(records[start : start + length]) for start in range(0, len(records), length)]]
             for number, source in self.program.sources.items()
@@ -324,11 +313,7 @@ class LocalJob:
 
 
 class LocalRuntime:
-    """Runs programs in this process, without DataFrames.
-
-    Args:
-        time_zone: the time zone of naive datetimes, or None if they are not points in time.
-    """
+    """Runs programs in this process, without DataFrames."""
 
     parallelism = 1
     task_slots = 1
@@ -337,24 +322,13 @@ class LocalRuntime:
         self.time_zone = time_zone
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
-        """Run a program on its collections, and yield its output's records in chunks, as they arrive."""
         with LocalJob(program) as job:
             yield from job.results(limit)
 
     def dataframe(self, program: Program, schema: Any) -> NoReturn:
-        """Raise: there are no DataFrames here.
-
-        Raises:
-            ProgramError: always.
-        """
         raise _takes_a_session("to_dataframe()")
 
     def for_each_batch(self, program: Program, schemas: Any, function: Callable[..., None]) -> NoReturn:
-        """Raise: there are no DataFrames here.
-
-        Raises:
-            ProgramError: always.
-        """
         raise _takes_a_session("for_each_batch()")
 
 

@@ -1,4 +1,4 @@
-"""The state of a program that starts from a savepoint, for runtimes that read it in this process."""
+"""Reads a program's savepoint into state logs, in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 
 def as_it_is() -> Loads:
-    """Return an unpickler for values that are only pickled again. Imports nothing that they name."""
+    """Return an unpickler that imports no user classes."""
     return partial(loads_allowed, allowed=AnyNames())
 
 
@@ -32,11 +32,7 @@ def classes_of(vertex: Vertex) -> Loads:
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
-    """Return the state logs of a program's subtasks from its savepoint, by (uid, subtask).
-
-    Raises:
-        CheckpointMismatchError: the savepoint is missing or damaged, or the program cannot start from it.
-    """
+    """Return the state logs of a program's subtasks from its savepoint, by (uid, subtask)."""
     start = program.savepoint
     assert start is not None
     savepoint = LocalSavepoint(start.directory)

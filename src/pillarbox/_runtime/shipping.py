@@ -1,7 +1,6 @@
-"""Ships vertices to worker processes: as bytes with a digest, unpickled for each task.
+"""Ships vertices to worker processes as bytes.
 
-Classes of the driver's ``__main__`` are shipped, too, and installed in the worker's ``__main__``. So records and state
-of these classes pickle by name there, and a restarted driver reads them as instances of its own classes.
+The driver's ``__main__`` classes are shipped, too. So records and state of these classes pickle by name in workers.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ class ShippedVertex:
 
     Attributes:
         digest: identifies the bytes: a resident task is reused only for the same digest.
-        main_classes: the driver's ``__main__`` classes, pickled.
-        broadcasts: its Spark broadcast variables.
         ledger: the ledger of its tasks' budgets, or None. Contains a secret of the plan.
     """
 
@@ -40,11 +37,6 @@ class ShippedVertex:
     ledger: Ledger | None = field(default=None, compare=False)
 
     def load(self) -> Vertex:
-        """Return a new copy of the vertex.
-
-        Raises:
-            OperatorError: something in it cannot be imported here.
-        """
         try:
             install_main_classes(self.main_classes)
             vertex: Vertex = load(self.payload)
@@ -59,11 +51,7 @@ class ShippedVertex:
 
 
 def ship(vertex: Vertex) -> ShippedVertex:
-    """Pickle a vertex.
-
-    Raises:
-        ProgramError: a function refers to something that cannot be pickled.
-    """
+    """Pickle a vertex."""
     try:
         pickled = Pickled(vertex)
     except Exception as error:
@@ -75,7 +63,6 @@ def ship(vertex: Vertex) -> ShippedVertex:
 
 
 def _why(vertex: Vertex, error: Exception) -> str:
-    """Return why a vertex cannot be pickled, and what to do."""
     culprit = culprit_in(next((node.factory for node in vertex.nodes if not can_be_pickled(node.factory)), vertex))
     if culprit is None:
         why = "what cannot be pickled (connections, locks) is made in open(), not kept in the function"
@@ -90,7 +77,6 @@ def _why(vertex: Vertex, error: Exception) -> str:
 
 
 def _whose(vertex: Vertex) -> str:
-    """Name the function that cannot be pickled."""
     for node in vertex.nodes:
         if not can_be_pickled(node.factory):
             return f"the function of operator {node.name!r}"
@@ -98,7 +84,7 @@ def _whose(vertex: Vertex) -> str:
 
 
 def main_classes() -> Pickled:
-    """Pickle the classes of the driver's ``__main__``. Skips classes that cannot be pickled."""
+    """Pickle the classes of the driver's ``__main__``. Skips unpicklable classes."""
     main = sys.modules.get("__main__")
     classes: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():

@@ -12,29 +12,23 @@ from typing import Any, NamedTuple
 from pillarbox._operators.frame.captured import Pickled
 
 _DEPTH = 24
-# Elements of a container that are checked.
+# Checked elements of a container.
 _ELEMENTS = 1000
 
 
 class Culprit(NamedTuple):
-    """An object that cannot be pickled.
-
-    Attributes:
-        name: the variable that holds it, as in ``client.lock``, or "".
-        value: the object.
-    """
+    """An unpicklable object, and the variable that holds it, as in ``client.lock``."""
 
     name: str
     value: Any
 
     @property
     def is_of_spark(self) -> bool:
-        """Whether it belongs to Spark's driver, like a session, context or DataFrame."""
         return type(self.value).__module__.split(".")[0] in ("pyspark", "py4j")
 
 
 def can_be_pickled(value: object) -> bool:
-    """Return whether a value can be sent to another process."""
+    """Return whether a value can be pickled."""
     try:
         Pickled(value)
     except Exception:
@@ -43,7 +37,7 @@ def can_be_pickled(value: object) -> bool:
 
 
 def culprit_in(value: object) -> Culprit | None:
-    """Return the innermost named object that makes a value unpicklable, or None."""
+    """Return the innermost named unpicklable object in a value."""
     name, seen = "", {id(value)}
     for _ in range(_DEPTH):
         if Culprit(name, value).is_of_spark:
@@ -71,7 +65,6 @@ def _is_bad(value: object) -> bool:
 
 
 def _parts(value: Any, name: str) -> Iterator[Culprit]:
-    """Yield the objects that a value refers to, with names for messages."""
     if isinstance(value, FunctionType):
         yield from _variables(value)
     elif isinstance(value, MethodType):
@@ -115,7 +108,7 @@ def _is_ours(kind: type) -> bool:
 
 
 def _variables(function: FunctionType) -> Iterator[Culprit]:
-    """Yield a function's free variables, global variables and defaults."""
+    """Yield a function's variables and defaults."""
     ours = function.__module__ is not None and function.__module__.split(".")[0] == "pillarbox"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:

@@ -7,13 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Records and keyed state are many, long-lived and without cycles. At Python's default thresholds, the collector scans
-# them every few hundred records and takes a third of the time.
+# Records and state are many, without cycles: by default, collections take a third of the time.
 _THRESHOLDS = (100_000, 20, 100)
 
 
 class _RunningEpochs:
-    """The process's thresholds: the first of overlapping epochs changes them, the last restores them."""
+    """The first of overlapping epochs changes the process's thresholds, the last restores them."""
 
     lock = threading.Lock()
     running = 0

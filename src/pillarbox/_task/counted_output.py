@@ -1,4 +1,4 @@
-"""The outputs of a chain's operators, which count records once per run, not per record."""
+"""Outputs of a chain's operators, which count records once per run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from pillarbox._elements import Records
 from pillarbox._operators.frame.operator import Input
 from pillarbox._task.vertex import ChainNode
 
-#: Outputs of one operator by side-output tag; None is the main output.
+#: By side-output tag; None is the main output.
 Outputs = Mapping[str | None, "CountedOutput"]
 
 
 class CountedOutput:
-    """An output of an operator. Only the mailbox thread may use it.
-
-    Attributes:
-        count: records emitted in this epoch.
-    """
+    """An output of an operator. Counts the records of this epoch. Mailbox thread only."""
 
     __slots__ = ("_process", "count", "process_status", "process_watermark")
 
@@ -28,18 +24,12 @@ class CountedOutput:
         self.process_status = output.process_status
 
     def process_records(self, records: Records) -> None:
-        """Count a run and emit it."""
         self.count += len(records)
         self._process(records)
 
 
 def records_by_operator(nodes: Sequence[ChainNode], outputs: Sequence[Outputs], records_in: int) -> list[list[int]]:
-    """Return (records in, records out) of each operator of a chain.
-
-    Args:
-        outputs: the outputs of each operator.
-        records_in: records that the head received.
-    """
+    """Return (records in, records out) of each operator of a chain."""
     counts = [[0, sum(output.count for output in by_tag.values())] for by_tag in outputs]
     counts[0][0] = records_in
     for node, by_tag in zip(nodes, outputs):

@@ -12,36 +12,33 @@ from pillarbox._elements import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.keying import Keying
 
-# At this many keys, every other one is dropped, so a long epoch has at least half as many.
+# Then every other key is dropped.
 _MOST = 1024
-# A smaller sample is useless: it would give the share of a key to a tenth at best.
+# With fewer keys, shares would be too inexact.
 _FEWEST = 100
-# A key is reported if it has at least this share of the sample, up to `_NAMED` keys.
+# Minimum share of the sample, and maximum number, of reported keys.
 _HEAVY = 0.02
 _NAMED = 5
 
 
 class KeySample:
-    """Draws one record at random per stretch of records, and stores its key. Mailbox thread only.
+    """A random sample of one key per stretch of records. Mailbox thread only.
 
-    The key function is called once more for at most a few thousand records.
-
-    Args:
-        seed: a retried task with the same seed draws the same records.
+    The key function is called once more for at most a few thousand records. A retried task with the same seed draws the
+    same records.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._keys: list[Any] = []
         self._stride = 1
-        # Records before the next draw, and records of its stretch after it.
+        # Records before the next draw, and the rest of its stretch.
         self._until = self._left = 0
 
     def draw(self, records: Records, keying: Keying) -> None:
-        """Sample a run of records."""
         size = len(records)
         while len(self._keys) + size // self._stride > _MOST:
-            # All records, past and future, keep the same chance.
+            # Past and future records keep the same chance.
             del self._keys[::2]
             self._stride *= 2
         drawn: list[int] = []
@@ -56,10 +53,10 @@ class KeySample:
             try:
                 self._keys += keying.keys_of(records.take(np.array(drawn, np.int64)))
             except Exception:
-                pass  # the operator calls the key function as well, and raises the error
+                pass  # the operator raises this error, too
 
     def heaviest(self) -> list[Any] | None:
-        """Return ``[size, [[key as text, count], ...]]`` with the most frequent keys, or None if it is too small."""
+        """Return ``[size, [[key as text, count], ...]]``, or None for a small sample."""
         size = len(self._keys)
         if size < _FEWEST:
             return None

@@ -12,7 +12,7 @@ FAILED, CANCELED and FINISHED are terminal: cancelling or closing has no effect,
 
 In RESTORING and RUNNING, one thread works in the operators. An error or a cancellation from another thread is only
 recorded; the working thread acts on it, at the latest before the task is RESTORED. In all other states, the thread that
-ends the task does so at once. Source of the behaviour: Flink's ``ExecutionState`` and ``Task``.
+ends the task does so at once. Follows Flink's ``ExecutionState`` and ``Task``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TaskState(Enum):
     RESTORED = "restored"
     #: An epoch runs.
     RUNNING = "running"
-    #: An epoch has left its loop until its output is taken.
+    #: The caller takes an epoch's output.
     PAUSED = "paused"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -45,20 +45,18 @@ class TaskState(Enum):
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a thread works in the operators."""
         return self in _AT_WORK
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the task is dead."""
         return self in _DEAD
 
 
 class TaskEvent(Enum):
-    """Events in the life of a task; the values complete "it cannot ..."."""
+    """Events in the life of a task. Their values complete "it cannot ..."."""
 
     RESTORE = "be restored"
-    #: Before each epoch but the first, a task after a shuffle is brought to the version of its store.
+    #: Before each epoch but the first, a task reads its store's version.
     SYNC = "be compared with its store"
     RESTORED = "end its restoring"
     BEGIN_EPOCH = "begin an epoch"
@@ -109,36 +107,33 @@ TRANSITIONS: dict[TaskState, dict[TaskEvent, TaskState]] = {
 class TaskLife:
     """The state of one task, and the errors reported to it.
 
-    Any thread may call it, also from a signal handler. The right to work in the task belongs to one thread:
-    :meth:`begin` takes it, :meth:`give_back` returns it, a dead task never returns it. Only its holder changes the
-    state.
+    Any thread may call it, also from a signal handler. One thread at a time has the right to work in the task: from
+    :meth:`begin` until :meth:`give_back`, or forever once the task is dead. Only this thread changes the state.
     """
 
     def __init__(self, task: str) -> None:
         self._task = task
         self.state: TaskState = TaskState.CREATED
         self._right = threading.Lock()
-        # Errors that end the task, in order of arrival: the first is the cause.
+        # The first error is the cause.
         self._reported: deque[BaseException] = deque()
 
     @property
     def cause(self) -> BaseException | None:
-        """The error that ends or has ended the task, or None."""
         return self._reported[0] if self._reported else None
 
     def report(self, error: BaseException) -> None:
-        """Record an error that ends the task. Errors reported to a dead task are logged."""
+        """Record an error that ends the task, or log it if the task is dead."""
         if any(error is earlier for earlier in list(self._reported)):
             return
         if not self.state.is_terminal:
             self._reported.append(error)
-            if self.state.is_terminal:  # just now: its thread may have called `tell_others` already
+            if self.state.is_terminal:  # it died since the call of `tell_others`
                 self.tell_others()
         elif not isinstance(error, (TaskCanceledError, GeneratorExit)):
             suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
 
     def tell_others(self) -> None:
-        """Report each error after the cause once."""
         causes = 0 if self.state is TaskState.FINISHED else 1
         while len(self._reported) > causes:
             try:
@@ -153,16 +148,10 @@ class TaskLife:
         return self._right.acquire(blocking=False)
 
     def give_back(self) -> None:
-        """Return the right to work in the task."""
         self._right.release()
 
     def begin(self, event: TaskEvent) -> None:
-        """Take the right to work in the task, and enter the next state.
-
-        Raises:
-            TaskStateError: no such transition; nothing has changed.
-            BaseException: an error reported since the last work in the task.
-        """
+        """Take the right to work in the task, and enter the next state. Raises errors reported since the last work."""
         if not self.try_begin():
             if event is TaskEvent.RESUME and self.cause is not None:
                 raise self.cause
@@ -174,29 +163,23 @@ class TaskLife:
             raise
 
     def enter(self, event: TaskEvent) -> None:
-        """Enter the next state. The caller has the right to work in the task.
-
-        Raises:
-            TaskStateError: no such transition; nothing has changed.
-        """
+        """Enter the next state, with the right to work in the task."""
         following = TRANSITIONS[self.state].get(event)
         if following is None:
             raise self.illegal(event)
         self.state = following
 
     def check(self) -> None:
-        """Raise the first reported error, if any."""
         if self._reported:
             raise self._reported[0]
 
     def illegal(self, event: TaskEvent) -> TaskStateError:
-        """Return the error for an impossible event, with the reason."""
         because = f" because of {self.cause!r}" if self.state is TaskState.FAILED and self.cause is not None else ""
         return TaskStateError(f"task {self._task!r} cannot {event.value}: it is {self.state.value}{because}")
 
 
 def suppress(cause: BaseException | None, error: BaseException, how: str) -> None:
-    """Report an error after the first: as a note on the first, or in the log."""
+    """Report a later error: as a note on the first, or in the log."""
     add_note = getattr(cause, "add_note", None)  # since Python 3.11
     if callable(add_note):
         add_note(f"{how}: {error!r}")

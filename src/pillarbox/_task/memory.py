@@ -1,9 +1,7 @@
 """The memory of a worker, compared with its limit.
 
-State is live Python objects, so the state of all tasks of a process must fit into its memory. Two limits may exist.
-``spark.executor.pyspark.memory`` limits each Python worker (RLIMIT_AS, which counts address space). A container (a
-control group) limits the executor's JVM and all workers together, which are as many as cores for each level after a
-shuffle. So that limit is compared with their common use. Without a limit, nothing is checked.
+``spark.executor.pyspark.memory`` limits the address space of each Python worker (RLIMIT_AS). A container (a control
+group) limits the executor's JVM and all workers together.
 """
 
 from __future__ import annotations
@@ -14,12 +12,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-# More than any machine has: control groups of version 1 show "no limit" like this.
+# Control groups of version 1 show "no limit" as such a number.
 _NO_LIMIT = 1 << 50
-# Shares of a limit that make memory scarce. A JVM gets most of its container, and uses all of its heap in time, so the
-# share of a container is larger.
+# Shares of a limit that make memory scarce. A JVM in time uses all of its heap, so a container's share is larger.
 _SCARCE = 0.7
-# The pause between two measurements, as a multiple of the duration of one.
+# Pause between measurements, as a multiple of a measurement's duration.
 _PAUSE = 1000
 _SCARCE_IN_CONTAINER = 0.9
 
@@ -28,8 +25,6 @@ class Memory(NamedTuple):
     """Bytes in use, and their limit.
 
     Attributes:
-        used: bytes used by all processes under the limit.
-        limit: bytes that they may use.
         share: this process's bytes in a container, or None if the limit is this process's alone.
     """
 
@@ -39,12 +34,11 @@ class Memory(NamedTuple):
 
     @property
     def is_scarce(self) -> bool:
-        """Whether the user should be warned."""
         return self.used >= (_SCARCE if self.share is None else _SCARCE_IN_CONTAINER) * self.limit
 
     @property
     def left(self) -> int:
-        """Bytes that this process could still take if the other processes freed theirs."""
+        """Bytes left if other processes freed theirs."""
         return self.limit - (self.used if self.share is None else self.share)
 
 
@@ -52,30 +46,25 @@ MemoryProbe = Callable[[], Memory | None]
 
 
 class _Group(NamedTuple):
-    """The files of a control group with the use and the limit of its processes."""
+    """A control group's files, with the use and the limit of its processes."""
 
     used: str
     limit: str
     statistics: str
-    #: Statistics of memory that the kernel reclaims before it kills a process: cached files.
+    #: Cached files, which the kernel reclaims first.
     reclaimable: frozenset[bytes]
 
 
 def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> Memory | None:
-    """Return the memory of this process and its limit, or the container's if that is scarce.
+    """Return the memory of this process, or the container's if that is scarce.
 
-    Args:
-        root: the folder of the control groups.
-        process: the kernel's folder of this process.
-
-    Returns:
-        None without a limit, or on a system without ``/proc``.
+    Returns None without a limit or ``/proc``.
     """
     try:
         size, resident, *_ = map(int, _read(f"{process}/statm").split())
     except (OSError, ValueError):
         return None
-    import resource  # only exists with /proc
+    import resource
 
     page = os.sysconf("SC_PAGE_SIZE")
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -87,7 +76,7 @@ def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") ->
 
 
 def resident_bytes(process: str = "/proc/self") -> int | None:
-    """Return the resident memory of this process in bytes, or None on a system without ``/proc``."""
+    """Return this process's resident memory (bytes), or None without ``/proc``."""
     try:
         return int(_read(f"{process}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -95,31 +84,25 @@ def resident_bytes(process: str = "/proc/self") -> int | None:
 
 
 class PrivateMemory:
-    """The memory of this process without pages that it shares.
+    """The memory of this process without pages that it shares. Any thread.
 
-    A sum over processes counts no page twice, although homes share the starter's imports. To find out, the kernel scans
-    all pages (``Private_...``): 2 ms for a small process, 10 ms more per GiB. So it is asked again only after a
-    thousand times that duration; in between, the shared part is assumed to be constant. Any thread.
-
-    Args:
-        process: the kernel's folder of this process.
-        clock: in seconds.
+    Homes share the starter's imports, so only private memory can be summed. The kernel scans all pages to count it (10
+    ms per GiB), so most calls assume a constant shared part.
     """
 
     def __init__(self, process: str = "/proc/self", clock: Callable[[], float] = time.perf_counter) -> None:
         self._process = process
         self._clock = clock
-        # Process id, its shared bytes, and the time of the next measurement.
+        # Pid, its shared bytes, time of the next measurement.
         self._measured = (0, 0, 0.0)
 
     def bytes(self) -> int | None:
-        """Return the private bytes of the process, or None on a system without ``/proc``."""
         resident = resident_bytes(self._process)
         if resident is None:
             return None
         pid, shared, until = self._measured
         began = self._clock()
-        if pid != os.getpid() or began >= until:  # a fork does not share its parent's pages
+        if pid != os.getpid() or began >= until:
             shared = max(0, resident - self._private(resident))
             self._measured = (os.getpid(), shared, began + _PAUSE * (self._clock() - began))
         return max(0, resident - shared)
@@ -132,23 +115,21 @@ class PrivateMemory:
             return resident
 
 
-#: The private memory of this process.
 private_memory = PrivateMemory()
 
 
 def container_limit(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> int | None:
-    """Return the memory limit of this container in bytes, or None."""
+    """Return this container's memory limit (bytes), or None."""
     limits = []
     for group in _groups(root, process):
         try:
             limits.append(int(_read(group.limit)))
-        except (OSError, ValueError):  # the limit was removed
+        except (OSError, ValueError):
             continue
     return min(limits, default=None)
 
 
 def _container_memory(root: str, process: str, share: int) -> Memory | None:
-    """Return the memory of the fullest control group around this process."""
     memories = [memory for group in _groups(root, process) if (memory := _group_memory(group, share)) is not None]
     return max(memories, key=lambda memory: memory.used / memory.limit, default=None)
 
@@ -156,11 +137,11 @@ def _container_memory(root: str, process: str, share: int) -> Memory | None:
 def _group_memory(group: _Group, share: int) -> Memory | None:
     try:
         used, limit = int(_read(group.used)), int(_read(group.limit))
-        # The kernel adds up the groups of all processors for this, so it is read only near the limit.
+        # Only near the limit: the kernel adds up all processors.
         if Memory(used, limit, share).is_scarce:
             named = (line.split() for line in _read(group.statistics).splitlines())
             used -= sum(int(amount) for name, amount in named if name in group.reclaimable)
-    except (OSError, ValueError):  # the group or its limit was removed
+    except (OSError, ValueError):
         return None
     # The kernel counts them at different times.
     return Memory(max(used, share), limit, share)
@@ -168,7 +149,7 @@ def _group_memory(group: _Group, share: int) -> Memory | None:
 
 @cache
 def _groups(root: str, process: str) -> tuple[_Group, ...]:
-    """Return the control groups with a limit around this process. They are the executor's and do not change."""
+    """Return the control groups with a limit around this process."""
     try:
         lines = _read(f"{process}/cgroup").decode().splitlines()
     except OSError:
@@ -199,7 +180,7 @@ def _groups(root: str, process: str) -> tuple[_Group, ...]:
 
 
 def _upwards(root: str, path: str) -> list[str]:
-    """Return the folders from a group's own up to the root, which in a container is the container's."""
+    """Return the folders from a group's own to the container's."""
     names = [name for name in path.split("/") if name not in ("", "..")]
     return ["/".join([root, *names[:length]]) for length in range(len(names), -1, -1)]
 
@@ -207,12 +188,12 @@ def _upwards(root: str, path: str) -> list[str]:
 def _is_limited(group: _Group) -> bool:
     try:
         return int(_read(group.limit)) < _NO_LIMIT
-    except (OSError, ValueError):  # no such group, or "max"
+    except (OSError, ValueError):
         return False
 
 
 def _read(path: str) -> bytes:
-    """Read a small file of the kernel. Called in each epoch; Python's text files take five times as long."""
+    """Read a file, in a fifth of the time of Python's text files."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 1 << 14)
@@ -221,7 +202,7 @@ def _read(path: str) -> bytes:
 
 
 def readable(size: float) -> str:
-    """Return a number of bytes with a unit."""
+    """Return bytes with a unit."""
     amount = float(size)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":

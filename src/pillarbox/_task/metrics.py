@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Adds up periods: a period timer of the mailbox. Only the mailbox thread may use it."""
+    """Adds up periods. Mailbox thread only."""
 
     __slots__ = ("_started", "total")
 
@@ -16,40 +16,32 @@ class Stopwatch:
         self.total: float = 0.0
 
     def mark_start(self) -> None:
-        """Begin a period; no effect within one."""
         if self._started is None:
             self._started = time.perf_counter()
 
     def mark_end(self) -> None:
-        """End the period."""
         if self._started is not None:
             self.total += time.perf_counter() - self._started
             self._started = None
 
     @property
     def is_running(self) -> bool:
-        """Whether a period has begun and not ended."""
         return self._started is not None
 
     @property
     def milliseconds(self) -> int:
-        """The sum of the ended periods, in milliseconds."""
         return round(self.total * 1000)
 
 
 class TaskMetrics:
-    """Counts and times of one task in an epoch, which begins when this is created.
+    """Counts and times of one task in an epoch.
 
     Attributes:
-        records_in: records that the head of the chain received.
-        broadcast_in: the number of broadcast records among them.
-        back_pressured: time waiting for the output to be taken.
-        idle: time waiting for input.
-        state: time spent on reading state to the store's version, and on writing it.
-        alignment: time from the first barrier to the last.
-        epoch: time since the epoch began; the task is busy in the rest of it.
-        started: begin of the epoch (epoch ms).
-        run: number of records in the latest run.
+        broadcast_in: broadcast records among them.
+        back_pressured: waiting for the output to be taken.
+        idle: waiting for input.
+        state: reading state to the store's version, and writing it.
+        alignment: from the first barrier to the last.
     """
 
     def __init__(self) -> None:
@@ -66,12 +58,11 @@ class TaskMetrics:
         self.run: int = 0
 
     def count_run(self, records: int) -> None:
-        """Count a run of records before the head of the chain gets it."""
         self.records_in += records
         self.run = records
 
     def times(self) -> dict[str, Any]:
-        """End the epoch's time and return all times in milliseconds, by their names in a report."""
+        """Return all times in milliseconds, by their names in a report."""
         self.epoch.mark_end()
         waiting = self.back_pressured.total + self.idle.total + self.state.total
         return {

@@ -1,6 +1,6 @@
 """The task of a vertex after a shuffle: an input gate before the chain, and state in a log.
 
-Source of the behaviour: Flink's ``MultipleInputStreamTask``, and ``OneInputStreamTask``, which is the same class here.
+Follows Flink's ``MultipleInputStreamTask`` and ``OneInputStreamTask``.
 """
 
 from __future__ import annotations
@@ -33,16 +33,12 @@ from pillarbox._time.clock_log import ReplayedClock
 
 _log = logging.getLogger("pillarbox")
 
-# Memory for writing state: the chunks of a large epoch, and Arrow's copy of the output.
+# For writing state: a large epoch's chunks, and Arrow's copy of the output.
 _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """The operators of a vertex after a shuffle; a log contains the state of all of them, keyed or not.
-
-    Args:
-        memory: returns the memory and the limit of the process or its container.
-    """
+    """The operators of a vertex after a shuffle, with the state of all of them in one log."""
 
     def __init__(
         self,
@@ -73,7 +69,6 @@ class MultipleInputStreamTask(StreamTask):
         if vertex.batch:
             head = self.chain.head
             self._batch = BatchInput(head.name, vertex.inputs, by_key=vertex.is_keyed and head.by_key)
-        # The keying of each input; None for inputs without keys.
         self._keyings: list[Keying | None] = [
             getattr(head_input, "keying", None) for head_input in self.chain.head.inputs
         ]
@@ -86,17 +81,10 @@ class MultipleInputStreamTask(StreamTask):
         self._is_last = False
 
     def restore(self, store: ChunkStore | None) -> bool:
-        """Bring a new task to the version in the store, or check that a used one is at that version.
+        """Bring a new task to the version in the store, or check a used one.
 
-        Without a store (in a batch), there is no state.
-
-        Returns:
-            False: the task has changes that were not committed, or another process has run epochs since. It was
-                cancelled, and must be created again.
-
-        Raises:
-            CheckpointMismatchError: the store contains other state.
-            TaskStateError: the task is in an epoch, or has ended.
+        Returns False if the task has uncommitted changes, or another process has run epochs since. Then it must be
+        created again. A batch has no store.
         """
         first = self.state is TaskState.CREATED
         try:
@@ -122,7 +110,6 @@ class MultipleInputStreamTask(StreamTask):
         return True
 
     def _find_state_format(self) -> str | None:
-        """Return whether the state is plain data; subtask 0 logs it."""
         if not self.backend.is_declared and not self._own_state:
             return None
         reason = self.log.reason_for_pickles
@@ -132,19 +119,19 @@ class MultipleInputStreamTask(StreamTask):
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
-        # Completions of earlier checkpoints are skipped, the restored one's is not.
+        # Only earlier completions are skipped.
         self.latest_completed = max(0, self.log.version - 1)
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
-        say_anew = not self.chain.has_receivers_of(event_time)
-        gate = task_state.get("gate")  # missing in a savepoint that ``adopt`` wrote
+        repeat_status = not self.chain.has_receivers_of(event_time)
+        gate = task_state.get("gate")  # ``adopt`` writes no gate
         if gate is not None:
             if former is not None:
                 gate = gate_with_edges(gate, lambda edge: edge_in(self.vertex.program, edge, former))
-            self.gate.restore(gate, say_anew=say_anew)
+            self.gate.restore(gate, repeat_status=repeat_status)
         for service in self.chain.timer_services():
             service.current_watermark = self.gate.current_watermark
-        self.chain.restore_event_time(event_time, say_anew=say_anew)
+        self.chain.restore_event_time(event_time, repeat_status=repeat_status)
         self.chain.restore_state(task_state.get("operators", {}), is_restored=self.log.version > 0)
         self.backend.check_operator_lists()
 
@@ -152,9 +139,7 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """The time (epoch ms) when the task has work even without input.
 
-        The earliest processing-time timer, by the worker's clock; or the time when a source or stream has been silent
-        for its timeout, by the epochs' times. While requests are carried into the next epoch, it is the epoch's own
-        time: now, independent of the worker's clock.
+        The earliest processing-time timer, or the end of a timeout. With carried requests, it is the epoch's time.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -174,18 +159,13 @@ class MultipleInputStreamTask(StreamTask):
         *,
         last: bool = False,
     ) -> Iterator[list[Buffer]]:
-        """Process one epoch's buffers; yield the output in parts.
+        """Process one epoch's buffers and yield the output in parts.
 
-        State is written to ``store``; without one (a batch), this is the only epoch and its state is dropped. The task
-        must have been restored from the same store.
+        State is written to ``store``. A batch has no store, and runs one epoch.
 
         Args:
             epoch_time: epoch ms for the silence of sources and the time-to-live of state: the same for all tasks, and
                 when the epoch is repeated. None for the clock's time.
-            last: whether the data ends after this epoch, also on channels without an end-of-data event.
-
-        Raises:
-            TaskStateError: the task has not been restored, is in an epoch, or has ended.
         """
         try:
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
@@ -197,7 +177,7 @@ class MultipleInputStreamTask(StreamTask):
                 self.gate.begin_epoch(epoch)
                 self.writer.begin_epoch(self.subtask, epoch)
                 if self.log.version > self.latest_completed:
-                    # Spark starts an epoch only after it has committed the previous one.
+                    # Spark has committed the previous epoch.
                     self.notify_checkpoint_complete_async(self.log.version)
                 if self._replayed is not None:
                     buffers = self._replayed.feed(buffers)
@@ -211,7 +191,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
         self._keys = KeySample(self.subtask)
-        # In any case: overdue timers fire with the next data even if the program is not known to use processing time.
+        # Also if the program is not known to use processing time.
         self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
     def _start_timers(self) -> None:
@@ -226,7 +206,7 @@ class MultipleInputStreamTask(StreamTask):
             self._process_buffers(item, self._batch)
 
     def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
-        """Process buffers. In batch mode, records may have to wait, and only the last watermark counts."""
+        """Process buffers. In batch mode, records may wait, and only the last watermark counts."""
         gate, inputs, keyings = self.gate, self.chain.head.inputs, self._keyings
         for buffer in item:
             self.metrics.buffers_in += 1
@@ -250,7 +230,6 @@ class MultipleInputStreamTask(StreamTask):
                 self.metrics.alignment.mark_start()
 
     def keys_of(self, channel: int, records: Records) -> list[Any]:
-        """Return the keys of records from a channel; empty if its records have no keys."""
         keying = self._keyings[self.gate.edge_of(channel).index]
         return [] if keying is None else keying.keys_of(records)
 
@@ -292,10 +271,8 @@ class MultipleInputStreamTask(StreamTask):
         self.log.commit(self._store, state, self.clock.log.to_bytes())
         self.metrics.state.mark_end()
 
-    # -- memory --
-
     def _watch_memory(self) -> None:
-        """Warn if the worker's memory is nearly used up, and fail if too little is left to write the state."""
+        """Warn if the worker's memory is nearly used up. Fail if too little is left to write the state."""
         memory = self._memory()
         if memory is None:
             return
@@ -303,7 +280,7 @@ class MultipleInputStreamTask(StreamTask):
             raise self._out_of_memory(memory)
         if self._warned or not memory.is_scarce:
             return
-        self._warned = True  # for as long as the task lives in its worker
+        self._warned = True
         used, limit = readable(memory.used), readable(memory.limit)
         if memory.share is None:
             use = f"the worker uses {used} of the {limit} of memory that it may use"
@@ -357,7 +334,7 @@ class MultipleInputStreamTask(StreamTask):
 
 
 class _FiresOverdueTimers:
-    """The input of a chain at the end of an epoch's records: overdue timers fire after watermarks, before idleness."""
+    """The chain's input after an epoch's records: overdue timers fire after watermarks, before idleness."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain
@@ -370,11 +347,9 @@ class _FiresOverdueTimers:
 
 
 def _setting_of(memory: Memory | None) -> str:
-    """Return the name of Spark's setting for the memory of workers."""
     of_container = memory is not None and memory.share is not None
     return "spark.executor.memoryOverhead" if of_container else "spark.executor.pyspark.memory"
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error or one of its causes is a lack of memory."""
     return any(isinstance(cause, MemoryError) for cause in causes_of(error))

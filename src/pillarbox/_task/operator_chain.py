@@ -38,13 +38,12 @@ from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 
 
 class OperatorChain:
-    """A tree of operators: node 0 is the head.
+    """A tree of operators: node 0 is the head. Only the mailbox thread may use it.
 
-    Operators are created and opened from the tail to the head, and finished from the head to the tail. Each has its own
-    mailbox executor, with its index in the chain as priority. Only the mailbox thread may use a chain.
+    Operators are opened from the tail to the head, and finished from the head to the tail. Each has its own mailbox
+    executor, with its index in the chain as priority.
 
     Args:
-        backend: keyed state of the operator at the head, or None.
         own_state: storage for state of the operators themselves, or None.
     """
 
@@ -60,7 +59,6 @@ class OperatorChain:
     ) -> None:
         self._opened = False
         self._nodes = vertex.nodes
-        # The outputs of each operator.
         self._outputs: list[Outputs] = []
         executors = [processor.get_mailbox_executor(index) for index in range(len(vertex.nodes))]
         self._clocks = [ProcessingTimeServiceImpl(clock, as_mail(executor), clock.log_firing) for executor in executors]
@@ -115,19 +113,13 @@ class OperatorChain:
 
     @property
     def head(self) -> StreamOperator:
-        """The operator that receives the task's input."""
         return self.operators[0]
 
     def timer_services(self) -> Iterable[InternalTimerService]:
-        """Return the timer services of the keyed operator at the head, if any."""
         return () if self._keyed is None else self._keyed.timers.services()
 
     def take_counts(self, records_in: int) -> list[list[int]]:
-        """Return (records in, records out) of each operator since the last call.
-
-        Args:
-            records_in: records that the head received.
-        """
+        """Return (records in, records out) of each operator since the last call."""
         counts = records_by_operator(self._nodes, self._outputs, records_in)
         for outputs in self._outputs:
             for output in outputs.values():
@@ -135,72 +127,61 @@ class OperatorChain:
         return counts
 
     def take_event_times(self) -> list[Any] | None:
-        """Return the event times of the records since the last call, as in :class:`TaskReport`."""
         samples = [operator.take_event_times() for operator in self.operators]
         return next((times for times in samples if times is not None), None)
 
     def set_subtask(self, subtask: int) -> None:
-        """Set the source partition that the task processes next."""
         for operator in self.operators:
             operator.context.subtask = subtask
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the current epoch."""
         for operator in self.operators:
             operator.context.epoch = epoch
         for merge in self._merges.values():
             merge.valve.begin_epoch()
 
     def set_micro_batch(self, micro_batch: MicroBatch) -> None:
-        """Set the operators' micro-batch of the next epoch."""
         for operator in self.operators:
             operator.context.micro_batch = micro_batch
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source: event time starts over."""
+        """Start event time over, for a source."""
         for merge in self._merges.values():
             merge.restore(None)
         for operator in self.operators:
             operator.begin_epoch()
 
     def open(self) -> None:
-        """Open all operators, the tail first, so that each finds its successors ready."""
         self._opened = True
         for operator in reversed(self.operators):
             operator.open()
 
-    # -- event time, from the valve of the input --
+    # Event time, from the valve of the input.
 
     def process_watermark(self, timestamp: int) -> None:
-        """Advance event time, beginning at the head."""
         if timestamp == MAX_WATERMARK:
-            # Records that timers emit later would be late downstream.
+            # Later results of timers would be late downstream.
             self.fire_overdue_timers()
             quiesce(self.operators[0], self._clocks[0])
         self.head.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Forward a change between idle and active."""
         self.head.process_status(idle)
 
     def fire_overdue_timers(self) -> None:
-        """Fire the processing-time timers that waited for the epoch's records."""
         for service in self.timer_services():
             service.fire_overdue_processing_time_timers()
 
-    # -- the end of the data --
-
     def resume_timers(self) -> None:
-        """Fire timers again that the end of a previous epoch's data has quiesced."""
+        """Resume timers that an earlier end of data has quiesced."""
         for clock in self._clocks:
             clock.resume()
 
     def finish(self) -> None:
-        """End the data, operator by operator, the head first: a finished operator emits nothing.
+        """End the data, the head first: a finished operator emits nothing.
 
-        Each operator ends its input while its timers still fire; then its timers are quiesced, and its waiting mails
-        run, above all mails of fired timers; then it is finished. The maximum watermark leaves the head after all
-        results of the head's timers. In Flink it leaves before, so these results are late.
+        Each operator ends its input, its timers are quiesced, its waiting mails run, and it is finished. The maximum
+        watermark leaves the head after all results of its timers. In Flink it leaves before, so these results are late.
         """
         for merge in self._merges.values():
             merge.end_epoch()
@@ -212,9 +193,8 @@ class OperatorChain:
             operator.finish()
 
     def close(self) -> list[Exception]:
-        """Close all operators; return their errors."""
         for clock in self._clocks:
-            # The task's clock may outlive the task: no timer of a dead task may reach its closed mailbox.
+            # The clock may outlive the task, whose mailbox is closed.
             clock.quiesce()
         if not self._opened:
             return []
@@ -228,15 +208,12 @@ class OperatorChain:
         return failures
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit results that belong before the barrier, the head first; apply pending watermarks of merges."""
+        """Emit results that belong before the barrier, the head first."""
         for operator in self._in_order():
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, the head first, after applying the pending watermarks of a merge before each.
-
-        Merges after all operators follow.
-        """
+        """Yield the operators, the head first, with the pending watermarks of their merges applied."""
         for number, operator in enumerate(self.operators):
             if number in self._merges:
                 self._merges[number].end_epoch()
@@ -246,7 +223,6 @@ class OperatorChain:
                 merge.end_epoch()
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        """Return the operators' own state by uid; the state log writes keyed state."""
         states: dict[str, Any] = {}
         for operator in self.operators:
             operator.snapshot_function(checkpoint_id)
@@ -256,15 +232,14 @@ class OperatorChain:
         return states
 
     def resume_after_snapshot(self) -> None:
-        """Continue after the epoch's state has been written."""
         for operator in self.operators:
             operator.resume_after_snapshot()
 
     def snapshot_event_time(self, *, input_is_idle: bool = False) -> dict[str, Any]:
         """Return the state of event time after the input's valve, as plain data.
 
-        ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``; if something is idle, also
-        ``"heard"``: the names of all receivers that know it.
+        ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``. If something is idle,
+        ``"heard"`` has all receivers that know it.
         """
         states = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
         operators = {uid: state for uid, state in states.items() if state is not None}
@@ -277,32 +252,22 @@ class OperatorChain:
         }
 
     def has_receivers_of(self, state: Mapping[str, Any]) -> bool:
-        """Return whether a snapshot was taken by a chain with the same receivers of statuses."""
+        """Return whether a snapshot's chain had the same receivers."""
         return state.get("heard") == self._receivers
 
-    def restore_event_time(self, snapshot: Mapping[str, Any], *, say_anew: bool = False) -> None:
-        """Restore the result of ``snapshot_event_time`` for the operators that still exist, or nothing.
+    def restore_event_time(self, snapshot: Mapping[str, Any], *, repeat_status: bool = False) -> None:
+        """Restore the result of ``snapshot_event_time`` for the operators that still exist.
 
-        Args:
-            say_anew: emit idle statuses once more, as operators here or in later tasks may not know them.
+        ``repeat_status`` emits idle statuses once more, for operators that may not know them.
         """
         merges, operators = snapshot.get("meetings", {}), snapshot.get("operators", {})
         for merge in self._merges.values():
-            merge.restore(merges.get(merge.name), say_anew=say_anew)
+            merge.restore(merges.get(merge.name), repeat_status=repeat_status)
         for operator in self.operators:
             state = operators.get(operator.uid)
-            operator.restore_event_time(state if state is None or not say_anew else status_said_anew(state))
+            operator.restore_event_time(state if state is None or not repeat_status else status_said_anew(state))
 
     def restore_state(self, states: dict[str, Any], *, is_restored: bool) -> None:
-        """Restore the operators' own state.
-
-        Args:
-            states: state of operators in the last checkpoint, by uid.
-            is_restored: whether there is a checkpoint.
-
-        Raises:
-            CheckpointMismatchError: state of an operator that is missing in the chain.
-        """
         lost = sorted(states.keys() - {operator.uid for operator in self.operators})
         if lost:
             raise CheckpointMismatchError(
@@ -315,18 +280,14 @@ class OperatorChain:
             operator.initialize_function(is_restored=is_restored)
 
 
-#: A stream of a chain: the uid of its operator, and the tag of a side output or None.
+#: A stream: the uid of its operator, and the tag of a side output or None.
 _Stream = tuple[str, str | None]
 
 
 class _Wiring:
     """Connects the operators of a chain while they are created, each after its consumers.
 
-    Operators and then edges are numbered together: a *target* is an operator or an edge.
-
-    Attributes:
-        operators: the operators created so far, by target number.
-        merges: merges of streams, by target number.
+    Targets are numbered: operators, then edges.
     """
 
     def __init__(self, vertex: Vertex, writer: RecordWriter) -> None:
@@ -344,7 +305,6 @@ class _Wiring:
             self._add_target(number, edge)
 
     def add(self, number: int, operator: StreamOperator) -> None:
-        """Add an operator, so that streams can lead to it."""
         self.operators[number] = operator
         self._add_target(number, operator)
 
@@ -354,15 +314,15 @@ class _Wiring:
             self.merges[number] = _Merge(self._names[number], target, self._arriving[number])
 
     def receivers(self) -> list[tuple[Any, ...]]:
-        """Return the names of all receivers of statuses: edges, and streams that merge."""
+        """Return the names of all receivers of statuses."""
         met = ((*merge.name, *branch) for merge in self.merges.values() for branch in merge.branches)
         return [*_names_of_edges(self._vertex), *met]
 
     def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
         """Return one input for all consumers of a stream.
 
-        Edges are last and change no records, so they share the stream's records; without edges, the last operator gets
-        them.
+        Edges are last and change no records, so they share them. Without edges, the last operator gets the stream's own
+        records.
         """
         inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
         if not inputs:
@@ -380,7 +340,6 @@ class _Wiring:
         return self.merges[number].branch(stream, records)
 
     def _targets_of(self, consumers: Consumers) -> list[tuple[int, int]]:
-        """Return the target numbers of consumers, each with the index of its input."""
         return [
             *((consumer.node, consumer.index) for consumer in consumers.nodes),
             *((len(self._vertex.nodes) + edge, 0) for edge in consumers.edges),
@@ -388,7 +347,7 @@ class _Wiring:
 
 
 def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
-    """Return the names of edges, which do not depend on vertex numbers: (receiver's uid, its input, ordinal)."""
+    """Return names of edges without vertex numbers: (receiver's uid, its input, ordinal)."""
     uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
     seen: Counter[Any] = Counter()
     for edge in vertex.edges:
@@ -400,12 +359,8 @@ def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
 class _Merge:
     """A merge of several streams of one chain: a union, or the inputs of one operator.
 
-    Its event time is the minimum of the streams' event times. In Flink the streams would arrive on several channels of
-    the input's valve.
-
-    Args:
-        name: identifies it in a checkpoint.
-        streams: the merged streams; one that merges with itself occurs twice.
+    Its event time is the minimum of the streams' event times. In Flink the streams would be channels of the input's
+    valve. A stream that merges with itself occurs twice.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
@@ -415,11 +370,11 @@ class _Merge:
         self._taken: Counter[_Stream] = Counter()
         self.restore(None)
 
-    def restore(self, snapshot: dict[str, Any] | None, *, say_anew: bool = False) -> None:
-        """Restore the watermarks and statuses of the streams. None: start over, as in each epoch of a source."""
+    def restore(self, snapshot: dict[str, Any] | None, *, repeat_status: bool = False) -> None:
+        """Restore the streams' watermarks and statuses, or start over without a snapshot."""
         self.valve = EpochValve(self.branches)
         if snapshot is not None:
-            self.valve.restore(snapshot, say_anew=say_anew)
+            self.valve.restore(snapshot, repeat_status=repeat_status)
 
     def end_epoch(self) -> None:
         self.valve.end_epoch(self.target)
@@ -431,7 +386,7 @@ class _Merge:
 
 
 class _Branch:
-    """A stream before a merge: its records go to the target directly."""
+    """A stream before a merge."""
 
     def __init__(self, merge: _Merge, name: tuple[Any, ...], records: RecordInput) -> None:
         self._merge = merge
@@ -449,14 +404,14 @@ def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
     """Quiesce an operator's timers, and run its waiting mails."""
     executor = operator.context.mailbox_executor
     finished = Event()
-    # After the mails of all fired timers, and then after all of its waiting mails.
+    # After the mails of fired timers, and then all waiting mails.
     clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
     while not finished.is_set():
         executor.yield_ignoring_deferrable()
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
-    """Return a function that posts a timer's callback as a mail with the operator's priority."""
+    """Return a function that posts a timer's callback as an operator's mail."""
 
     def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:
         executor.execute(lambda: callback(timestamp), "timer callback at %d", timestamp)

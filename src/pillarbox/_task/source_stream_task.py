@@ -1,7 +1,4 @@
-"""The task of a source: processes one partition of it in each epoch.
-
-Source of the behaviour: Flink's ``SourceStreamTask``.
-"""
+"""The task of a source, which processes one partition in each epoch. As Flink's ``SourceStreamTask``."""
 
 from __future__ import annotations
 
@@ -14,31 +11,21 @@ from pillarbox._task.stream_task import EpochPhase, StreamTask
 
 
 class SourceStreamTask(StreamTask):
-    """A source and the operators chained to it. It has no state, so it may process any partition in each epoch."""
+    """A source and its chained operators, without state."""
 
     _bounded = False
 
     def restore(self) -> None:
-        """Open the operators.
-
-        Raises:
-            TaskStateError: the task has been restored before.
-        """
         with self._working(TaskEvent.RESTORE, TaskEvent.RESTORED):
             self.chain.open()
 
     def run_epoch(
         self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
     ) -> Iterator[list[Buffer]]:
-        """Process one partition of one micro-batch; yield its output in parts.
+        """Process one partition of one micro-batch and yield its output in parts.
 
         Args:
-            subtask: the partition.
-            checkpoint_id: number of the epoch: Spark's batch id if known.
             bounded: whether this is all data of the source.
-
-        Raises:
-            TaskStateError: the task has not been restored, is in an epoch, or has ended.
         """
         with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
             self.subtask = subtask

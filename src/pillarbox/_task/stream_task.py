@@ -1,8 +1,7 @@
 """One subtask of a vertex: mailbox, chain, writer and state, driven epoch by epoch.
 
-A task is *resident*: it lives in its process between epochs. An epoch runs its mailbox loop, and ends at the barrier
-with the loop suspended; the next epoch resumes the loop, with state, connections and open functions. Everything that
-touches operators or state runs in the mailbox thread; other threads only post mails. Source of the behaviour: Flink's
+A task is *resident*: it lives in its process between epochs. An epoch runs its mailbox loop up to the barrier and
+suspends it. Only the mailbox thread touches operators and state; other threads post mails. Follows Flink's
 ``StreamTask``.
 """
 
@@ -57,28 +56,14 @@ class EpochPhase(Enum):
 
     #: More input may arrive.
     READING = auto()
-    #: The data has ended and the operators are finished; the barrier is yet to be sent.
+    #: Operators are finished; the barrier is yet to be sent.
     DATA_ENDED = auto()
-    #: All input was processed, and the checkpoint was taken.
+    #: The checkpoint was taken.
     DONE = auto()
 
 
 class StreamTask(ABC):
-    """Base of source tasks and tasks after a shuffle.
-
-    Args:
-        clock: processing time, or None for the system clock.
-        backend: keyed state of the operator at the head of the chain.
-        own_state: storage for state of the operators themselves.
-
-    Attributes:
-        life: its state, and the right to work in it.
-        latest_completed: the last checkpoint whose completion operators know.
-        attempt: attempt number of Spark's task, from 0; None outside of Spark.
-        versions: versions of packages, in the task's first epoch in this process.
-        executor: process id of the executor, or None.
-        fallback: why the task runs in a worker instead of a home, or None.
-    """
+    """Base of source tasks and tasks after a shuffle."""
 
     def __init__(
         self,
@@ -105,7 +90,7 @@ class StreamTask(ABC):
         self.chain: OperatorChain = OperatorChain(
             vertex, subtask, self.processor, self.clock, self.writer, backend, own_state
         )
-        # Only the mailbox thread may use it.
+        # Mailbox thread only.
         self.latest_completed: int = 0
         self._reader: AnyReader = IteratorReader(())
         self._suspension: Suspension | None = None
@@ -119,7 +104,7 @@ class StreamTask(ABC):
         self.fallback: str | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
-        """Return the mailbox's metrics, with latency probes by the task's clock if the program enables them."""
+        """Return the mailbox's metrics. Latency probes use the task's clock."""
         interval = self.vertex.latency_interval
         if interval is None:
             return MailboxMetrics()
@@ -132,23 +117,21 @@ class StreamTask(ABC):
         seconds = interval / 1000
         return MailboxMetrics(probe_later, interval=seconds, clock=lambda: self.clock.relative_time_millis() / 1000)
 
-    # -- life (see the table in lifecycle.py) --
+    # Life: see the table in lifecycle.py.
 
     @property
     def state(self) -> TaskState:
-        """The task's state."""
         return self.life.state
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that failed the task, or None."""
         return self.life.cause if self.state is TaskState.FAILED else None
 
     @contextmanager
     def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
         """Work in the operators, in the calling thread.
 
-        The first error that the block raises, or that another thread reports, ends the task and is raised.
+        The first error, also of another thread, ends the task and is raised.
         """
         self.life.begin(begin)
         cause: BaseException | None = None
@@ -160,7 +143,7 @@ class StreamTask(ABC):
             self.life.enter(end)
         except BaseException as error:
             cause = self._die(error)
-            # Errors other than Exception (Ctrl-C, the end of a generator) belong to the thread, and must reach it.
+            # Errors other than Exception (Ctrl-C) must reach the thread.
             if cause is error or not isinstance(error, Exception):
                 raise
         if cause is not None:
@@ -169,12 +152,12 @@ class StreamTask(ABC):
 
     def _stop_working(self) -> None:
         self.life.give_back()
-        # Another thread has just cancelled the task, and left the rest to this one.
+        # Another thread has cancelled the task, and left the rest to this one.
         if isinstance(self.life.cause, TaskCanceledError) and self.life.try_begin():
             raise self._end_for_its_cause()
 
     def _die(self, error: BaseException) -> BaseException:
-        """End the task because of an error in its work; return the first reported error, which is the cause."""
+        """End the task because of an error in its work. Returns the first reported error."""
         at_work = self.state.is_at_work
         if isinstance(error, PillarboxError):
             self._locate(error)
@@ -184,7 +167,6 @@ class StreamTask(ABC):
         return error  # another thread ended it while its output was taken
 
     def _locate(self, error: PillarboxError) -> None:
-        """Add the uid of the failing operator and the number of the record in the epoch."""
         where = error.place
         named = where.get("operator")
         failed = next((operator for operator in self.chain.operators if repr(operator.name) == named), None)
@@ -196,7 +178,6 @@ class StreamTask(ABC):
 
     @property
     def place(self) -> str:
-        """Operator, subtask and epoch, for lines of the log."""
         head = self.chain.head
         return place_of_task(head.name, self.subtask, head.context.epoch)
 
@@ -205,7 +186,7 @@ class StreamTask(ABC):
         assert cause is not None
         failures = self._end(TaskEvent.CANCEL if isinstance(cause, TaskCanceledError) else TaskEvent.FAIL)
         for failure in failures:
-            if isinstance(cause, TaskCanceledError):  # a warning: the program has not failed
+            if isinstance(cause, TaskCanceledError):  # the program has not failed
                 _log.warning("the task was cancelled %s, and closing it failed: %s", self.place, failure)
             else:
                 suppress(cause, failure, "closing the operators failed as well")
@@ -213,12 +194,9 @@ class StreamTask(ABC):
         return cause
 
     def _end(self, event: TaskEvent) -> list[Exception]:
-        """End the task. All ends of a task pass through here.
+        """End the task. Returns errors raised by closing.
 
-        The caller has the right to work in it, and never returns it.
-
-        Returns:
-            Errors raised by closing.
+        The caller has the right to work in it, and keeps it.
         """
         self.life.enter(event)
         # The operators and the mailbox now belong to this thread.
@@ -243,8 +221,7 @@ class StreamTask(ABC):
     def cancel(self) -> None:
         """Cancel the task. Any thread.
 
-        Between epochs, and while an epoch waits for its output to be taken, the operators are closed in this call.
-        Otherwise the working thread closes them when it has left the loop.
+        A working thread closes the operators after leaving the loop. Without a working thread, this call closes them.
         """
         if self.state.is_terminal:
             return
@@ -256,9 +233,9 @@ class StreamTask(ABC):
             self._leave_loop(error)
 
     def handle_async_exception(self, error: BaseException) -> None:
-        """Fail the task because of an error in another thread. Any thread; the working thread closes the operators.
+        """Fail the task because of an error in another thread. Any thread.
 
-        Between epochs, the next epoch fails at its beginning.
+        The working thread closes the operators, at the latest in the next epoch.
         """
         self.life.report(error)
         self._leave_loop(error)
@@ -270,11 +247,9 @@ class StreamTask(ABC):
             pass  # it has just ended
 
     def close(self) -> None:
-        """Close the task between epochs; an epoch whose output has not been taken is cancelled.
+        """Close the task between epochs. An epoch whose output has not been taken is cancelled.
 
-        Raises:
-            TaskStateError: the operators are at work.
-            Exception: the first error raised by closing the operators, or reported since the last epoch.
+        Raises the first error of closing, or reported since the last epoch.
         """
         if not self.life.try_begin():
             if self.state.is_terminal:
@@ -295,16 +270,11 @@ class StreamTask(ABC):
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether no more output is needed: between its parts, the task may be ended."""
+        """Whether no more output is needed."""
         return any(operator.is_satisfied for operator in self.chain.operators)
 
-    # -- an epoch --
-
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
-        """Run the loop to the end of the epoch; yield the output whenever the writer is full, and at the end.
-
-        Called within ``_working``.
-        """
+        """Run the loop to the end of the epoch. Yields the output whenever the writer is full, and at the end."""
         self._checkpoint_id = checkpoint_id
         self._phase = EpochPhase.READING
         self._mails_before = self.mailbox_metrics.mails_processed
@@ -323,7 +293,7 @@ class StreamTask(ABC):
                     self._resume()
                     self.processor.run_mailbox_loop()
                 yield from self._hand_over()
-                # The report is last: it includes the waiting time of all other output.
+                # Last, to include the waits for other output.
                 channel = channel_code(self.vertex.number, self.subtask)
                 self.writer.send(REPORT_TARGET, channel, 0, self._report())
                 yield from self._hand_over()
@@ -336,7 +306,7 @@ class StreamTask(ABC):
         return IteratorReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
-        """Yield the output; meanwhile no thread works in the operators."""
+        """Yield the output. Until the caller resumes, no thread works in the operators."""
         buffers = self.writer.take()
         if not buffers:
             return
@@ -353,10 +323,10 @@ class StreamTask(ABC):
         if suspension is not None:
             suspension.resume()
 
-    # -- the default action --
+    # The default action.
 
     def process_input(self, controller: MailboxController) -> None:
-        """Process a bounded slice of input; suspend without input, or without room for output (P2, P3)."""
+        """Process a bounded slice of input. Suspends without input, or room for output (P2, P3)."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()
@@ -367,13 +337,13 @@ class StreamTask(ABC):
         if status is DataInputStatus.NOTHING_AVAILABLE:
             suspension = controller.suspend_default_action(self.metrics.idle)
             self._suspension = suspension
-            # Calls back at once if availability has changed in between.
+            # Calls back at once if it has become available.
             self._reader.when_available(suspension.resume)
             return
         if status is DataInputStatus.END_OF_DATA:
             self._end_data()
             return
-        # The end of the epoch's input: only the checkpoint is left, which ends the loop.
+        # Only the checkpoint is left.
         self._suspension = controller.suspend_default_action()
 
     def _emit_next(self) -> DataInputStatus:
@@ -399,21 +369,18 @@ class StreamTask(ABC):
     @abstractmethod
     def _end_epoch(self) -> DataInputStatus: ...
 
-    # -- checkpoints --
-
     def _end_input(self) -> DataInputStatus:
-        """Post a mail that takes the epoch's only checkpoint (C1). An error fails the task."""
         executor = self.processor.get_main_mailbox_executor()
         executor.execute(self._take_checkpoint, "checkpoint %s", self._checkpoint_id)
         return DataInputStatus.END_OF_INPUT
 
     def _take_checkpoint(self) -> None:
-        """Emit pending results, send the barrier downstream, and write the state (C4)."""
+        """Emit pending results, send the barrier, and write the state (C4)."""
         for service in self.chain.timer_services():
             service.unschedule()
         checkpoint_id = self._checkpoint_id
         self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
-        # Without a time, unlike Flink's: a retried task sends the same bytes.
+        # The barrier has no time, so a retried task sends the same bytes.
         self.writer.broadcast(Barrier(checkpoint_id))
         self._write_state(self.chain.snapshot_state(checkpoint_id))
         self.chain.resume_after_snapshot()
@@ -421,9 +388,9 @@ class StreamTask(ABC):
         self.processor.suspend()
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Notify the operators of a committed checkpoint: of each once, in order (C2).
+        """Notify the operators of each committed checkpoint once, in order (C2).
 
-        There is no notification of a failed one: its task is closed and created again.
+        After a failed checkpoint, the task is closed and created again.
         """
 
         def notify() -> None:
@@ -435,7 +402,7 @@ class StreamTask(ABC):
         self.processor.get_mailbox_executor(MAX_PRIORITY).execute(notify, "checkpoint %s complete", checkpoint_id)
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
-        """Write the state of the epoch; tasks without state do nothing."""
+        """Write the epoch's state, if the task has state."""
 
     def _report(self) -> TaskReport:
         counters: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A vertex of the program as it travels to the workers, where tasks run it."""
+"""A vertex of the program, shipped to workers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,18 @@ from pillarbox._state.keys.state_note import StateNote
 from pillarbox._task.network.partitioner import BroadcastPartitioner, Partitioner
 from pillarbox._types.codecs import time_zone
 
-# The code of buffers with a task's metrics. Negative codes never belong to a subtask.
+# Code of buffers with a task's metrics. No subtask has a negative code.
 REPORT_TARGET = -1
 
-# The channel of empty buffers that only make Spark run their receiver.
+# Channel of empty buffers, which make Spark run their receiver.
 WAKE_CHANNEL = -1
 
-# An edge id contains the sending vertex in its lowest bits, and above them the ordinal.
+# The lowest bits are the sending vertex, the others the ordinal.
 _VERTEX_BITS = 28
 
 
 def edge_id(vertex: int, ordinal: int = 0) -> int:
-    """Return an edge's id at its receiver.
-
-    Args:
-        vertex: the sending vertex.
-        ordinal: index among the edges from that vertex to this receiver.
-    """
+    """Return an edge's id at its receiver. ``ordinal`` counts the edges from that vertex to this receiver."""
     return ordinal << _VERTEX_BITS | vertex
 
 
@@ -48,23 +43,20 @@ def edge_from(edge: int, vertex: int) -> int:
     return edge - sender_of_edge(edge) + vertex
 
 
-#: The operators of a program that have state: (uid, vertex number, level).
+#: Stateful operators: (uid, vertex number, level).
 Places = Sequence[tuple[str, int, int]]
 
 
 def source_numbers(places: Places) -> Iterator[int]:
-    """Yield the vertex numbers of a program's sources in order, without end."""
+    """Yield the vertex numbers of a program's sources, without end."""
     stateful = {number for _, number, _ in places}
     return (number for number in count() if number not in stateful)
 
 
 def edge_in(places: Places, edge: int, then: Places) -> int:
-    """Translate an edge id to a program with the same stateful operators and possibly other sources.
+    """Translate an edge id of program ``then`` to a program with other sources.
 
-    Sources are matched by their order, as Spark matches them when it resumes from a checkpoint.
-
-    Args:
-        then: the stateful operators of the edge id's program.
+    Sources are matched by order, as by Spark when it resumes.
     """
     sender = sender_of_edge(edge)
     before = [number for _, number, _ in then]
@@ -76,12 +68,7 @@ def edge_in(places: Places, edge: int, then: Places) -> int:
 
 @dataclass(frozen=True)
 class ChainInput:
-    """An input of an operator of the same chain.
-
-    Attributes:
-        node: index of the operator.
-        index: index of the operator's input.
-    """
+    """An input of an operator of the same chain."""
 
     node: int
     index: int = 0
@@ -89,7 +76,7 @@ class ChainInput:
 
 @dataclass
 class Consumers:
-    """The consumers of a stream within its vertex: inputs of the chain's operators, and outgoing edges, by index."""
+    """The consumers of a stream within its vertex."""
 
     nodes: list[ChainInput] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
@@ -100,11 +87,7 @@ class ChainNode:
     """One operator of a chain. A chain is a tree; node 0 is its head.
 
     Attributes:
-        name: the operator's display name.
         uid: identifies its state; unique in the program.
-        factory: creates it.
-        output: the consumers of its main output.
-        side_outputs: the consumers of its side outputs, by tag.
     """
 
     name: str
@@ -120,13 +103,8 @@ class Edge:
 
     Attributes:
         receiver: the number of the receiving vertex, or the name of the output.
-        index: the input of the receiving operator.
         id: the edge's id at its receiver (:func:`edge_id`).
         targets: the buffer code of each receiving subtask (set by the layout), or of the output.
-        partitioner: distributes records over the targets.
-        max_parallelism: number of key groups.
-        sender: names of the sending operators.
-        senders: the number of sending subtasks; 0 for a source, whose partitions are Spark's.
     """
 
     receiver: int | str
@@ -144,13 +122,9 @@ class InputEdge:
     """An incoming edge of a vertex.
 
     Attributes:
-        vertex: the sending vertex.
-        parallelism: the number of its subtasks; 0 for a source, whose partitions are counted again in every epoch.
-        idle_timeout: milliseconds without records after which a source no longer holds the watermark back.
-        ordinal: index among the edges from that vertex to this one.
-        index: the input of the head operator.
-        progress_timeout: milliseconds without records after which a source's watermark advances with the clock.
-        partitioner: distributes the records.
+        parallelism: the number of its subtasks, or 0 for a source, whose partitions differ in every epoch.
+        idle_timeout: milliseconds without records until a source no longer holds the watermark back.
+        progress_timeout: milliseconds without records until a source's watermark advances with the clock.
     """
 
     vertex: int
@@ -163,22 +137,19 @@ class InputEdge:
 
     @property
     def id(self) -> int:
-        """The edge's id at this vertex."""
         return edge_id(self.vertex, self.ordinal)
 
     @cached_property
     def is_broadcast(self) -> bool:
-        """Whether each subtask gets all records."""
         return isinstance(self.partitioner, BroadcastPartitioner)
 
     @property
     def is_source(self) -> bool:
-        """Whether its sender is a source."""
         return self.parallelism == 0
 
     @property
     def reacts_to_silence(self) -> bool:
-        """Whether silence has an effect: only a source can be silent."""
+        """Whether silence has an effect. Only a source can be silent."""
         return self.is_source and (self.idle_timeout is not None or self.progress_timeout is not None)
 
 
@@ -187,33 +158,17 @@ class Vertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        number: identifies the vertex in the program.
-        name: display name.
         uid: identifies its state: the uid of its head operator.
-        level: 0 for sources; otherwise one more than the highest level among its senders.
-        parallelism: number of subtasks; 0 for a source, whose partitions are Spark's.
-        nodes: the chain.
-        edges: outgoing edges.
-        inputs: incoming edges; empty for a source.
-        uses_processing_time: whether an operator needs the wall clock.
-        fires_processing_time: whether it gets it: a streaming query of Spark runs epochs without data only if the
-            program declares that it needs them.
-        program: uid, number and level of all vertices of the program that have state.
-        job_parallelism: the program's default number of subtasks.
+        level: 0 for sources, otherwise one more than the highest level among its senders.
+        parallelism: number of subtasks, or 0 for a source, whose partitions are Spark's.
+        fires_processing_time: whether processing-time timers fire. Spark runs epochs without data only if the program
+            declares that it needs them.
+        program: uid, number and level of all stateful vertices of the program.
         latency_interval: milliseconds between two probes of mail latency, or None for no probes.
-        kind: the method that created its head operator.
-        key: the description of its head's key, or None.
-        state_depends_on: properties that the keyed state of its head depends on.
-        codes: the version of the subtask codes of its state, or None.
         parallelisms: the numbers of subtasks of all vertices of the program that do not depend on its layout.
-        batch: whether it runs in batch mode.
         time_zone: name of the time zone of naive datetimes, or None to refuse them.
-        moved: moved classes, by their module and name in checkpoints.
-        object_reuse: whether emitted values are not copied.
-        immutable: classes declared as immutable.
         partitions: how many tasks of a vertex after a shuffle run at a time, by the program.
         budget_scope: where its task's budgets are kept. Set by the runtime in the worker.
-        shared: resources shared by the vertex's tasks in a process, or None. Set by the runtime in the worker.
     """
 
     number: int
@@ -246,22 +201,20 @@ class Vertex:
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads a source; otherwise it follows a shuffle, and may have state."""
+        """Whether it reads a source, and so has no state."""
         return self.parallelism == 0
 
     @property
     def zone(self) -> tzinfo | None:
-        """The time zone of naive datetimes."""
         return None if self.time_zone is None else time_zone(self.time_zone)
 
     @property
     def is_keyed(self) -> bool:
-        """Whether the operator at its head has keyed state and timers."""
         return self.nodes[0].factory.keyed
 
     @property
     def channels(self) -> list[list[int]]:
-        """The channels of each incoming edge, except edges from sources, whose channels are unknown."""
+        """The channels of each incoming edge, without sources, whose channels are unknown."""
         return [
             [channel_code(edge.id, subtask) for subtask in range(edge.parallelism)]
             for edge in self.inputs
@@ -269,7 +222,6 @@ class Vertex:
         ]
 
     def log_identity(self, subtask: int) -> LogIdentity:
-        """Return the owner of a subtask's log."""
         return LogIdentity(
             self.uid,
             subtask,

@@ -1,6 +1,6 @@
-"""Timers in batch mode: keys are processed one after another, and a key's timers fire when its records end.
+"""Timers in batch mode: a key's timers fire when its records end.
 
-Source of the behaviour: Flink's ``BatchExecutionInternalTimeService``.
+Follows Flink's ``BatchExecutionInternalTimeService``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class DroppedTimers:
-    """Logs the first timer of an operator that is set at the end of its key, and therefore dropped."""
+    """Logs an operator's first timer that is set at the end of its key, and dropped."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -41,10 +41,7 @@ class DroppedTimers:
 
 
 class _UserTimers:
-    """Timers set by user code. While the timers of an ended key fire, new timers are dropped.
-
-    So a timer that registers itself again and again ends. The first dropped timer is logged.
-    """
+    """Timers set by user code. While an ended key's timers fire, new timers are dropped."""
 
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
         self._timers = timers
@@ -76,14 +73,13 @@ class BatchTimerService(InternalTimerService):
         self._timers: tuple[KeyedTimers, KeyedTimers] = self.event_timers, self.processing_timers
 
     def let_user_set(self) -> None:
-        """Drop timers that user code sets at the end of a key."""
         events, processing = (_UserTimers(timers, self._keys) for timers in (self.event_timers, self.processing_timers))
         self._users = events, processing
         self.event_timers: KeyedTimers = events
         self.processing_timers: Any = processing
 
     def end_key(self) -> None:
-        """Fire all timers of the current key in order, event time first."""
+        """Fire all timers of the current key, event time first."""
         if not len(self._timers[0]) and not len(self._timers[1]):
             return
         self.current_watermark: int = MAX_WATERMARK
@@ -98,14 +94,11 @@ class BatchTimerService(InternalTimerService):
     def schedule(self) -> None:
         """Do nothing: the clock fires no timers in batch mode."""
 
-    def begin_epoch(self, now: int) -> None:
-        """Do nothing: timers fire at the end of their key."""
+    def begin_epoch(self, now: int) -> None: ...
 
-    def fire_due_processing_time_timers(self, now: int) -> None:
-        """Do nothing, as in :meth:`begin_epoch`."""
+    def fire_due_processing_time_timers(self, now: int) -> None: ...
 
-    def fire_overdue_processing_time_timers(self) -> None:
-        """Do nothing, as in :meth:`begin_epoch`."""
+    def fire_overdue_processing_time_timers(self) -> None: ...
 
 
 class BatchTimeServiceManager(InternalTimeServiceManager):
@@ -115,6 +108,5 @@ class BatchTimeServiceManager(InternalTimeServiceManager):
     _services: dict[str, BatchTimerService]  # type: ignore[assignment]
 
     def end_key(self) -> None:
-        """Fire all timers of the current key."""
         for service in self._services.values():
             service.end_key()

@@ -1,9 +1,7 @@
 """The processing-time service: a clock with timers, and its three states (T6).
 
-All times are epoch milliseconds. Source of the behaviour: Flink's ``ProcessingTimeService`` and ``TimerService``.
-
-A service is ALIVE, QUIESCED (waiting timers never fire, new timers never complete, running callbacks finish) or
-SHUTDOWN (in addition, registering raises).
+All times are epoch milliseconds. A service is ALIVE, QUIESCED (waiting timers never fire, new timers never complete,
+running callbacks finish) or SHUTDOWN (in addition, registering raises). Follows Flink's ``ProcessingTimeService``.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 ProcessingTimeCallback = Callable[[int], object]
-"""Called with the timestamp (epoch milliseconds) of the timer; its result is ignored."""
+"""Called with the timer's timestamp (epoch milliseconds)."""
 
 
 class ServiceState(Enum):
@@ -37,29 +35,23 @@ class TimerState(Enum):
 
 
 class ScheduledTimer(ABC):
-    """Handle of a registered timer, for any thread."""
+    """A registered timer, for any thread."""
 
     __slots__ = ()
 
     @abstractmethod
     def cancel(self) -> bool:
-        """Cancel the timer.
-
-        Returns:
-            False if the timer has fired, is firing, or was cancelled before.
-        """
+        """Cancel the timer. Returns False if it has fired or was cancelled before."""
 
     @abstractmethod
-    def cancelled(self) -> bool:
-        """Return whether it was cancelled."""
+    def cancelled(self) -> bool: ...
 
     @abstractmethod
-    def done(self) -> bool:
-        """Return whether it has fired or was cancelled."""
+    def done(self) -> bool: ...
 
 
 class NeverTimer(ScheduledTimer):
-    """A timer of a quiesced service: it never fires, and only cancelling completes it."""
+    """A timer of a quiesced service: it never fires."""
 
     __slots__ = ("_cancelled",)
 
@@ -80,7 +72,7 @@ class NeverTimer(ScheduledTimer):
 class ProcessingTimeService(ABC):
     """A clock with timers.
 
-    Each implementation documents the thread of its callbacks. All other methods may be called from any thread.
+    Each implementation documents the thread of its callbacks. Any thread may call the other methods.
     """
 
     @abstractmethod
@@ -92,14 +84,11 @@ class ProcessingTimeService(ABC):
 
     @abstractmethod
     def relative_time_millis(self) -> int:
-        """Return milliseconds of a monotonic clock, for measuring durations.
-
-        Only differences within one process mean anything. (Flink's ``RelativeClock``.)
-        """
+        """Return milliseconds of a monotonic clock, for durations within a process. Flink: ``RelativeClock``."""
 
     @property
     def manual(self) -> ProcessingTimeService | None:
-        """The underlying clock if it stands still until it is set: event loops then follow it. Otherwise None."""
+        """The underlying clock if it stands still until it is set, which event loops then follow. Otherwise None."""
         return None
 
     @abstractmethod
@@ -110,7 +99,7 @@ class ProcessingTimeService(ABC):
             timestamp: epoch milliseconds; a past one fires at once.
 
         Returns:
-            The timer. In a quiesced service, one that never completes.
+            The timer. In a quiesced service, it never completes.
 
         Raises:
             RuntimeError: the service is shut down.
@@ -130,16 +119,12 @@ class ProcessingTimeService(ABC):
 
 
 class ClosableService(ProcessingTimeService):
-    """The state of a service and the number of its running callbacks.
-
-    Args:
-        lock: guards both.
-    """
+    """The state of a service and the number of its running callbacks, guarded by ``lock``."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
         self._state = ServiceState.ALIVE
-        # Callbacks that have begun and not finished.
+        # Begun and unfinished callbacks.
         self._running = 0
         # Done when the service is closed and no callback runs.
         self._quiesced: Future[None] = _future_of_all()
@@ -147,7 +132,6 @@ class ClosableService(ProcessingTimeService):
 
     @property
     def state(self) -> ServiceState:
-        """The service's state."""
         return self._state
 
     def quiesce(self) -> Future[None]:
@@ -158,24 +142,21 @@ class ClosableService(ProcessingTimeService):
         self._close(ServiceState.SHUTDOWN)
 
     def _close(self, state: ServiceState) -> None:
-        """Enter a state other than ALIVE, unless the service is shut down."""
         with self._lock:
             if self._state is not ServiceState.SHUTDOWN:
                 self._state = state
                 self._closed()
         self._settle()
 
-    def _closed(self) -> None:
-        """Drop waiting timers. The lock is held."""
+    def _closed(self) -> None: ...
 
     def _end(self) -> None:
-        """Note that a callback has finished."""
         with self._lock:
             self._running -= 1
         self._settle()
 
     def _settle(self) -> None:
-        """Complete the future if it is due. Without the lock, as the future's callbacks run in this call."""
+        """Complete the future if it is due. Without the lock: its callbacks run here."""
         with self._lock:
             if self._running or self._state is ServiceState.ALIVE or self._settled:
                 return
@@ -184,7 +165,6 @@ class ClosableService(ProcessingTimeService):
         quiesced.set_result(None)
 
     def _reopen(self) -> None:
-        """Return from QUIESCED to ALIVE; no effect in another state."""
         with self._lock:
             if self._state is ServiceState.QUIESCED:
                 self._state = ServiceState.ALIVE
@@ -193,7 +173,7 @@ class ClosableService(ProcessingTimeService):
 
 
 def _future_of_all() -> Future[None]:
-    """Return a future that cannot be cancelled, as several callers share it."""
+    """Return a future that cannot be cancelled: several callers share it."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

@@ -1,7 +1,6 @@
 """Log of a task's clock in an epoch, so that the epoch can run again with the same times.
 
-A log has each reading that differs from the previous reading and each firing of timers, with the number of buffers
-received by then. A replayed epoch receives the same buffers, possibly in other portions.
+A log has each changed reading and each firing of timers, with the number of buffers received by then.
 """
 
 from __future__ import annotations
@@ -19,31 +18,25 @@ from typing import Any
 from pillarbox._time.clock import ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer, TimerState
 from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
-# Largest number of entries in a log. An epoch of a second has at most a thousand different readings.
+# An epoch of a second has at most a thousand different readings.
 _ENTRIES = 4_096
 
-# Marks an entry as a firing, not a reading.
+# Marks a firing instead of a reading.
 _FIRED = -1
 
 
 class ClockLog:
-    """The readings and firings of one epoch, in order. Written in the mailbox thread.
-
-    Attributes:
-        is_whole: whether no entry was dropped.
-    """
+    """The readings and firings of one epoch, in order. Mailbox thread only."""
 
     def __init__(self) -> None:
-        # (buffers received, readings made or `_FIRED`, epoch ms)
+        # (buffers received, readings made or `_FIRED`, epoch ms).
         self._entries: list[tuple[int, int, int]] = []
         self.is_whole: bool = True
 
     def read(self, buffers: int, readings: int, time: int) -> None:
-        """Log a reading that differs from the previous reading."""
         self._add(buffers, readings, time)
 
     def fired(self, buffers: int, time: int) -> None:
-        """Log that the timers of a time fired."""
         self._add(buffers, _FIRED, time)
 
     def _add(self, buffers: int, readings: int, time: int) -> None:
@@ -54,16 +47,13 @@ class ClockLog:
 
     @property
     def readings(self) -> list[tuple[int, int, int]]:
-        """Readings as (buffers received, readings before, epoch ms)."""
         return [entry for entry in self._entries if entry[1] != _FIRED]
 
     @property
     def firings(self) -> list[tuple[int, int]]:
-        """Firings as (buffers received, epoch ms)."""
         return [(buffers, time) for buffers, readings, time in self._entries if readings == _FIRED]
 
     def to_bytes(self) -> bytes:
-        """Serialize the log; an empty log is ``b""``."""
         if not self._entries:
             return b""
         columns: list[list[int]] = [list(column) for column in zip(*self._entries)]
@@ -73,7 +63,6 @@ class ClockLog:
 
     @staticmethod
     def of_bytes(payload: bytes) -> ClockLog:
-        """Deserialize the result of :meth:`to_bytes`."""
         log = ClockLog()
         if payload:
             log.is_whole, buffers, readings, times = json.loads(zlib.decompress(payload))
@@ -84,45 +73,36 @@ class ClockLog:
         return log
 
     def to_text(self, limit: int | None = None) -> str | None:
-        """Return the log as text, or None if it exceeds ``limit`` characters."""
+        """Return the log as text, or None beyond ``limit`` characters."""
         text = base64.b85encode(self.to_bytes()).decode()
         return text if limit is None or len(text) <= limit else None
 
     @staticmethod
     def of_text(text: str) -> ClockLog:
-        """Parse the result of :meth:`to_text`."""
         return ClockLog.of_bytes(base64.b85decode(text))
 
 
 class LoggedClock(ProcessingTimeService):
-    """A clock that logs its readings in the mailbox thread.
-
-    Args:
-        buffers: returns the number of buffers that the task has received in the epoch.
-
-    Attributes:
-        log: the epoch's log, written in the mailbox thread.
-    """
+    """A clock that logs its readings in the mailbox thread."""
 
     def __init__(self, inner: ProcessingTimeService, buffers: Callable[[], int]) -> None:
         self._inner = inner
         self._buffers = buffers
         self.log: ClockLog = ClockLog()
         self._began: int | None = None
-        # The thread whose readings are logged; None before the first epoch.
+        # The thread whose readings are logged.
         self._thread: int | None = None
         self._readings = 0
         self._shown: int | None = None
 
     def begin_epoch(self) -> None:
-        """Begin a new log of readings in the calling thread."""
         self._thread = threading.get_ident()
         self.log = ClockLog()
         self._readings, self._shown = 0, None
         self._inner.begin_epoch()
 
     def read_beginning(self) -> int:
-        """Return the begin of the epoch: now, or the begin of the previous epoch if later. Mailbox thread."""
+        """Return the begin of the epoch, not before the previous one's."""
         now = self._inner.current_processing_time()
         self._began = now if self._began is None else max(now, self._began)
         self._log_reading(self._began)
@@ -141,7 +121,6 @@ class LoggedClock(ProcessingTimeService):
         self._readings += 1
 
     def log_firing(self, timestamp: int) -> None:
-        """Log the firing of a timer. Called in the mailbox thread."""
         self.log.fired(self._buffers(), timestamp)
 
     def relative_time_millis(self) -> int:
@@ -162,14 +141,13 @@ class LoggedClock(ProcessingTimeService):
 
 
 class ReplayedClock(HeapTimerService):
-    """A clock that repeats a log: its readings, and the firings of timers.
+    """A clock that repeats a log: its readings, and the firings of timers. Task's thread only.
 
-    :meth:`feed` delivers the task's input and fires timers. Used by the task's thread alone.
+    :meth:`feed` delivers the task's input and fires timers.
 
     Args:
-        otherwise: epoch ms of readings that are missing in the log.
-        is_same_code: whether the task reads the clock as often as it did when the log was written, so that readings
-            match by their number; otherwise they match by the number of buffers received.
+        is_same_code: whether the task reads the clock as often as when the log was written, so that readings match by
+            their number. Otherwise they match by the number of buffers received.
     """
 
     def __init__(self, log: ClockLog, otherwise: int, *, is_same_code: bool = True) -> None:
@@ -186,7 +164,7 @@ class ReplayedClock(HeapTimerService):
         self._has_begun = True
 
     def current_processing_time(self) -> int:
-        if not self._has_begun:  # a function reads it when it is opened
+        if not self._has_begun:  # a function reads it in open()
             return self._now
         counter, count = (1, self._readings) if self._is_same_code else (0, self._buffers)
         while self._left and self._left[0][counter] <= count:
@@ -198,7 +176,7 @@ class ReplayedClock(HeapTimerService):
         return self._now
 
     def feed(self, portions: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
-        """Yield the input buffer by buffer, and an empty list wherever mails of timers must run."""
+        """Yield the input buffer by buffer, and an empty list for mails of timers."""
         for portion in portions:
             for buffer in portion:
                 yield from self._fire()
@@ -215,7 +193,6 @@ class ReplayedClock(HeapTimerService):
                 yield []
 
     def _take(self, time: int) -> HeapTimer | None:
-        """Remove and return the first timer of a time, or None if the replayed code has not registered it."""
         with self._lock:
             entry = min((timer for timer in self._heap if timer[0] == time and not timer[2].done()), default=None)
             if entry is None:

@@ -1,7 +1,6 @@
 """Durations: their notations, and their length in whole milliseconds.
 
-``Duration`` and ``Time`` are PyFlink's, so that its programs read the same. Strings have the units of Spark
-(``"1 hour 30 minutes"``) and of ``TimeUtils.parseDuration`` in Flink (``"200ms"``, ``"10 min"``). Everything is
+Strings have the units of Spark (``"1 hour 30 minutes"``) and Flink (``"200ms"``, ``"10 min"``). Everything is
 immutable.
 """
 
@@ -36,7 +35,7 @@ _UNITS: dict[str, Fraction] = {
     for name in names.split()
 }
 
-# ASCII digits only: \d would also match other scripts' digits.
+# \d would also match other scripts' digits
 _PART = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)(?![a-z])", re.IGNORECASE)
 
 
@@ -64,7 +63,7 @@ class _Millis:
 
 
 def _times(count: int, unit: int) -> int:
-    # Return `count * unit`. Other types than integers raise, as their product would be nonsense.
+    # Other types raise: their product would be nonsense.
     return _Millis(count)._millis * unit
 
 
@@ -169,17 +168,10 @@ DurationLike = datetime.timedelta | int | str | Duration | Time
 
 
 def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = False) -> int:
-    """Convert a duration to whole milliseconds. Fractions are cut off, as in Java's ``Duration.toMillis``.
+    """Convert a duration to whole milliseconds, rounded down as in Java's ``Duration.toMillis``.
 
-    Args:
-        value: a ``timedelta``; an int (milliseconds); a :class:`Duration` or :class:`Time` (or PyFlink's); or a string
-            of numbers with units from weeks to microseconds: "5 seconds", "1 hour 30 minutes", "200ms". Months and
-            years have no fixed length.
-        what: the name of the option, for errors.
-        allow_negative: accept negative durations, as offsets do.
-
-    Raises:
-        ProgramError: not a duration, or a negative one.
+    Accepts a ``timedelta``, an int (milliseconds), a :class:`Duration` or :class:`Time` (also PyFlink's), or a string
+    with units from weeks to microseconds. ``what`` is its name, for errors.
     """
     millis = _millis_of(value)
     where = f"{what}: " if what else ""
@@ -193,14 +185,7 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
 
 
 def positive_millis(value: DurationLike, what: str) -> int:
-    """Convert a duration of at least one millisecond to milliseconds.
-
-    Args:
-        what: the name of the duration, for errors.
-
-    Raises:
-        ProgramError: not a duration, or not a positive one.
-    """
+    """Convert a duration of at least one millisecond to milliseconds."""
     millis = to_millis(value, what)
     if millis <= 0:
         raise ProgramError(f"{what} must be at least one millisecond, not {shorten(value)}")
@@ -223,7 +208,7 @@ def _millis_of(value: object) -> int | None:
     if isinstance(value, datetime.timedelta):
         exact = Fraction((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1000)
         return _cut(exact)
-    for method in ("to_millis", "to_milliseconds"):  # for example PyFlink's classes
+    for method in ("to_millis", "to_milliseconds"):  # such as PyFlink's classes
         convert = getattr(value, method, None)
         if callable(convert) and not isinstance(value, type):
             return int(convert())
@@ -252,5 +237,4 @@ def _parse(text: str) -> int | None:
 
 
 def _cut(exact: Fraction) -> int:
-    """Round down, so that negative durations stay negative."""
     return exact.numerator // exact.denominator

@@ -18,7 +18,7 @@ from pillarbox._time.clock import (
 
 
 class HeapTimer(ScheduledTimer):
-    """A timer of a :class:`HeapTimerService`. The service's lock guards its fields."""
+    """A timer of a :class:`HeapTimerService`, whose lock guards it."""
 
     __slots__ = ("callback", "service", "state", "timestamp")
 
@@ -29,7 +29,7 @@ class HeapTimer(ScheduledTimer):
         self.state: TimerState = TimerState.WAITING
 
     def end(self, state: TimerState) -> None:
-        """End the timer, and release its callback: callers may hold the handle for long."""
+        """End the timer, and release its callback."""
         self.state = state
         self.callback = _nothing
 
@@ -52,15 +52,14 @@ class HeapTimerService(ClosableService):
     def __init__(self) -> None:
         self._lock: threading.Condition = threading.Condition()
         super().__init__(self._lock)
-        # (due time in the subclass's unit, order of registration, timer)
+        # (due time in the subclass's unit, order of registration, timer).
         self._heap: list[tuple[int, int, HeapTimer]] = []
         self._sequence = 0
-        # Cancelled timers in the heap. Operators cancel most timeouts early, so these must be removed: see _cancel().
+        # Cancelled timers in the heap. Operators cancel most timeouts early.
         self._dead = 0
 
     @property
     def num_active_timers(self) -> int:
-        """Number of waiting timers."""
         with self._lock:
             return len(self._heap) - self._dead
 
@@ -76,7 +75,7 @@ class HeapTimerService(ClosableService):
 
     @abstractmethod
     def _due(self, timestamp: int) -> int:
-        """Return the due time of a new timer, in the heap's unit. The lock is held."""
+        """Return a new timer's due time, in the heap's unit. The lock is held."""
 
     def _push(self, due: int, timer: HeapTimer) -> None:
         self._sequence += 1
@@ -87,9 +86,8 @@ class HeapTimerService(ClosableService):
             if timer.state is not TimerState.WAITING:
                 return False
             timer.end(TimerState.CANCELLED)
-            # The entry may stay in the heap for a while.
             self._dead += 1
-            # Rebuilding when half of the heap is dead costs each cancelled timer a constant time.
+            # Rebuilding at half of the heap costs each cancelled timer constant time.
             if self._dead > 64 and self._dead * 2 > len(self._heap):
                 self._heap = [e for e in self._heap if e[2].state is TimerState.WAITING]
                 heapq.heapify(self._heap)
@@ -97,13 +95,13 @@ class HeapTimerService(ClosableService):
             return True
 
     def _skim(self) -> None:
-        """Remove cancelled timers from the top of the heap. The lock is held."""
+        """Remove cancelled timers from the top. The lock is held."""
         while self._heap and self._heap[0][2].state is not TimerState.WAITING:
             heapq.heappop(self._heap)
             self._dead -= 1
 
     def _take_due(self, now: int) -> HeapTimer | None:
-        """Remove the first timer due at ``now`` and mark it as running. The lock is held."""
+        """Remove the first timer due at ``now``. The lock is held."""
         self._skim()
         if not self._heap or self._heap[0][0] > now:
             return None
@@ -113,7 +111,7 @@ class HeapTimerService(ClosableService):
         return timer
 
     def _run(self, timer: HeapTimer) -> None:
-        """Run a removed timer; its errors propagate. Called without the lock."""
+        """Run a removed timer, without the lock. Its errors propagate."""
         try:
             timer.callback(timer.timestamp)
         finally:
@@ -129,5 +127,4 @@ class HeapTimerService(ClosableService):
         self._lock.notify_all()
 
 
-def _nothing(timestamp: int) -> None:
-    """Do nothing: the callback of an ended timer."""
+def _nothing(timestamp: int) -> None: ...

@@ -1,7 +1,6 @@
 """Timers of keyed operators: per key and namespace, without duplicates, checkpointed, deletable (T1-T5, T9).
 
-The state backend stores the timers as keyed state; this module decides when they fire. Source of the behaviour: Flink's
-``InternalTimerServiceImpl`` and ``InternalTimeServiceManagerImpl``.
+The state backend stores them; this module decides when they fire. Follows Flink's ``InternalTimerServiceImpl``.
 """
 
 from __future__ import annotations
@@ -15,51 +14,47 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 VOID_NAMESPACE = None
 
-# Limit of timers that user timers may set after the end of the data: this many, and more for each existing timer.
+# Timers that user timers may set after the end of the data: this many, and more for each existing timer.
 _LAST = 1_000_000
 _LAST_EACH = 100
 
 
 class KeyedTimers(Protocol):
-    """The timers of one time domain of a service, for all keys, without duplicates. ``len()`` is their number."""
+    """The timers of one time domain of a service, for all keys, without duplicates."""
 
     def __len__(self) -> int: ...
 
     def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Add a timer of the current key; no effect if it exists."""
+        """Add a timer of the current key, unless it exists."""
 
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Remove a timer of the current key; no effect if it is missing."""
+        """Remove a timer of the current key, if it exists."""
 
-    def next_timestamp(self) -> int | None:
-        """Return the earliest timestamp."""
+    def next_timestamp(self) -> int | None: ...
 
     def first_of_key(self) -> int | None:
         """Return the current key's earliest timer without a namespace."""
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire all timers up to and including ``limit`` in timestamp order, also timers registered by fired timers."""
+        """Fire all timers up to and including ``limit`` in timestamp order, also timers that fired timers register."""
 
 
 class KeyedProcessingTimers(KeyedTimers, Protocol):
-    """Processing-time timers. If overdue at the begin of an epoch, they wait for its records."""
+    """Processing-time timers. If overdue at an epoch's begin, they wait for its records."""
 
     def begin_epoch(self, now: int) -> None:
-        """Defer the timers up to and including ``now`` to :meth:`fire_overdue`."""
+        """Defer the timers up to ``now`` to :meth:`fire_overdue`."""
 
-    def next_for_clock(self) -> int | None:
-        """Return the earliest timestamp among the timers that the clock fires."""
+    def next_for_clock(self) -> int | None: ...
 
-    def has_overdue(self) -> bool:
-        """Return whether timers wait for :meth:`fire_overdue`."""
-        ...
+    def has_overdue(self) -> bool: ...
 
     def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None:
-        """Fire overdue timers in timestamp order, also timers registered by fired timers."""
+        """Fire overdue timers in timestamp order."""
 
 
 class KeyContext(Protocol):
-    """The keyed state as a timer service sees it: the current key, and storage for timers.
+    """The keyed state as a timer service sees it.
 
     As in Flink, the keyed backend creates the timer queues.
     """
@@ -68,7 +63,7 @@ class KeyContext(Protocol):
     key: Any
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> Any:
-        """Create the timers of one time domain: :class:`KeyedTimers`, or :class:`KeyedProcessingTimers`.
+        """Create the timers of one time domain.
 
         Args:
             name: the service's name with ``/event`` or ``/processing``.
@@ -84,18 +79,15 @@ class Triggerable(Protocol):
     def on_processing_time(self, timestamp: int, namespace: Any) -> None: ...
 
     def flush(self) -> None:
-        """Emit the results of processing-time timers that were due together."""
+        """Emit results of processing-time timers that were due together."""
 
 
 class InternalTimerService:
-    """The timers of one operator under one name. Only the mailbox thread may use it.
+    """The timers of one operator under one name. Mailbox thread only.
 
     Args:
-        fires: whether processing-time timers can fire; otherwise registering one is an error.
+        fires: whether processing-time timers can fire. If not, registering one is an error.
         may_run_on: whether timers may set timers without end, as user timers may.
-
-    Attributes:
-        triggerable: its methods are called for each timer that fires.
     """
 
     def __init__(
@@ -121,27 +113,20 @@ class InternalTimerService:
         self._scheduled: ScheduledTimer | None = None
         self._scheduled_at: int | None = None
 
-    def let_user_set(self) -> None:
-        """Note that user code sets timers, not only the operator."""
+    def let_user_set(self) -> None: ...
 
     def current_processing_time(self) -> int:
-        """Return the processing time in epoch milliseconds."""
         return self._clock.current_processing_time()
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Register a timer of the current key that fires when the watermark reaches ``timestamp`` (epoch ms)."""
+        """Register a timer of the current key for the watermark ``timestamp`` (epoch ms)."""
         self.event_timers.register(timestamp, namespace)
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Delete an event-time timer of the current key; no effect if it is missing."""
         self.event_timers.delete(timestamp, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Register a timer of the current key that fires when the clock has passed ``timestamp`` (epoch ms).
-
-        Raises:
-            ProgramError: the program declares no processing-time timers, so this one would never fire.
-        """
+        """Register a timer of the current key that fires after ``timestamp`` (epoch ms)."""
         if not self._fires:
             raise ProgramError(
                 f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: a processing-time timer was set,"
@@ -154,15 +139,10 @@ class InternalTimerService:
             self.schedule()
 
     def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Delete a processing-time timer of the current key; no effect if it is missing."""
         self.processing_timers.delete(timestamp, namespace)
 
     def advance_watermark(self, watermark: int) -> None:
-        """Fire all event-time timers up to ``watermark`` in timestamp order (T5).
-
-        Raises:
-            ProgramError: after the end of the data, timers set timers without end.
-        """
+        """Fire all event-time timers up to ``watermark`` in timestamp order (T5)."""
         self.current_watermark = watermark
         trigger = self.triggerable.on_event_time
         at_the_end = watermark == MAX_WATERMARK and self._may_run_on
@@ -180,8 +160,7 @@ class InternalTimerService:
     def count_last_timers(self) -> Callable[[int], None]:
         """Return a function to call before each event-time timer that fires after the end of the data.
 
-        It raises a ProgramError if timers set timers without end, as no watermark follows the last one. Chains of
-        timers that end fire in full, as in Flink.
+        It raises a ProgramError if timers set timers without end, as no watermark follows the last one.
         """
         limit = _LAST + _LAST_EACH * len(self.event_timers)
         left = limit + len(self.event_timers)
@@ -200,33 +179,30 @@ class InternalTimerService:
         return count
 
     def begin_epoch(self, now: int) -> None:
-        """Defer processing-time timers up to and including ``now`` to :meth:`fire_overdue`; schedule the next."""
+        """Defer processing-time timers up to ``now`` to :meth:`fire_overdue`."""
         self.processing_timers.begin_epoch(now)
         self.schedule()
 
     def fire_due_processing_time_timers(self, now: int) -> None:
-        """Fire the processing-time timers up to ``now`` in order, except overdue timers, and schedule the next."""
+        """Fire the processing-time timers up to ``now`` in order, except overdue timers."""
         self._scheduled_at = None
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:
             self.processing_timers.fire(now, self.triggerable.on_processing_time)
-            # Once for all of them: there may be timers of many keys.
+            # Once for all timers.
             self.triggerable.flush()
         self.schedule()
 
     def fire_overdue_processing_time_timers(self) -> None:
-        """Fire the processing-time timers that waited for the epoch's records."""
         if self.processing_timers.has_overdue():
             self.processing_timers.fire_overdue(self.triggerable.on_processing_time)
             self.triggerable.flush()
         self.schedule()
 
     def next_processing_time_timer(self) -> int | None:
-        """Return the earliest processing-time timer's timestamp."""
         return self.processing_timers.next_timestamp()
 
     def schedule(self) -> None:
-        """Schedule the earliest processing-time timer with the clock."""
         timestamp = self.processing_timers.next_for_clock()
         if timestamp == self._scheduled_at:
             return
@@ -236,18 +212,16 @@ class InternalTimerService:
             self._scheduled = self._clock.register_timer(timestamp, self.fire_due_processing_time_timers)
 
     def unschedule(self) -> None:
-        """Cancel the scheduled timer: nothing fires until :meth:`schedule`."""
+        """Fire nothing until :meth:`schedule`."""
         if self._scheduled is not None:
             self._scheduled.cancel()
         self._scheduled = None
         self._scheduled_at = None
 
     def num_event_time_timers(self) -> int:
-        """Return the number of event-time timers of all keys."""
         return len(self.event_timers)
 
     def num_processing_time_timers(self) -> int:
-        """Return the number of processing-time timers of all keys."""
         return len(self.processing_timers)
 
 
@@ -273,9 +247,7 @@ class InternalTimeServiceManager:
     ) -> InternalTimerService:
         """Return the service of this name, created at the first call.
 
-        Args:
-            by_user: whether user code sets timers, not only the operator.
-            may_run_on: whether only user code ends a chain of timers that set timers.
+        ``by_user``: user code sets timers. ``may_run_on``: only user code ends a chain of timers that set timers.
         """
         service = self._services.get(name)
         if service is None:
@@ -293,10 +265,8 @@ class InternalTimeServiceManager:
         return service
 
     def advance_watermark(self, watermark: int) -> None:
-        """Advance every service to ``watermark``."""
         for service in self._services.values():
             service.advance_watermark(watermark)
 
     def services(self) -> Iterable[InternalTimerService]:
-        """Return all services."""
         return self._services.values()

@@ -1,7 +1,4 @@
-"""A clock that stands still until it is set, for test harnesses and simulations.
-
-Source of the behaviour: Flink's ``TestProcessingTimeService``.
-"""
+"""A clock that stands still until it is set, for test harnesses and simulations."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ from pillarbox._time.heap_clock import HeapTimerService
 
 
 class ManualProcessingTimeService(HeapTimerService):
-    """A clock that stands still until it is set; setting it fires the timers that are due.
+    """A clock that stands still until it is set, which fires due timers. As Flink's ``TestProcessingTimeService``.
 
-    Callbacks run in the thread that sets the clock, ordered by timestamp and then by registration. Timers that
-    callbacks register fire in the same call if they are due. As in Flink's ``TestProcessingTimeService``, a timer for
-    *t* fires at *t*, without the millisecond that the system clock adds, and callbacks see the new time. An error of a
-    callback propagates from the call that set the clock; the next call fires the remaining timers.
+    Callbacks run in the thread that sets the clock, ordered by timestamp and then by registration. Due timers that
+    callbacks register fire in the same call. A timer for *t* fires at *t*. A callback's error propagates; the next call
+    fires the remaining timers.
     """
 
     def __init__(self, current_time: int = 0) -> None:
@@ -38,7 +34,7 @@ class ManualProcessingTimeService(HeapTimerService):
         self._now = timestamp
         while True:
             with self._lock:
-                # Read again each time: a callback may set the clock.
+                # A callback may set the clock.
                 timer = self._take_due(self._now)
             if timer is None:
                 return

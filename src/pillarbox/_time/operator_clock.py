@@ -1,6 +1,6 @@
 """An operator's view of its task's clock: callbacks run as the operator's mails (T6, P6).
 
-Source of the behaviour: Flink's ``ProcessingTimeServiceImpl``.
+Follows Flink's ``ProcessingTimeServiceImpl``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pillarbox.mailbox import RejectedExecutionError
 
 
 class _DeferredTimer(ScheduledTimer):
-    """An operator's timer, which passes through the clock and then through the mailbox.
+    """An operator's timer.
 
     ``fire`` runs in the clock's thread, ``__call__`` as a mail in the mailbox thread.
     """
@@ -37,7 +37,7 @@ class _DeferredTimer(ScheduledTimer):
         self._inner: ScheduledTimer | None = None
 
     def attach(self, inner: ScheduledTimer) -> None:
-        # Set the clock's timer. Before this call, no caller has a handle that could cancel.
+        # No caller has a handle yet.
         self._inner = inner
 
     def fire(self, timestamp: int) -> None:
@@ -94,7 +94,7 @@ class _DeferredTimer(ScheduledTimer):
     def done(self) -> bool:
         if self._state is TimerState.DONE or self._state is TimerState.CANCELLED:
             return True
-        # The clock may have been closed before the timer was due.
+        # The clock may have been closed before.
         return self._inner is not None and self._inner.cancelled()
 
     def __repr__(self) -> str:
@@ -108,12 +108,8 @@ class _DeferredTimer(ScheduledTimer):
 class ProcessingTimeServiceImpl(ClosableService):
     """An operator's processing-time service: its callbacks run as the operator's mails.
 
-    It can be quiesced alone, so that one operator of a chain finishes while timers of the others continue. Quiescing it
-    does not affect the task's clock.
-
-    It promises more than Flink's class of this name. :meth:`quiesce` waits until a timer's mail *has run*, not only
-    until it was posted. And a timer whose mail waits in the mailbox can be cancelled: if that happens in the mailbox
-    thread, its callback is never called.
+    It can be quiesced alone, so that one operator of a chain finishes first. Unlike in Flink, :meth:`quiesce` waits
+    until a timer's mail *has run*. And the mailbox thread can cancel a timer whose mail waits.
     """
 
     def __init__(
@@ -124,16 +120,12 @@ class ProcessingTimeServiceImpl(ClosableService):
     ) -> None:
         """Create the view of one operator.
 
-        Args:
-            inner: the task's clock.
-            defer: called in the clock's thread as ``defer(callback, timestamp)``. It must post a mail with the
-                operator's priority that calls ``callback(timestamp)`` in the mailbox thread; ``str(callback)``
-                describes it. If it raises, the timer is dropped, and the error handler of ``inner`` gets the error,
-                except for
-                :class:`RejectedExecutionError`: the task has ended.
-            firing: called in the mailbox thread with a timer's timestamp, before the callback.
+        The clock's thread calls ``defer(callback, timestamp)``, which must post a mail with the operator's priority
+        that calls ``callback(timestamp)``. If it raises, the timer is dropped, and the error handler of ``inner`` gets
+        the error, except for :class:`RejectedExecutionError`: the task has ended. ``firing`` is called with a timer's
+        timestamp, before the callback.
         """
-        # A timer counts as running from the moment it fires until its mail has run.
+        # Until its mail has run, a timer counts as running.
         super().__init__(threading.Lock())
         self._inner = inner
         self._defer = defer
@@ -160,18 +152,16 @@ class ProcessingTimeServiceImpl(ClosableService):
         return timer
 
     def quiesce(self) -> Future[None]:
-        """Stop firing this operator's timers.
+        """Stop firing this operator's timers. The future is done when every posted mail has run.
 
-        Returns:
-            Done when every posted mail has run. The mailbox thread must not block on it: it yields to the mailbox, or
-                adds a callback. If the mailbox is closed and drops mails, the future never completes.
+        The mailbox thread must not block on it.
         """
         return super().quiesce()
 
     def resume(self) -> None:
-        """Fire timers again after :meth:`quiesce`: a task may outlive the end of its data.
+        """Fire timers again after :meth:`quiesce`.
 
-        Timers that were dropped while it was quiesced stay dropped. No effect in another state.
+        Timers that were dropped meanwhile stay dropped.
         """
         self._reopen()
 

@@ -1,6 +1,6 @@
 """The wall clock, with one scheduler thread per task.
 
-Source of the behaviour: Flink's ``SystemProcessingTimeService`` and ``ProcessingTimeServiceUtil``.
+Follows Flink's ``SystemProcessingTimeService`` and ``ProcessingTimeServiceUtil``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
 _log = logging.getLogger(__name__)
 
-# A timer may be set for the end of time, but locks have a limit for waiting.
+# Maximum wait, since locks have a limit.
 _LONGEST_WAIT_S = 3600.0
 
 
 def system_clock_ms() -> int:
-    """Return the wall clock's time in epoch milliseconds."""
+    """Return epoch milliseconds by the wall clock."""
     return time.time_ns() // 1_000_000
 
 
 def processing_time_delay(timestamp: int, now: int) -> int:
     """Return the milliseconds from ``now`` until a timer for ``timestamp`` may fire.
 
-    One more than the difference, unless the timestamp is past: a timer for *t* fires when the clock has passed *t*, as
-    a watermark *t* means that no record at *t* is expected.
+    A timer for *t* fires when the clock has passed *t*, since a watermark *t* means that no record at *t* is expected.
     """
     return timestamp - now + 1 if timestamp >= now else 0
 
@@ -36,11 +35,8 @@ def processing_time_delay(timestamp: int, now: int) -> int:
 class SystemProcessingTimeService(HeapTimerService):
     """A wall clock whose timers run in one daemon thread, which starts with the first timer.
 
-    **Callbacks run in the scheduler thread**: they must be short and must not use operators or state. In a task they
-    only post a mail, see :class:`ProcessingTimeServiceImpl`.
-
-    As in Flink, the delay of a timer is fixed when it is registered and measured by the monotonic clock: setting the
-    wall clock afterwards does not affect it.
+    Callbacks run in the scheduler thread, so they must not use operators or state. In a task they only post a mail. A
+    timer's delay is measured by the monotonic clock, so setting the wall clock does not affect it.
     """
 
     def __init__(
@@ -49,13 +45,7 @@ class SystemProcessingTimeService(HeapTimerService):
         clock: Callable[[], int] = system_clock_ms,
         name: str = "pillarbox-timers",
     ) -> None:
-        """Create a service.
-
-        Args:
-            error_handler: called in the scheduler thread with the error of a callback; a task fails by it.
-            clock: returns the processing time in epoch milliseconds, in any thread.
-            name: of the scheduler thread.
-        """
+        """Create a service. ``error_handler`` gets a callback's error, in the scheduler thread."""
         super().__init__()
         self._error_handler = error_handler
         self._clock = clock
@@ -81,7 +71,7 @@ class SystemProcessingTimeService(HeapTimerService):
             self._lock.notify_all()
 
     def _schedule(self) -> None:
-        """Fire timers in the scheduler thread until the service is closed."""
+        """Fire timers until the service is closed."""
         while True:
             with self._lock:
                 while True:
@@ -97,10 +87,10 @@ class SystemProcessingTimeService(HeapTimerService):
                         self._lock.wait()
             try:
                 self._run(timer)
-            # Also errors other than Exception: without its thread, the service would stop silently.
+            # Without its thread, the service would stop silently.
             except BaseException as error:
                 self._report(error)
-            # Do not keep the last timer alive while waiting.
+            # Release the last timer.
             del timer
 
     def _report(self, error: BaseException) -> None:

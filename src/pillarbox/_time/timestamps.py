@@ -1,9 +1,7 @@
 """Event-time timestamps: their limits, their assigners, and the types that convert to one.
 
-A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Source of the names and
-limits: Flink's ``TimestampAssigner``, ``Watermark.MAX_WATERMARK`` and ``Long.MIN_VALUE`` for "no timestamp".
-
-Nothing here has mutable state, so any thread may use it.
+A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Follows Flink's
+``TimestampAssigner`` and ``Watermark``. Any thread.
 """
 
 from __future__ import annotations
@@ -20,13 +18,13 @@ import numpy as np
 from pillarbox._errors import ProgramError, no_time_zone, shorten
 
 MIN_TIMESTAMP = -(2**63)
-"""Before all time: no watermark yet, or no timestamp (Flink's ``Long.MIN_VALUE``)."""
+"""No watermark yet, or no timestamp (Flink's ``Long.MIN_VALUE``)."""
 
 MAX_WATERMARK = 2**63 - 1
-"""The end of event time: the last watermark of a bounded input, which fires all event-time timers."""
+"""The last watermark of a bounded input, which fires all event-time timers."""
 
 EXPECTED = "milliseconds since the epoch are expected, as int (or a datetime or date)"
-"""The accepted types of a timestamp, for errors."""
+"""The types of a timestamp, for errors."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
@@ -51,20 +49,18 @@ class TimestampAssigner(ABC):
 def to_timestamp(
     value: object, zone: datetime.tzinfo | None = None, source: object = None, record: object = None
 ) -> int:
-    """Convert a point in time (of an event, a watermark or a timer) to epoch milliseconds.
+    """Convert a point in time to epoch milliseconds.
 
     Args:
         value: an int (also numpy's), a ``datetime``, or a ``date``, which stands for its midnight.
         zone: the time zone of dates and naive datetimes, as Spark casts DATE and TIMESTAMP_NTZ to TIMESTAMP; None
             refuses them.
-        source: the assigner or function that returned it, for errors.
-        record: its record, for errors.
 
     Raises:
         TypeError: another type, such as None, a bool, a float, a string or NaT.
         ValueError: it exceeds 64 bits, or has no time zone while ``zone`` is None.
     """
-    # The order matters: this runs for each record, and nearly all values are plain ints.
+    # Ordered by frequency: this runs for each record.
     if type(value) is int:
         number = value
     elif isinstance(value, datetime.date):
@@ -78,7 +74,7 @@ def to_timestamp(
                 raise ValueError(no_time_zone(f"{shorten(value)}{_origin(source, record)}"))
             value = value.replace(tzinfo=zone)
         since = value - _EPOCH
-        # Exact: seconds and microseconds are never negative, so the division rounds down.
+        # Exact, and rounds down.
         number = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     elif isinstance(value, (bool, np.bool_)):
         raise _not_a_timestamp(value, source, record)
@@ -104,11 +100,7 @@ def _origin(source: object, record: object) -> str:
 
 
 class _FunctionTimestampAssigner(TimestampAssigner):
-    """Calls ``function(value, record_timestamp)``.
-
-    Args:
-        assigner: the user's assigner or function, for errors.
-    """
+    """Calls ``function(value, record_timestamp)``."""
 
     def __init__(self, function: Callable[[Any, int], Any], assigner: object) -> None:
         self._function = function
@@ -137,30 +129,19 @@ class _ValueFunctionTimestampAssigner(TimestampAssigner):
 class ColumnTimestampAssigner(TimestampAssigner):
     """Reads the timestamp from a column of the record.
 
-    A record is a mapping, a row (Spark's ``Row``, a named tuple), or an object with an attribute of that name. The
-    column contains epoch milliseconds, datetimes or dates.
+    A record is a mapping, a row, or an object with that attribute. The column contains epoch milliseconds, datetimes or
+    dates.
     """
 
     def __init__(self, column: str) -> None:
-        """Create an assigner for one column.
-
-        Raises:
-            ValueError: the name is empty.
-        """
         if not column:
             raise ProgramError("with_timestamp_assigner(): the name of the timestamp column is empty")
         self.column = column
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """Return the column's value.
-
-        Raises:
-            ValueError: the record has no such column.
-        """
         column = self.column
         try:
-            # By position if the record has field names: a column called `count` or `index` would otherwise be the
-            # tuple's method.
+            # By position, since a column `count` would otherwise be the tuple's method.
             if isinstance(value, Mapping):
                 timestamp = value[column]
             elif isinstance(value, tuple):
@@ -176,23 +157,15 @@ class ColumnTimestampAssigner(TimestampAssigner):
 
 
 def _fields_of(row: Any) -> Any:
-    # Spark's Row has its names in one of these, named tuples in the other.
+    # Fields of a Spark Row, or of a named tuple.
     return getattr(row, "__fields__", None) or row._fields
 
 
 def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
-    """Convert a user's timestamp assigner.
+    """Convert a user's timestamp assigner to one whose results ``to_timestamp`` converts.
 
-    Args:
-        assigner: an object with ``extract_timestamp(value, record_timestamp)``, a function ``f(value)`` or ``f(value,
-            record_timestamp)``, or the name of a column. A function gets the record's timestamp if it requires a second
-            argument, or has one called ``record_timestamp``; it may have other arguments with defaults.
-
-    Returns:
-        An assigner, whose results ``to_timestamp`` converts.
-
-    Raises:
-        ProgramError: another type.
+    It is an object with ``extract_timestamp(value, record_timestamp)``, a function, or a column's name. A function gets
+    the record's timestamp if it requires a second argument, or has one called ``record_timestamp``.
     """
     if isinstance(assigner, str):
         return ColumnTimestampAssigner(assigner)

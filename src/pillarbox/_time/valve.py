@@ -1,7 +1,6 @@
 """``StatusWatermarkValve``: combines the watermarks of many channels into one.
 
-Source of the behaviour: Flink's class of the same name (2.x: the flush at the last active channel's idleness is
-unconditional). All times are epoch milliseconds. Only the mailbox thread may use a valve.
+Follows Flink's class of the same name (2.x). All times are epoch milliseconds. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from pillarbox._time.watermark_generators import WatermarkSink
 
 
 class _Channel:
-    """State of one channel.
+    """One channel.
 
-    ``aligned`` is False for an idle channel, and for an active one that has not yet reached the output watermark.
+    An idle channel is not aligned, nor an active one before it reaches the output watermark.
     """
 
     __slots__ = ("aligned", "idle", "watermark")
@@ -33,28 +32,21 @@ class StatusWatermarkValve:
 
     - The output is the minimum over the *aligned* channels. It is strictly ascending.
     - An idle channel does not count; its watermarks are ignored until it is active again.
-    - A channel that becomes active counts as soon as it has caught up with the output: before that, it would take event
-      time back.
-    - When the last active channel becomes idle, the output is the largest watermark of all channels, independent of the
-      order of becoming idle. Then the valve itself is idle.
+    - A channel that becomes active counts as soon as it has caught up with the output.
+    - When the last active channel becomes idle, the output is the largest watermark of all channels, and the valve is
+      idle.
 
-    After every call, the output is at least the minimum over the aligned channels. (In one corner, Flink waits for the
-    next watermark: if a channel becomes active that is ahead of all others, which have not reached the output.)
-
-    Methods that emit take a ``sink``, and return after the sink's call.
+    After every call, the output is at least the minimum over the aligned channels. (Flink waits for the next
+    watermark.)
     """
 
     def __init__(self, channels: Iterable[Hashable]) -> None:
-        """Create a valve.
-
-        Args:
-            channels: all channels. The output does not advance until each has sent a watermark or is idle.
-        """
+        """Create a valve. Its output waits for each channel's first watermark or idleness."""
         self._channels: dict[Hashable, _Channel] = {channel: _Channel() for channel in channels}
         self._output = MIN_TIMESTAMP
-        # None: idle, but downstream may not know it.
+        # None: idle, perhaps unknown downstream.
         self._idle: bool | None = False
-        # True after a restore until the first call with a sink: the output may not match the channels.
+        # After a restore, the output may not match the channels.
         self._unsettled = False
 
     @property
@@ -64,33 +56,26 @@ class StatusWatermarkValve:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the valve's last status is idle. A new valve is active."""
+        """Whether the last status is idle. A new valve is active."""
         return self._idle is not False
 
     @property
     def channels(self) -> tuple[Hashable, ...]:
-        """All channels."""
         return tuple(self._channels)
 
     @property
     def is_aligned(self) -> bool:
-        """Whether all channels count: they are active and have caught up with the output."""
+        """Whether all channels are active and have caught up."""
         return all(state.aligned for state in self._channels.values())
 
     def watermark_of(self, channel: Hashable) -> int:
-        """Return the last watermark of a channel; ``MIN_TIMESTAMP`` before the first."""
         return self._known(channel).watermark
 
     def is_idle_channel(self, channel: Hashable) -> bool:
-        """Return whether a channel's last status is idle."""
         return self._known(channel).idle
 
     def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
-        """Take a watermark of a channel, unless it is at most the channel's last.
-
-        Raises:
-            ValueError: unknown channel.
-        """
+        """Take a watermark of a channel, unless it is at most the channel's last."""
         state = self._channel(channel, sink)
         if state.idle or timestamp <= state.watermark:
             return
@@ -99,16 +84,11 @@ class StatusWatermarkValve:
         if not state.aligned:
             state.aligned = timestamp >= self._output
         elif before > self._output:
-            # Another channel holds the output back.
             return
         self._advance(sink)
 
     def input_status(self, channel: Hashable, idle: bool, sink: WatermarkSink) -> None:
-        """Take a status of a channel: idle, or active again.
-
-        Raises:
-            ValueError: unknown channel.
-        """
+        """Take a channel's status: idle, or active again."""
         state = self._channel(channel, sink)
         if idle == state.idle:
             return
@@ -121,16 +101,10 @@ class StatusWatermarkValve:
             self._on_active(sink)
 
     def input_at_once(self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkSink) -> None:
-        """Take changes of several channels at one moment.
+        """Take changes of several channels at one moment: (last watermark while active, last status).
 
-        Their order has no effect: a channel that becomes active has caught up if it reaches the output as it was before
-        the call.
-
-        Args:
-            changes: maps channels to (last watermark while active, last status); None for unchanged.
-
-        Raises:
-            ValueError: unknown channel.
+        Their order has no effect. A channel that becomes active has caught up if it reaches the output from before the
+        call.
         """
         if self._unsettled:
             self._settle(sink)
@@ -147,13 +121,13 @@ class StatusWatermarkValve:
             self._on_active(sink)
             return
         if self._idle and max(state.watermark for state in self._channels.values()) > self._output:
-            # A channel was active in between, and is ahead of all others.
+            # A channel ahead of all others was active in between.
             self._idle = False
             sink.process_status(False)
         self._on_idle(sink)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the valve's state as a dict.
+        """Return the valve's state.
 
         ``{"watermark": ms, "idle": bool, "channels": {channel: (watermark_ms, idle, aligned)}}``
         """
@@ -163,20 +137,16 @@ class StatusWatermarkValve:
             "channels": {name: (state.watermark, state.idle, state.aligned) for name, state in self._channels.items()},
         }
 
-    def restore(self, snapshot: dict[str, Any], *, say_anew: bool = False) -> None:
-        """Restore the state of a snapshot.
+    def restore(self, snapshot: dict[str, Any], *, repeat_status: bool = False) -> None:
+        """Restore a snapshot. Nothing is emitted before the next input.
 
-        The valve keeps its own channels, as the program upstream may have changed. Channels that are missing in the
-        snapshot start over, and hold the output back until they have caught up. Nothing is emitted before the next
-        input.
-
-        Args:
-            say_anew: emit the idle status once more, because some of the receivers may not know it.
+        The program upstream may have changed. New channels hold the output back until they have caught up.
+        ``repeat_status`` emits the idle status once more.
         """
         saved = {name: _Channel(*state) for name, state in snapshot["channels"].items()}
         self._channels = {name: saved.get(name) or _Channel() for name in self._channels}
         self._output = snapshot["watermark"]
-        self._idle = None if snapshot["idle"] and say_anew else snapshot["idle"]
+        self._idle = None if snapshot["idle"] and repeat_status else snapshot["idle"]
         self._unsettled = True
 
     def _channel(self, channel: Hashable, sink: WatermarkSink) -> _Channel:
@@ -221,6 +191,6 @@ class StatusWatermarkValve:
 
     def _emit(self, watermark: int, sink: WatermarkSink) -> None:
         if watermark > self._output:
-            # Set first: the sink may read `current_watermark`.
+            # The sink may read `current_watermark`.
             self._output = watermark
             sink.process_watermark(watermark)

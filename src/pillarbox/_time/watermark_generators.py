@@ -1,10 +1,8 @@
 """Watermark generators: event time advances as records arrive.
 
 A generator sees the timestamps of one stream (at a source, of one partition) and emits watermarks: no older record is
-expected. Source of the behaviour: Flink's ``WatermarkGenerator``, the other classes of
-``org.apache.flink.api.common.eventtime``, and ``WatermarkToDataOutput``. All times are milliseconds.
-
-A generator belongs to the thread that reads its records; only the clock for idleness may be shared.
+expected. All times are milliseconds. A generator belongs to the thread that reads its records. Follows Flink's
+``org.apache.flink.api.common.eventtime``.
 """
 
 from __future__ import annotations
@@ -20,13 +18,13 @@ from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, t
 
 
 class WatermarkSink(Protocol):
-    """Receives the watermarks and statuses of a stream: an operator, several, or the record writer."""
+    """Receives the watermarks and statuses of a stream."""
 
     def process_watermark(self, timestamp: int) -> None:
-        """Handle a watermark, in epoch milliseconds."""
+        """Handle a watermark (epoch milliseconds)."""
 
     def process_status(self, idle: bool) -> None:
-        """Handle a change of status: idle (True) or active again (False)."""
+        """Handle a change of status: idle, or active again."""
 
 
 class WatermarkOutput(ABC):
@@ -80,20 +78,12 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
     """Watermarks for records that are at most ``delay`` milliseconds out of order.
 
     After a record with timestamp T, records down to T - delay are still expected, so the watermark is T - delay - 1.
-    Nothing is emitted before the first record.
     """
 
     batchable = True
 
     def __init__(self, max_out_of_orderness: DurationLike) -> None:
-        """Create a generator.
-
-        Args:
-            max_out_of_orderness: the bound; as an int, milliseconds.
-
-        Raises:
-            ValueError: not a duration, or a negative one.
-        """
+        """Create a generator. The bound as an int is milliseconds."""
         self._distance = to_millis(max_out_of_orderness) + 1
         self._max_timestamp = MIN_TIMESTAMP
 
@@ -106,9 +96,8 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
             self._max_timestamp = max_timestamp
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Emit the watermark of the largest timestamp so far."""
         watermark = self._max_timestamp - self._distance
-        # A watermark below the smallest timestamp would be meaningless; this also covers "no record yet".
+        # Below the smallest timestamp: also "no record yet".
         if watermark > MIN_TIMESTAMP:
             output.emit_watermark(watermark)
 
@@ -121,40 +110,26 @@ class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
 
 
 class NoWatermarksGenerator(WatermarkGenerator):
-    """No watermarks, for programs in processing time only."""
+    """No watermarks, for programs in processing time."""
 
     batchable = True
 
-    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """Do nothing."""
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None: ...
 
-    def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
-        """Do nothing."""
+    def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None: ...
 
-    def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Do nothing."""
+    def on_periodic_emit(self, output: WatermarkOutput) -> None: ...
 
 
 class WatermarksWithIdleness(WatermarkGenerator):
     """Marks a stream idle if it has no records for a time (Flink's class).
 
-    :meth:`on_periodic_emit` alone checks for idleness. The countdown starts at the first periodic call without a record
-    since the previous one, not at the last record: a task that did not run for an hour, because its worker had other
-    epochs, was not idle for that hour. The stream is idle when strictly more than the timeout has passed from then on,
-    and active at the next record. (Flink waits for the next watermark. Here a late record, which causes no watermark,
-    also ends idleness: the valve downstream waits until such a channel has caught up.)
+    The countdown starts at the first :meth:`on_periodic_emit` without a record since the previous one, so a task that
+    did not run was not idle. Any record ends idleness, also a late one. (Flink waits for the next watermark.)
     """
 
     def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:
-        """Wrap a generator.
-
-        Args:
-            idle_timeout: the time without a record; as an int, milliseconds.
-            now_ms: a clock in milliseconds; only differences count.
-
-        Raises:
-            ValueError: not a positive duration.
-        """
+        """Wrap a generator. ``now_ms`` is a clock in milliseconds; only differences count."""
         self._generator = generator
         self._timeout = positive_millis(idle_timeout, "the idle timeout")
         self._now_ms = now_ms
@@ -164,17 +139,15 @@ class WatermarksWithIdleness(WatermarkGenerator):
         self.batchable: bool = generator.batchable
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """End idleness, then call the generator."""
         self._activity(output)
         self._generator.on_event(event, timestamp, output)
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
-        """End idleness, then call the generator."""
         self._activity(output)
         self._generator.on_batch(max_timestamp, output)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Mark the stream idle after the timeout; before it, let the generator emit."""
+        """Mark the stream idle after the timeout. Before it, let the generator emit."""
         if not self._is_idle_now():
             self._generator.on_periodic_emit(output)
         elif not self._idle:
@@ -199,18 +172,17 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
     @property
     def idle_at(self) -> int | None:
-        """When the stream becomes idle without records (ms), or None if it is idle or had a record."""
+        """When the stream becomes idle without records (ms), or None."""
         return None if self._idle or self._quiet_since is None else self._quiet_since + self._timeout + 1
 
     def snapshot(self) -> dict[str, Any]:
         """Return the start of the silence and whether the stream is idle.
 
-        Taken after a periodic call, and only meaningful with a clock that other processes share.
+        Only meaningful with a clock that other processes share.
         """
         return {"quiet_since": self._quiet_since, "silent": self._idle}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Resume the countdown of a snapshot, if any."""
         self._quiet_since = snapshot.get("quiet_since")
         self._idle = snapshot.get("silent", False)
 
@@ -218,13 +190,10 @@ class WatermarksWithIdleness(WatermarkGenerator):
 class MonotoneWatermarkOutput(WatermarkOutput):
     """Validates a generator's output: ascending watermarks, no repeated status, nothing after the end.
 
-    Flink's ``WatermarkToDataOutput``: a new watermark ends idleness first.
+    Flink's ``WatermarkToDataOutput``.
 
     Args:
-        sink: receives strictly ascending watermarks, and changes of status.
         idle: the status that the sink knows, or None if unknown, so that the first status is always emitted.
-        last: the last watermark that the sink knows.
-        zone: the time zone of naive datetimes.
     """
 
     __slots__ = ("_idle", "_last", "_sink", "_zone")
@@ -244,20 +213,15 @@ class MonotoneWatermarkOutput(WatermarkOutput):
 
     @property
     def last(self) -> int:
-        """The last emitted watermark."""
         return self._last
 
     @property
     def is_idle(self) -> bool | None:
-        """Whether the sink knows that the stream is idle, or None if unknown."""
+        """Whether the sink knows that the stream is idle, or None."""
         return self._idle
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Emit a watermark if it is above the last one.
-
-        Raises:
-            ValueError: not a timestamp.
-        """
+        """Emit a watermark if it is above the last one. Raises ValueError for anything but a timestamp."""
         if type(timestamp_ms) is not int or not MIN_TIMESTAMP <= timestamp_ms <= MAX_WATERMARK:
             try:
                 timestamp_ms = to_timestamp(timestamp_ms, self._zone)
@@ -271,13 +235,11 @@ class MonotoneWatermarkOutput(WatermarkOutput):
             self._sink.process_watermark(timestamp_ms)
 
     def mark_idle(self) -> None:
-        """Emit the status unless the stream is idle already."""
         if not self._idle and self._last < MAX_WATERMARK:
             self._idle = True
             self._sink.process_status(True)
 
     def mark_active(self) -> None:
-        """Emit the status unless the stream is active already."""
         if self._idle is not False and self._last < MAX_WATERMARK:
             self._idle = False
             self._sink.process_status(False)

@@ -1,9 +1,6 @@
 """``WatermarkStrategy``: the source of a stream's timestamps and watermarks.
 
-PyFlink's class of the same name, with Python manners: durations as ``timedelta`` or ``"5 seconds"``, functions and
-column names as timestamp assigners, and user-defined generators.
-
-A strategy is built by the user, pickled with the program, and read by the tasks. It is immutable.
+PyFlink's class, with more notations and user-defined generators. A strategy is immutable, and pickled with the program.
 """
 
 from __future__ import annotations
@@ -35,8 +32,7 @@ from pillarbox._time.watermark_generators import (
 class WatermarkStrategy:
     """The source of a stream's timestamps and watermarks.
 
-    Created by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, which return a new
-    strategy.
+    Created by the ``for_*`` methods and :meth:`no_watermarks`. The ``with_*`` methods return a new strategy.
 
     Example:
         >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
@@ -47,7 +43,8 @@ class WatermarkStrategy:
         generator_factory: makes the watermark generator of a subtask; use :meth:`create_generator`.
         timestamp_assigner: returns each record's timestamp, or raises ``TypeError``. None if records keep their
             timestamps.
-        timestamp_column: the column that ``timestamp_assigner`` reads, if any: columnar data is stamped in one step.
+        timestamp_column: the column that ``timestamp_assigner`` reads, if any, so that columnar data is stamped in one
+            step.
         idle_timeout: milliseconds without a record until the stream is idle, or None for never.
         progress_timeout: milliseconds without a record until the watermark advances with the clock, or None for never.
     """
@@ -87,8 +84,7 @@ class WatermarkStrategy:
         """Return a strategy with a user-defined generator.
 
         A generator has no state in checkpoints: it starts over with each epoch of a source, and after a shuffle with
-        each new task (which keeps its last watermark, so event time never decreases). A generator that depends on more
-        than the timestamps, such as the number of records, emits other watermarks then.
+        each new task, which keeps its last watermark.
 
         Args:
             factory: called without arguments once per subtask (in Java it gets a context); for example a class.
@@ -96,7 +92,7 @@ class WatermarkStrategy:
         Raises:
             ProgramError: it is a generator, which all subtasks would share, or cannot be called without arguments.
         """
-        generator: object = factory  # not all users have their program type-checked
+        generator: object = factory  # not all users type-check
         if isinstance(generator, WatermarkGenerator):
             name = type(generator).__name__
             raise ProgramError(
@@ -139,16 +135,15 @@ class WatermarkStrategy:
         return dataclasses.replace(self, timestamp_assigner=assigner, timestamp_column=column)
 
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
-        """Return this strategy with idleness: downstream does not wait for a partition without records for a time.
+        """Return this strategy with idleness: downstream does not wait for a partition without records.
 
-        Before the first shuffle, a source is idle as a whole. After a shuffle, each subtask is idle by itself,
-        beginning with its first epoch, also if it never gets a record. The clock is the epoch's time (Spark's batch
-        timestamp), and the start of the silence is state: a repeated epoch does the same, and the time of a stopped
-        query counts. In Flink the countdown starts over.
+        Before the first shuffle, a source is idle as a whole. After a shuffle, each subtask is idle by itself, even if
+        it never gets a record. The clock is the epoch's time (Spark's batch timestamp), and the start of the silence is
+        state: a repeated epoch does the same, and the time of a stopped query counts. In Flink the countdown starts
+        over.
 
-        A streaming query runs an epoch at each trigger then, also without data, as idleness is noticed in epochs. So
-        give the query a trigger, such as ``trigger(processingTime="5 seconds")``; without one, epochs follow each other
-        at once.
+        A streaming query then runs an epoch at each trigger, also without data. So give the query a trigger, such as
+        ``trigger(processingTime="5 seconds")``.
 
         Args:
             idle_timeout: the time without a record; as an int, milliseconds.
@@ -162,14 +157,13 @@ class WatermarkStrategy:
     def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
         """Return this strategy with a watermark that advances with the clock while the source is silent.
 
-        So the last windows fire without further data. After ``timeout`` without a record, counted from the last epoch
-        with records, the watermark is that epoch's plus the time since the timeout ended. Records that arrive later
-        with older timestamps are late. The clock is the epoch's time (Spark's batch timestamp), so a repeated epoch
-        does the same. The time of a stopped query counts, unless its first epoch has records. A source without a
-        watermark does not get one.
+        So the last windows fire without further data. After ``timeout`` without a record, the time since the timeout
+        ended is added to the watermark. Later records with older timestamps are late. The clock is the epoch's time
+        (Spark's batch timestamp), so a repeated epoch does the same. The time of a stopped query counts, unless its
+        first epoch has records. A source without a watermark does not get one.
 
-        Each source counts by itself. With :meth:`with_idleness` as well, an idle source does not hold the others back,
-        and its watermark counts only while all sources are idle. At the end of bounded input, event time ends.
+        Each source counts by itself. With :meth:`with_idleness` as well, an idle source's watermark counts only while
+        all sources are idle.
 
         Only for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
 

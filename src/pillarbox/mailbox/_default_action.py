@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class PeriodTimer(Protocol):
-    """Adds up the time between ``mark_start()`` and ``mark_end()``. Mailbox thread only.
-
-    Flink: ``PeriodTimer``.
-    """
+    """Adds up the time between ``mark_start()`` and ``mark_end()``. Mailbox thread only. Flink: ``PeriodTimer``."""
 
     def mark_start(self) -> None:
         """Begin a period."""
@@ -28,13 +25,9 @@ class PeriodTimer(Protocol):
 
 @final
 class Suspension:
-    """A pause of the default action, which ends with :meth:`resume`.
+    """A pause of the default action, which ends with :meth:`resume`. Flink: ``MailboxDefaultAction.Suspension``.
 
-    The timer runs while the pause leaves the loop without work: it stops while mails run, and while the loop itself is
-    suspended. Its calls come in pairs, start first. (In Flink the caller of ``suspendDefaultAction`` starts and ends
-    it, see ``ResumeWrapper``.)
-
-    Flink: ``MailboxDefaultAction.Suspension``.
+    Its timer runs while the pause leaves the loop without work. (In Flink the caller starts and ends the timer.)
     """
 
     __slots__ = ("_processor", "_timer", "_timer_runs")
@@ -42,24 +35,22 @@ class Suspension:
     def __init__(self, processor: MailboxProcessor, timer: PeriodTimer | None) -> None:
         self._processor = processor
         self._timer = timer
-        # Mailbox thread only, as all calls of the timer.
+        # Mailbox thread only.
         self._timer_runs = False
         self._start_timer()
 
     def resume(self) -> None:
         """Resume the default action. Any thread, any number of times.
 
-        From another thread this is an urgent mail. No effect if the pause is over, or if the mailbox takes no more
-        mails.
+        No effect if the pause is over, or if the mailbox takes no more mails.
         """
         processor = self._processor
-        # Reading it without the lock is enough: a suspension is current before any caller has it, and never becomes
-        # current again.
+        # No lock: a suspension never becomes current again.
         if processor._suspended_default_action is not self:
             return
         if processor.is_mailbox_thread():
             self._resume()
-            if processor._mailbox._waiting:  # a signal handler, called while the loop waits for mail
+            if processor._mailbox._waiting:  # a signal handler, while the loop waits
                 processor._mailbox._wake()
             return
         try:
@@ -85,10 +76,7 @@ class Suspension:
 
 @final
 class MailboxController:
-    """The control of a default action over the loop that calls it.
-
-    Flink: ``MailboxDefaultAction.Controller``.
-    """
+    """The control of a default action over the loop that calls it. Flink: ``MailboxDefaultAction.Controller``."""
 
     __slots__ = ("_processor",)
 
@@ -96,9 +84,9 @@ class MailboxController:
         self._processor = processor
 
     def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
-        """Do not call the default action until the returned suspension is resumed.
+        """Do not call the default action until the returned suspension is resumed. Mailbox thread only.
 
-        Mails are still processed. Mailbox thread only.
+        Mails are still processed.
 
         Args:
             timer: measures the pause.
@@ -114,6 +102,6 @@ class MailboxController:
         self._processor.all_actions_completed()
 
 
-#: The action that the loop calls over and over. It should do a bounded piece of work and return, as mails wait for it.
-#: Flink: ``MailboxDefaultAction``.
+#: The action that the loop calls over and over. It should do a bounded piece of work, since mails wait. Flink:
+#: ``MailboxDefaultAction``.
 MailboxDefaultAction = Callable[[MailboxController], object]

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Protocol, final
 
-#: The lowest priority, and the default of ``take``: any mail matches.
+#: The lowest priority: ``take`` matches any mail.
 MIN_PRIORITY = -1
 
-#: The highest priority: every operator of a chain may run such a mail while it waits. (Java's ``Integer.MAX_VALUE``, so
-#: that numbers in logs look the same.)
+#: The highest priority: every operator of a chain may run such a mail while it waits.
 MAX_PRIORITY = 2**31 - 1
 
 
 @final
 class MailOptions:
-    """Treatment of a mail. Immutable: ``DEFAULT``, :meth:`urgent` or :meth:`deferrable`.
+    """Treatment of a mail: ``DEFAULT``, :meth:`urgent` or :meth:`deferrable`. Immutable.
 
     Flink: ``MailboxExecutor.MailOptions``.
     """
@@ -34,7 +33,7 @@ class MailOptions:
 
     @staticmethod
     def urgent() -> MailOptions:
-        """Overtake all mails that are not urgent. Urgent mails keep their order.
+        """Overtake all mails that are not urgent, and keep the order of urgent mails.
 
         For mails that must not wait for a long batch, such as an unaligned checkpoint.
         """
@@ -58,37 +57,32 @@ MailOptions.DEFAULT = MailOptions(is_urgent=False, is_deferrable=False)
 _URGENT = MailOptions(is_urgent=True, is_deferrable=False)
 _DEFERRABLE = MailOptions(is_urgent=False, is_deferrable=True)
 
-# A module constant is cheaper to read, once per mail, than a class attribute.
+# Cheaper to read than a class attribute.
 _DEFAULT = MailOptions.DEFAULT
 
 
 @final
 class Mail:
-    """An action for one operator of the chain, with a readable description.
+    """An action for one operator of the chain, with a readable description. Flink: ``Mail``.
 
     Any thread may create a mail; only the mailbox thread runs it.
 
     Args:
-        command: the action. A future-like command (one with a ``cancel`` method) can be cancelled while it waits, see
-            :meth:`try_cancel`.
+        command: the action. A waiting command with a ``cancel`` method can be cancelled, see :meth:`try_cancel`.
         priority: the chain index of the mail's operator. It does not order the execution: it hides mails of upstream
             operators from an operator that waits for its own.
-        description: for debugging and errors; ``%``-style with ``args``.
-        args: arguments of the description, formatted on demand.
+        description: for debugging and errors; ``%``-style with ``args``, formatted on demand.
         options: urgent, deferrable or neither.
-
-    Flink: ``Mail``.
     """
 
     __slots__ = ("_args", "_command", "_description", "operator_priority", "options", "priority")
 
-    #: Urgent, deferrable or neither.
     options: MailOptions
 
-    #: The effective priority: ``MIN_PRIORITY`` for a deferrable mail.
+    #: ``MIN_PRIORITY`` for a deferrable mail.
     priority: int
 
-    #: The priority of the mail's operator, also for a deferrable mail.
+    #: Also for a deferrable mail.
     operator_priority: int
 
     def __init__(
@@ -107,15 +101,13 @@ class Mail:
         self.options = options
 
     def run(self) -> None:
-        """Run the command; its errors propagate. Mailbox thread only."""
+        """Run the command. Its errors propagate. Mailbox thread only."""
         self._command()
 
     def try_cancel(self) -> bool:
-        """Cancel the command if possible.
+        """Cancel the command if possible, and return whether it accepted.
 
-        Returns:
-            Whether the command was future-like and accepted it. ``False`` for plain functions, and for futures that run
-            or are done.
+        ``False`` for plain functions, and for futures that run or are done.
         """
         cancel = getattr(self._command, "cancel", None)
         return bool(cancel()) if callable(cancel) else False
@@ -126,7 +118,7 @@ class Mail:
         try:
             return self._description % self._args
         except (TypeError, ValueError, KeyError):
-            # A wrong description must not hide the error that it belongs to.
+            # A wrong description must not hide its error.
             return f"{self._description} {self._args!r}"
 
     def __repr__(self) -> str:
@@ -134,7 +126,7 @@ class Mail:
 
 
 class Waiter(Protocol):
-    """Lets the mailbox thread do other work while it waits for mail, such as run an event loop."""
+    """Lets the mailbox thread do other work while it waits for mail."""
 
     def wait(self) -> None:
         """Return after :meth:`wake`, or spuriously. Mailbox thread."""

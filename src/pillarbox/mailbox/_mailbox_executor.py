@@ -18,10 +18,7 @@ _DEFAULT = MailOptions.DEFAULT
 
 
 class RejectedExecutionError(RuntimeError):
-    """The mailbox is quiesced or closed, so the command will never run.
-
-    Flink: Java's ``RejectedExecutionException``.
-    """
+    """The mailbox is quiesced or closed, so a command will never run. Java: ``RejectedExecutionException``."""
 
 
 @final
@@ -36,13 +33,13 @@ class _FutureCommand(Future[T]):
         if not self.set_running_or_notify_cancel():
             return  # cancelled while it waited
         command = self._command
-        del self._command  # the future may outlive the objects that the command refers to
+        del self._command  # the future may outlive the command's objects
         try:
             result = command()
         except Exception as error:
             self.set_exception(error)
         except BaseException as error:
-            # Ctrl-C and sys.exit() concern the thread, not only the future's owner.
+            # Ctrl-C and sys.exit() concern the thread, too
             self.set_exception(error)
             raise
         else:
@@ -53,14 +50,13 @@ class _FutureCommand(Future[T]):
 class MailboxExecutor:
     """Puts commands into a mailbox with one operator's priority, and yields to its mails.
 
-    ``execute`` and ``submit`` may be called from any thread. The other methods belong to the mailbox thread.
+    Any thread may call ``execute`` and ``submit``. The other methods raise :class:`WrongThreadError` outside of the
+    mailbox thread.
 
-    An operator that must wait in the middle of a record, for example for capacity, yields: it runs its own mails and
-    mails of downstream operators until the event happens. Mails of upstream operators stay hidden, as they could emit
-    the next record into the unfinished one.
+    An operator that must wait in the middle of a record yields: it runs its own mails and mails of downstream
+    operators. Mails of upstream operators could emit the next record into the unfinished one, so they stay hidden.
 
-    Flink: ``MailboxExecutorImpl``. One difference: no executor's yield runs deferrable mails, as Flink documents it; in
-    Flink's code, the executor of the lowest priority does.
+    Flink: ``MailboxExecutorImpl``. Here, no executor's yield runs deferrable mails, as Flink documents it.
 
     Args:
         mailbox: receives the mails.
@@ -96,9 +92,7 @@ class MailboxExecutor:
         """Run ``command`` in the mailbox thread. Its errors fail the loop.
 
         Args:
-            command: the action.
             description: ``%``-style, formatted with ``args`` on demand.
-            args: arguments of the description.
             options: urgent, deferrable or neither.
 
         Raises:
@@ -116,11 +110,10 @@ class MailboxExecutor:
         *args: object,
         options: MailOptions = _DEFAULT,
     ) -> Future[T]:
-        """Run ``command`` in the mailbox thread; the future gets its result or its error.
+        """Run ``command`` in the mailbox thread, and return a future of its result or error.
 
-        An error does *not* fail the task: use :meth:`execute` unless the future is examined. The future is cancelled if
-        the mailbox is closed before its turn. Do not wait for it in the mailbox thread, which would have to complete
-        it.
+        An error does *not* fail the task. The future is cancelled if the mailbox is closed before its turn. Do not wait
+        for it in the mailbox thread.
 
         Raises:
             RejectedExecutionError: the mailbox is quiesced or closed.
@@ -135,7 +128,6 @@ class MailboxExecutor:
         Does not run deferrable mails. Errors of the mail propagate.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
         """
         self._mailbox._take(self._is_own).run()
@@ -143,26 +135,20 @@ class MailboxExecutor:
     def yield_ignoring_deferrable(self) -> None:
         """Yield as :meth:`yield_` does, also to deferrable mails of the same operators.
 
-        For an operator that is being finished: no record is in progress, and all of its mails have to run.
-
-        Flink: ``MailboxExecutorImpl.tryYieldIgnoringDeferrable``.
+        For an operator that is being finished: no record is in progress, and all of its mails have to run. Flink:
+        ``MailboxExecutorImpl.tryYieldIgnoringDeferrable``.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
         """
         self._mailbox._take(lambda mail: mail.operator_priority >= self._priority).run()
 
     def try_yield(self) -> bool:
-        """Run one mail of at least this executor's priority, if one waits.
+        """Run one mail of at least this executor's priority, if one waits. Returns whether a mail was run.
 
         Does not run deferrable mails. Errors of the mail propagate.
 
-        Returns:
-            Whether a mail was run.
-
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed.
         """
         mail = self._mailbox._try_take(self._is_own)
@@ -175,26 +161,17 @@ class MailboxExecutor:
         return mail.priority >= self._priority and not mail.options.is_deferrable
 
     def wait_in(self, waiter: Waiter | None) -> None:
-        """Wait for mail in ``waiter`` from now on, or with None in the thread itself.
-
-        Raises:
-            WrongThreadError: not called from the mailbox thread.
-        """
+        """Wait for mail in ``waiter`` from now on, or with None in the thread itself."""
         self._mailbox.wait_in(waiter)
 
     def should_interrupt(self) -> bool:
-        """Return whether a long computation in the mailbox thread should pause, because mail waits.
-
-        Raises:
-            WrongThreadError: not called from the mailbox thread.
-        """
+        """Return whether a long computation in the mailbox thread should pause, because mail waits."""
         return self._mailbox.has_mail()
 
     def is_idle(self) -> bool:
         """Return whether the open mailbox is empty and the default action is suspended.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             RuntimeError: the executor was created without a processor.
         """
         if self._processor is None:

@@ -31,24 +31,21 @@ _log = logging.getLogger(__name__)
 class MailboxProcessor:
     """Runs the mails of a mailbox and a default action by turns, in one thread.
 
-    As nothing else runs operators, they need no locks: timers, checkpoints and asynchronous results arrive as mails,
-    and never in the middle of a record.
+    Since nothing else runs operators, they need no locks: timers, checkpoints and asynchronous results arrive as mails,
+    never in the middle of a record.
 
     Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`. As a context manager it closes itself.
 
-    Threads: ``suspend``, ``all_actions_completed``, ``report_throwable``, the two ``get_..._executor`` and the
-    ``is_...`` may be called from any thread; everything else belongs to the mailbox thread and raises
-    :class:`WrongThreadError` elsewhere.
+    Any thread may call ``suspend``, ``all_actions_completed``, ``report_throwable``, ``get_..._executor`` and
+    ``is_...``. The other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
-    A round of the loop without mail takes no lock, and calls nothing but the default action. So everything that changes
-    the loop's course from outside is a mail, and the flags below are plain attributes that only the mailbox thread
-    writes.
+    Without mail, a round of the loop takes no lock. So only the mailbox thread writes the flags below.
 
     Flink: ``MailboxProcessor``.
 
     Args:
         default_action: called with a :class:`MailboxController` whenever no mail waits. It should do a bounded piece of
-            work; its errors leave the loop.
+            work. Its errors leave the loop.
         mailbox: default: a new one that belongs to the calling thread.
         metrics: default: new ones, without latency.
     """
@@ -73,19 +70,18 @@ class MailboxProcessor:
         self._default_action = default_action
         self._mailbox = TaskMailbox() if mailbox is None else mailbox
         self._controller = MailboxController(self)
-        # Whether the loop may be run again; permanently False after all_actions_completed.
+        # Permanently False after all_actions_completed.
         self._mailbox_loop_running = True
-        # Whether the loop must be left, or is not running. False only if the flag above is True.
+        # Whether the loop must be left, or is not running.
         self._suspended = False
-        # The current pause of the default action, or None. Other threads may compare it (see Suspension.resume); only
-        # the mailbox thread acts on it.
+        # The current pause of the default action. Other threads may compare it.
         self._suspended_default_action: Suspension | None = None
-        # Both flags in one, so that the loop checks one attribute per round.
+        # Both flags in one, for one check per round.
         self._needs_attention = False
         self._metrics = MailboxMetrics() if metrics is None else metrics
         self._metrics._bind(self._mailbox, self.get_main_mailbox_executor())
 
-    # -- any thread ------------------------------------------------------------------------------
+    # Any thread.
 
     @property
     def mailbox(self) -> TaskMailbox:
@@ -110,7 +106,7 @@ class MailboxProcessor:
         return self._mailbox.is_mailbox_thread()
 
     def is_mailbox_loop_running(self) -> bool:
-        """Return whether the loop runs or can be run again: all_actions_completed has not ended it."""
+        """Return whether the loop runs or can be run again."""
         return self._mailbox_loop_running
 
     def is_default_action_available(self) -> bool:
@@ -118,10 +114,9 @@ class MailboxProcessor:
         return self._suspended_default_action is None
 
     def suspend(self) -> None:
-        """Leave the loop before its next step; it can be run again later.
+        """Leave the loop before its next step. It can be run again later.
 
-        Waiting mails stay in the mailbox. If the loop is not running, its next run returns at once. No effect once the
-        mailbox is quiesced or closed.
+        If the loop is not running, its next run returns at once. No effect once the mailbox is quiesced or closed.
         """
         self._send_poison_mail(self._suspend_loop)
 
@@ -147,21 +142,18 @@ class MailboxProcessor:
         except MailboxClosedError as error:
             raise error from throwable
 
-    # -- mailbox thread: the loop ----------------------------------------------------------------
+    # Mailbox thread.
 
     def run_mailbox_loop(self) -> None:
         """Process mails and call the default action by turns, until the loop ends.
 
-        A round first runs the mails that were waiting when it began (and urgent ones that arrive later), then the
-        default action once. So mails that put mails do not starve the default action. While the default action is
-        suspended, the loop waits for mail.
+        A round runs the mails that were waiting when it began, and urgent mails, then the default action once. While
+        the default action is suspended, the loop waits for mail.
 
-        Returns after :meth:`suspend`, and can then be run again; or after :meth:`all_actions_completed`, and then
-        returns at once. An error of a mail or of the default action leaves the loop; later mails stay in the mailbox,
-        and the caller decides whether to run the loop again or to close.
+        Returns after :meth:`suspend`, and can then be run again, or after :meth:`all_actions_completed`. An error of a
+        mail or of the default action leaves the loop, with the later mails in the mailbox.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is not open.
             RuntimeError: called from within the loop.
         """
@@ -171,12 +163,12 @@ class MailboxProcessor:
         batch = mailbox._batch
         default_action = self._default_action
         controller = self._controller
-        # Pauses and latencies are measured only while the loop runs.
+        # Measure only while the loop runs.
         self._metrics._loop_entered()
         self._start_timer()
         try:
             while True:
-                # The hot path: two attributes and one local, then the default action.
+                # The hot path.
                 if mailbox._may_have_new_mail or batch or self._needs_attention:
                     self._process_mails()
                     if self._suspended:
@@ -187,13 +179,9 @@ class MailboxProcessor:
             mailbox._leave()
 
     def run_mailbox_step(self) -> bool:
-        """Run one mail or, without mail, the default action once. For tests.
-
-        Returns:
-            Whether there was something to do.
+        """Run one mail or, without mail, the default action once. Returns whether there was something to do. For tests.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is not open.
             RuntimeError: called from within the loop.
         """
@@ -213,12 +201,9 @@ class MailboxProcessor:
             self._mailbox._leave()
 
     def drain(self) -> None:
-        """Run all waiting mails, without those that they put.
+        """Run all waiting mails, without mails that they put.
 
-        If one raises, later mails stay in the mailbox; if the mail has closed the mailbox, they are cancelled.
-
-        Raises:
-            WrongThreadError: not called from the mailbox thread.
+        If one raises, later mails stay in the mailbox. If the mail has closed the mailbox, they are cancelled.
         """
         self._mailbox._check_is_mailbox_thread()
         mails: deque[Mail] = deque()
@@ -235,21 +220,14 @@ class MailboxProcessor:
             elif mails:
                 self._mailbox._put_back(mails)
 
-    # -- mailbox thread: the end -----------------------------------------------------------------
-
     def prepare_close(self) -> None:
-        """Stop accepting mails: executors reject from now on.
-
-        Raises:
-            WrongThreadError: not called from the mailbox thread.
-        """
+        """Stop accepting mails: executors reject from now on."""
         self._mailbox.quiesce()
 
     def close(self) -> None:
         """Close the mailbox and cancel the futures of its remaining mails.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             Exception: the error of the first cancellation that failed; all were attempted.
         """
         dropped = self._mailbox.close()
@@ -275,15 +253,12 @@ class MailboxProcessor:
     def rebind_to_current_thread(self) -> None:
         """Make the calling thread the mailbox thread, while the loop is not running.
 
-        Spark may drive a resident task from another thread in the next epoch. Flink has no counterpart: its tasks live
-        in one thread.
+        Spark may drive a resident task from another thread in the next epoch.
 
         Raises:
             RuntimeError: the loop is running.
         """
         self._mailbox.bind_to_current_thread()
-
-    # -- inside ----------------------------------------------------------------------------------
 
     def _enter(self) -> bool:
         """Begin a run of the loop. False if it has ended permanently."""
@@ -301,7 +276,7 @@ class MailboxProcessor:
         return True
 
     def _process_mails(self) -> None:
-        """Run the waiting mails; wait for more until the default action is available."""
+        """Run the waiting mails. Waits for more until the default action is available."""
         mailbox = self._mailbox
         if mailbox.create_batch():
             self._stop_timer()
@@ -316,7 +291,6 @@ class MailboxProcessor:
             self._start_timer()
 
     def _await_mail(self) -> None:
-        """Wait until there may be a mail. This is idle time."""
         metrics = self._metrics
         metrics._idle_started()
         try:
@@ -325,7 +299,7 @@ class MailboxProcessor:
             metrics._idle_ended()
 
     def _run_mails(self, limit: int = -1) -> None:
-        """Run the mails of the batch, at most ``limit``, until the loop must be left."""
+        """Run at most ``limit`` mails of the batch, until the loop must be left."""
         poll = self._mailbox._poll_batch
         metrics = self._metrics
         while limit != 0 and not self._suspended:
@@ -334,7 +308,7 @@ class MailboxProcessor:
                 return
             metrics.mails_processed += 1
             mail.run()
-            # Do not start measuring for a mail that ends the loop.
+            # Do not measure for a mail that ends the loop.
             if metrics.start_pending and not self._suspended:
                 metrics._start()
             limit -= 1
@@ -373,21 +347,19 @@ class MailboxProcessor:
 
     def _send_poison_mail(self, command: Callable[[], None]) -> None:
         def put_if_open() -> None:
-            # One step under the lock, so that no close() happens between the check and the put.
+            # No close() happens between the check and the put.
             if self._mailbox.state is MailboxState.OPEN:
                 self._send_control_mail(command, "poison mail")
 
         self._mailbox.run_exclusively(put_if_open)
 
     def _send_control_mail(self, command: Callable[[], None], description: str, *args: object) -> None:
-        # Urgent: it overtakes all mails of operators. Control mails keep their order, so an error reported before a
-        # suspension is also raised before it.
+        # Urgent mails keep their order: an error reported before a suspension is also raised before it.
         mail = Mail(command, MAX_PRIORITY, description, *args, options=MailOptions.urgent())
         self._mailbox.put(mail)
 
 
 def _cancel(mails: Iterable[Mail]) -> Exception | None:
-    """Cancel mails that will not run; return the first error, and log the others."""
     first_error: Exception | None = None
     for mail in mails:
         try:

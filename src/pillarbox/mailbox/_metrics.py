@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pillarbox.mailbox._mailbox_executor import MailboxExecutor
     from pillarbox.mailbox._task_mailbox import TaskMailbox
 
-#: ``schedule(delay, callback)``: call ``callback`` once, ``delay`` seconds from now, in any thread.
+#: ``schedule(delay, callback)``: call ``callback`` after ``delay`` seconds, in any thread.
 ProbeScheduler = Callable[[float, Callable[[], None]], object]
 
-# Flink keeps the last ten measurements, one a second (DescriptiveStatisticsHistogram(10)).
+# As in Flink (DescriptiveStatisticsHistogram(10)).
 _KEPT_LATENCIES = 10
 
 
@@ -26,11 +26,11 @@ _KEPT_LATENCIES = 10
 class LatencyStatistics:
     """Waiting times of the latest probe mails, in seconds."""
 
-    #: Number of probes so far.
+    #: So far.
     count: int
     #: The latest one.
     last: float
-    #: Over the latest ten.
+    #: Of the latest ten.
     minimum: float
     mean: float
     maximum: float
@@ -51,18 +51,14 @@ class MailboxStatistics:
 
 @final
 class MailboxMetrics:
-    """Measures one mailbox and its loop.
+    """Measures one mailbox and its loop. Flink: ``MailboxMetricsController``.
 
-    A probe mail measures latency: it does nothing but read the clock, is put at an interval, and waits like any other
-    mail. Probes start with the first real mail (so a loop without mails pays nothing), and need a scheduler. A probe
-    that waited while the loop was suspended does not count.
+    A probe mail measures latency: it is put at an interval, and waits like any other mail. Probes need a scheduler, and
+    start with the first real mail.
 
     Idle time is the time that the loop waited for mail because its default action was suspended.
 
-    The loop writes in the mailbox thread, without a lock; any thread may read. A round of the loop without mail touches
-    nothing here.
-
-    Flink: ``MailboxMetricsController``.
+    The loop writes in the mailbox thread, without a lock. Any thread may read.
 
     Args:
         schedule: calls a function after a delay; without it, latency is not measured.
@@ -85,7 +81,7 @@ class MailboxMetrics:
         "start_pending",
     )
 
-    #: Number of mails that the loop has run, including probes and control mails.
+    #: Including probes and control mails.
     mails_processed: int
 
     #: Whether probes wait for the first real mail.
@@ -111,10 +107,10 @@ class MailboxMetrics:
         self._latency_count = 0
         self._idle_time = 0.0
         self._idle_since: float | None = None
-        # Counts the runs of the loop, so that a probe notices a suspension.
+        # Runs of the loop, so that a probe detects a suspension.
         self._run = 0
 
-    # -- reading: any thread ---------------------------------------------------------------------
+    # Reading: any thread.
 
     @property
     def mails_waiting(self) -> int:
@@ -129,7 +125,7 @@ class MailboxMetrics:
 
     @property
     def latency(self) -> LatencyStatistics | None:
-        """Waiting times of probes; ``None`` before the first measurement."""
+        """Waiting times of probes, or ``None`` before the first measurement."""
         latencies = list(self._latencies)
         if not latencies:
             return None
@@ -155,8 +151,6 @@ class MailboxMetrics:
             latency=self.latency,
         )
 
-    # -- writing: the processor, in the mailbox thread -------------------------------------------
-
     def _bind(self, mailbox: TaskMailbox, executor: MailboxExecutor) -> None:
         if self._mailbox is not None:
             raise RuntimeError("these metrics belong to another mailbox processor")
@@ -179,14 +173,11 @@ class MailboxMetrics:
             since, self._idle_since = self._idle_since, None
             self._idle_time += max(0.0, self._clock() - since)
 
-    # -- probes ----------------------------------------------------------------------------------
-
     def _schedule_probe(self) -> None:
         assert self._schedule is not None
         self._schedule(self._interval, self._send_probe)
 
     def _send_probe(self) -> None:
-        # In the scheduler's thread.
         assert self._executor is not None
         run, sent = self._run, self._clock()
 

@@ -14,20 +14,16 @@ from pillarbox.mailbox._mail import MIN_PRIORITY, Mail, Waiter
 
 T = TypeVar("T")
 
-# Longest wait in seconds: Python does not handle a signal that arrived just before a thread blocked (and on Windows
-# none while it is blocked).
+# Longest wait in seconds: Python does not handle a signal that arrived just before a thread blocked.
 _LONGEST_WAIT = 1.0
 
 
 class MailboxState(enum.Enum):
-    """State of a mailbox: OPEN, QUIESCED, CLOSED, in this order.
-
-    Flink: ``TaskMailbox.State``.
-    """
+    """State of a mailbox: OPEN, QUIESCED, CLOSED, in this order. Flink: ``TaskMailbox.State``."""
 
     #: Mails may be put and taken.
     OPEN = "OPEN"
-    #: No new mails; the waiting mails may be taken.
+    #: No new mails.
     QUIESCED = "QUIESCED"
     #: Neither.
     CLOSED = "CLOSED"
@@ -47,10 +43,7 @@ _CLOSED = MailboxState.CLOSED
 
 
 class MailboxClosedError(RuntimeError):
-    """The mailbox is quiesced or closed, and rejects the call.
-
-    Flink: ``TaskMailbox.MailboxClosedException``.
-    """
+    """The mailbox is quiesced or closed, and rejects the call. Flink: ``TaskMailbox.MailboxClosedException``."""
 
 
 class WrongThreadError(RuntimeError):
@@ -70,21 +63,16 @@ class TaskMailbox:
     2. *batch*: mails that :meth:`create_batch` moved at once; only the mailbox thread touches it;
     3. *queue*: all other mails.
 
-    Threads: ``put``, ``put_first``, ``size``, ``run_exclusively``, ``state`` and ``is_mailbox_thread`` may be called
-    from any thread; everything else raises :class:`WrongThreadError` outside of the mailbox thread.
+    Any thread may call ``put``, ``put_first``, ``size``, ``run_exclusively``, ``state`` and ``is_mailbox_thread``. The
+    other methods raise :class:`WrongThreadError` outside of the mailbox thread.
 
-    Signal handlers and finalizers may put mails, even if they interrupt the mailbox itself, in any thread. They run
-    between two steps of Python, and the lock, which is reentrant, does not exclude them. So each change is one step:
-    one call of a deque's method adds, removes or moves a mail, and the flags about the deques may only err on the safe
-    side (``_may_have_new_mail``). An error of a handler (Ctrl-C) leaves the mailbox as it was before or after that
-    step; only a mail that is just being taken may be lost with it.
+    Signal handlers and finalizers may put mails, even if they interrupt the mailbox itself. So the lock is reentrant,
+    each change is one call of a deque's method, and the flags may only err on the safe side (``_may_have_new_mail``).
 
-    The package's other classes use the mailbox's internals: the processor reads the deques, and calls the methods of
-    the section "for the package", which omit checks.
+    The processor reads the deques, and calls methods that omit checks.
 
-    Flink: ``TaskMailboxImpl``. Two differences. Urgent mails have a deque of their own instead of being in reverse
-    order at the head of the common one; mails are taken in Flink's order. And a blocking :meth:`take` on a quiesced
-    mailbox without a matching mail raises, where Flink would wait forever.
+    Flink: ``TaskMailboxImpl``. A blocking :meth:`take` on a quiesced mailbox without a matching mail raises, and would
+    wait forever in Flink.
 
     Args:
         thread: the mailbox thread; by default the thread that creates the mailbox.
@@ -114,49 +102,43 @@ class TaskMailbox:
     ) -> None:
         self._resting = resting
         self._thread = threading.current_thread() if thread is None else thread
-        # Held to put, and to change _state, _thread and _in_use. Taking needs no lock: only the mailbox thread takes,
-        # and each step of a deque is atomic. Reentrant, because run_exclusively runs functions that put.
+        # Held to put, and to change _state, _thread and _in_use. Taking needs no lock: steps of a deque are atomic.
+        # Reentrant, because run_exclusively runs functions that put.
         self._lock = threading.RLock()
         self._queue: deque[Mail] = deque()
         self._urgent: deque[Mail] = deque()
-        # False only if both are empty: one attribute for the loop to read every round, without the lock. Set before a
-        # mail is added, cleared before mails are moved, both under the lock.
+        # False only if both are empty. The loop reads it without the lock. Set before a mail is added, cleared before
+        # mails are moved, under the lock.
         self._may_have_new_mail = False
-        # Mailbox thread only. (size() reads its length from outside: one atomic read.)
+        # Mailbox thread only. (size() reads its length.)
         self._batch: deque[Mail] = deque()
         self._state = _OPEN
-        # The blocked take. A lock that is always held serves as a binary semaphore: half the cost of a
-        # threading.Condition (0.2 against 0.4 microseconds for a put without a waiter), and interruptible by signals.
+        # For the blocked take. A held lock costs half of a threading.Condition, and is interruptible by signals.
         self._waiting = False
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
-        # Whether a processor drives this mailbox; forbids a change of thread.
+        # Whether a processor drives this mailbox, which forbids a change of thread.
         self._in_use = False
-        # Waits instead of the semaphore, or None.
+        # Waits instead of the semaphore.
         self._waiter: Waiter | None = None
 
-    # -- any thread ------------------------------------------------------------------------------
+    # Any thread.
 
     def is_mailbox_thread(self) -> bool:
         """Return whether the caller runs in the mailbox thread."""
-        # The thread object, not its ident: idents are reused after a thread has died.
+        # Idents are reused after a thread has died.
         return threading.current_thread() is self._thread
 
     @property
     def state(self) -> MailboxState:
-        """The mailbox's state.
-
-        Outside of the mailbox thread it may be outdated at once, except inside :meth:`run_exclusively`.
-        """
+        """The mailbox's state, perhaps outdated outside of the mailbox thread and :meth:`run_exclusively`."""
         return self._state
 
     @property
     def has_new_mail(self) -> bool:
         """Whether a mail is not in the batch yet. Takes no lock.
 
-        Outside of the mailbox thread, and on a free-threaded build, it may be outdated. That delays a mail to the next
-        check, and never loses it: the loop checks again every round, and a take that would block checks once more after
-        every put wakes it.
+        Outside of the mailbox thread, it may be outdated.
         """
         return bool(self._queue or self._urgent)
 
@@ -179,29 +161,26 @@ class TaskMailbox:
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            # Before the mail is added: an interrupted put then wakes the waiter without need, but never leaves a mail
-            # without a wake-up.
+            # Before the mail is added: an interrupted put may wake without need, but never leaves a mail without a
+            # wake-up.
             if self._waiting:
                 self._wake()
             self._may_have_new_mail = True
             (self._urgent if mail.options.is_urgent else self._queue).append(mail)
 
     def put_first(self, mail: Mail) -> None:
-        """Add ``mail`` at the head.
+        """Add ``mail`` at the head. Flink: ``TaskMailboxImpl.putFirst``.
 
-        From the mailbox thread it becomes the head of the batch: the next mail to be taken, except for urgent ones.
-        From another thread it becomes the head of the queue, because other threads must not touch the batch (an urgent
-        mail: the head of the urgent ones), and wakes a waiting take.
+        From the mailbox thread it becomes the head of the batch: the next mail to be taken, except for urgent mails.
+        From another thread, which must not touch the batch, it becomes the head of the queue or of the urgent mails.
 
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed.
-
-        Flink: ``TaskMailboxImpl.putFirst``.
         """
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            if self._waiting:  # also in the mailbox thread: a signal handler that interrupts a take
+            if self._waiting:  # a signal handler that interrupts a take
                 self._wake()
             if self.is_mailbox_thread():
                 self._batch.appendleft(mail)
@@ -210,37 +189,27 @@ class TaskMailbox:
                 (self._urgent if mail.options.is_urgent else self._queue).appendleft(mail)
 
     def run_exclusively(self, function: Callable[[], T]) -> T:
-        """Run ``function`` under the mailbox lock and return its result.
+        """Run ``function`` under the mailbox lock and return its result. Flink: ``TaskMailboxImpl.runExclusively``.
 
-        No other thread puts, quiesces or closes in that time: "check the state, then put" is one step. Keep it short,
-        all writers wait.
-
-        Flink: ``TaskMailboxImpl.runExclusively``.
+        No other thread puts, quiesces or closes in that time. Keep it short.
         """
         with self._lock:
             return function()
 
-    # -- mailbox thread only ---------------------------------------------------------------------
+    # Mailbox thread only.
 
     def has_mail(self) -> bool:
-        """Return whether any mail waits. Takes no lock.
-
-        Raises:
-            WrongThreadError: not called from the mailbox thread.
-        """
+        """Return whether any mail waits. Takes no lock."""
         self._check_is_mailbox_thread()
         return bool(self._batch or self._queue or self._urgent)
 
     def create_batch(self) -> bool:
-        """Move the queued mails to the batch, with one locking.
-
-        Mails of an earlier batch stay in front.
+        """Move the queued mails to the batch, with one locking. Mails of an earlier batch stay in front.
 
         Returns:
-            Whether :meth:`try_take_from_batch` will find a mail.
+            Whether :meth:`try_take_from_batch` will return a mail.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed.
         """
         self._check_is_mailbox_thread()
@@ -252,12 +221,10 @@ class TaskMailbox:
     def try_take_from_batch(self) -> Mail | None:
         """Return the next mail of the batch, or ``None`` if it is empty.
 
-        Urgent mails come first, whenever they were put. An urgent mail that finds the batch empty moves the rest of the
-        queue into the batch, as in Flink (FLINK-39898): otherwise a steady flow of urgent mails would starve the
-        others.
+        Urgent mails are first. An urgent mail with an empty batch moves the rest of the queue into the batch, as in
+        Flink (FLINK-39898), so that urgent mails do not starve the others.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed.
         """
         self._check_is_mailbox_thread()
@@ -270,7 +237,6 @@ class TaskMailbox:
         """Return the first mail whose priority is at least ``priority``, or ``None``.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed.
         """
         return self._try_take(lambda mail: mail.priority >= priority)
@@ -281,28 +247,19 @@ class TaskMailbox:
         Signals are handled while it waits (in the main thread), so Ctrl-C ends it.
 
         Raises:
-            WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
         """
         return self._take(lambda mail: mail.priority >= priority)
 
     def drain(self) -> list[Mail]:
-        """Remove all mails and return them in the order of taking.
-
-        Raises:
-            WrongThreadError: not called from the mailbox thread.
-        """
+        """Remove all mails and return them in the order of taking."""
         self._check_is_mailbox_thread()
         mails: list[Mail] = []
         self._drain_into(mails)
         return mails
 
     def quiesce(self) -> None:
-        """Stop accepting mails. Waiting mails can still be taken. No effect if closed.
-
-        Raises:
-            WrongThreadError: not called from the mailbox thread.
-        """
+        """Stop accepting mails. Waiting mails can still be taken. No effect if closed."""
         self._check_is_mailbox_thread()
         with self._lock:
             if self._state is _OPEN:
@@ -315,15 +272,12 @@ class TaskMailbox:
 
         Returns:
             The dropped mails; empty on a second call, unless the first was interrupted.
-
-        Raises:
-            WrongThreadError: not called from the mailbox thread.
         """
         self._check_is_mailbox_thread()
         with self._lock:
             # First, so that nothing is added after the drain.
             self._state = _CLOSED
-            # A take can only wait here if a signal handler, which interrupts it, closes the mailbox.
+            # A take waits here only if a signal handler closes the mailbox.
             if self._waiting:
                 self._wake()
             return self.drain()
@@ -334,13 +288,10 @@ class TaskMailbox:
         with self._lock:
             self._waiter = waiter
 
-    # -- changing the thread ---------------------------------------------------------------------
-
     def bind_to_current_thread(self) -> None:
-        """Make the calling thread the mailbox thread.
+        """Make the calling thread the mailbox thread, for tasks that another thread drives later.
 
-        For tasks that another thread drives later. If there is a processor, use
-        :meth:`MailboxProcessor.rebind_to_current_thread`.
+        With a processor, use :meth:`MailboxProcessor.rebind_to_current_thread`.
 
         Raises:
             RuntimeError: a processor's loop runs on this mailbox, or a take waits in it.
@@ -353,12 +304,11 @@ class TaskMailbox:
                 )
             self._thread = threading.current_thread()
 
-    # -- for the package -------------------------------------------------------------------------
+    # For the package.
 
     def _enter(self) -> bool:
-        """Claim the mailbox for a processor's loop; False if it is claimed already."""
         with self._lock:
-            # Under the lock, so that a concurrent bind_to_current_thread happens before or after.
+            # So that a concurrent bind_to_current_thread happens before or after.
             self._check_is_mailbox_thread()
             if self._in_use:
                 return False
@@ -377,15 +327,14 @@ class TaskMailbox:
                 self._may_have_new_mail = True
 
     def _drain_into(self, mails: list[Mail] | deque[Mail]) -> None:
-        """Move all mails to the end of ``mails``, in the order of taking."""
         with self._lock:
             for source in (self._urgent, self._batch, self._queue):
                 _move(source, mails)
 
     def _poll_batch(self) -> Mail | None:
-        """Take from the batch without checks: the loop has made them.
+        """Take from the batch without checks, which the loop has made.
 
-        Does not touch the queue, so mails put during a round wait for the next.
+        Mails put during a round wait for the next.
         """
         try:
             if self._urgent:
@@ -395,7 +344,6 @@ class TaskMailbox:
             return None  # a signal handler has just closed the mailbox
 
     def _put_back(self, mails: Iterable[Mail]) -> None:
-        """Return mails that were taken but not run to the head of the batch, in order."""
         self._batch.extendleft(reversed(list(mails)))
 
     def _try_take(self, fits: Callable[[Mail], bool]) -> Mail | None:
@@ -415,7 +363,7 @@ class TaskMailbox:
                 return mail
             try:
                 self._announce_wait()
-                # Mails put before the announcement woke no thread.
+                # Earlier puts woke no thread.
                 mail = self._try_take(fits)
                 if mail is not None:
                     return mail
@@ -440,7 +388,7 @@ class TaskMailbox:
             self._wakeup.acquire(True, _LONGEST_WAIT)
 
     def _announce_wait(self) -> None:
-        """Make every put from now on wake this thread."""
+        """From now on, every put wakes this thread."""
         with self._lock:
             if self._state is not _OPEN:
                 raise MailboxClosedError(
@@ -450,13 +398,13 @@ class TaskMailbox:
             self._waiting = True
 
     def _wake(self) -> None:
-        """Wake the waiting take: under the lock, or in the mailbox thread (its signal handlers)."""
+        """Wake the waiting take: under the lock, or in a signal handler."""
         if self._waiter is not None:
             self._waiter.wake()
         try:
             self._wakeup.release()
         except RuntimeError:
-            pass  # it is being woken already
+            pass  # it is being woken
         self._waiting = False
 
     def _check_is_mailbox_thread(self) -> None:
@@ -479,19 +427,17 @@ class TaskMailbox:
 def _move(source: deque[Mail], target: list[Mail] | deque[Mail]) -> None:
     """Move all mails to the end of ``target``, in one step.
 
-    Python runs no handler within ``extend``, and no mail is ever in both deques or in neither. (A mail put by a
-    finalizer at this moment stays in ``source``.)
+    So a signal handler finds no mail in both deques or in neither.
     """
     target.extend(starmap(source.popleft, repeat((), len(source))))
 
 
 def _remove_first(mails: deque[Mail], fits: Callable[[Mail], bool]) -> Mail | None:
-    """Remove and return the first matching mail."""
     try:
         for index in range(len(mails)):
             mail = mails[index]
             if fits(mail):
-                # By identity (mails do not compare), in one step, wherever it is by now. Nearly always the first.
+                # By identity, in one step.
                 mails.remove(mail)
                 return mail
     except (IndexError, ValueError):

@@ -1,84 +1,32 @@
-"""Testing programs in milliseconds: no JVM, no threads of one's own, no sleeping.
+"""Tests programs in milliseconds, without JVM, threads or sleeping.
 
-Three things make stream processing hard to test: state, time and failure. Here a test controls all three. *Time* stands
-still until the test moves it: event time by watermarks, processing time by setting a clock. *State* can be looked at,
-taken as a snapshot and started from. *Failure* is a method call. And nothing is a mock: mailbox, state, timers and
-operators are the same as under Spark.
+A test controls time (watermarks and a manual clock), state and failure. Mailbox, state, timers and operators are the
+same as under Spark.
 
-Test a function alone in an operator harness:
+:func:`harness_for` runs one function, :class:`ProgramTestHarness` a whole program, epoch by epoch.
+:func:`check_operator` checks the laws of operators, and :func:`simulate` runs a program under many schedules with
+faults. docs/testing.md has examples of each.
 
 >>> from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 >>> from pillarbox.testing import harness_for, row
->>> class Sessions(KeyedProcessFunction):
-...     '''Counts the payments of a card until it has been silent for a minute.'''
-...
+>>> class Count(KeyedProcessFunction):
 ...     def open(self, runtime_context):
-...         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
-...         self.end = runtime_context.get_state(ValueStateDescriptor("end"))
+...         self.count = runtime_context.get_state(ValueStateDescriptor("count", int, default=0))
 ...
 ...     def process_element(self, payment, ctx):
-...         if self.end.value() is not None:
-...             ctx.timer_service().delete_event_time_timer(self.end.value())
-...         self.count.update((self.count.value() or 0) + 1)
-...         self.end.update(ctx.timestamp() + 60_000)
-...         ctx.timer_service().register_event_time_timer(self.end.value())
+...         self.count.update(self.count.value() + 1)
+...         ctx.timer_service().register_event_time_timer(60_000)
 ...
 ...     def on_timer(self, timestamp, ctx):
 ...         yield ctx.get_current_key(), self.count.value()
-...         self.count.clear()
-...         self.end.clear()
 
->>> with harness_for(Sessions(), key_by="card") as harness:
-...     harness.push(row(card="c1", amount=5), timestamp=0)
-...     harness.push(row(card="c1", amount=7), timestamp=30_000)
+>>> with harness_for(Count(), key_by="card") as harness:
+...     harness.push(row(card="c1"), timestamp=0)
+...     state, snapshot = harness.state_of("c1"), harness.snapshot()
+>>> with harness_for(Count(), key_by="card", snapshot=snapshot) as harness:  # timers are restored, too
 ...     harness.push_watermark(60_000)
-...     early = harness.get_output()
-...     state = harness.state_of("c1")
-...     snapshot = harness.snapshot()
->>> early, state
-([], {'count': 2, 'end': 90000})
-
-Another harness can start from a snapshot, here of a closed harness. It includes timers:
-
->>> with harness_for(Sessions(), key_by="card", snapshot=snapshot) as harness:
-...     harness.push_watermark(90_000)
-...     harness.get_records(), harness.num_keyed_state_entries()
-([StreamRecord(value=('c1', 2), timestamp=90000)], 0)
-
-Test a whole program, with its own watermark strategy, shuffles and any number of subtasks, in a
-:class:`ProgramTestHarness`. It runs epoch by epoch; an epoch corresponds to a micro-batch under Spark:
-
->>> from pillarbox import WatermarkStrategy
->>> from pillarbox.testing import ProgramTestHarness
->>> def build(env, payments):
-...     strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("at")
-...     return payments.assign_timestamps_and_watermarks(strategy).key_by("card").process(Sessions())
-
->>> with ProgramTestHarness(build, parallelism=2) as harness:
-...     harness.push("payments", row(card="c1", at=0), row(card="c2", at=1_000))
-...     harness.fail_epoch()  # the worker dies: no trace of it, and the payments come again
-...     first = harness.run_epoch()["output"]
-...     harness.push("payments", row(card="c3", at=80_000))
-...     second = harness.run_epoch()["output"]
-...     last = harness.end_input()["output"]
->>> first, sorted(second), last
-([], [('c1', 1), ('c2', 1)], [('c3', 1)])
-
-Some laws hold for every function: it keeps its state in its states and not in attributes, its results do not depend on
-how records are cut into runs, and so on. :func:`check_operator` checks these laws:
-
->>> from pillarbox.testing import StreamRecord, Watermark, check_operator
->>> check_operator(
-...     lambda **options: harness_for(Sessions(), key_by="card", **options),
-...     [StreamRecord(row(card="c1"), 0), Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
-... )
-
-Whether a whole program survives restarts, lost workers, failed tasks and another parallelism is what :func:`simulate`
-tries, under as many schedules as one likes; it shows the smallest input and the faults that break one:
-
->>> from pillarbox.testing import simulate
->>> payments = [row(card=f"c{n % 3}", at=n * 40_000) for n in range(12)]
->>> simulate(build, {"payments": payments}, key_by="card", seeds=20)
+...     state, harness.get_records()
+({'count': 1}, [StreamRecord(value=('c1', 1), timestamp=60000)])
 """
 
 from typing import Any

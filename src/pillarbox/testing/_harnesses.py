@@ -1,4 +1,4 @@
-"""Harnesses for functions: makes a function's operator and its harness."""
+"""Creates the operator and harness of a function."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ from pillarbox.testing._operator_harness import (
 
 Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 
-# Operators for keyed and non-keyed streams.
 _EITHER: dict[type[Function], type[MapOperator | FlatMapOperator | FilterOperator]] = {
     MapFunction: MapOperator,
     FlatMapFunction: FlatMapOperator,
@@ -77,15 +76,11 @@ _CALLER = "harness_for()"
 
 
 class ProcessFunctionTestHarnesses:
-    """Makes harnesses of process functions (Flink's class of this name)."""
+    """Creates harnesses of process functions, as in Flink. ``options`` are the harness's arguments."""
 
     @staticmethod
     def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
-        """Return the harness of a function on a non-keyed stream.
-
-        Args:
-            options: as for :class:`OneInputStreamOperatorTestHarness`.
-        """
+        """Return the harness of a function on a non-keyed stream."""
         factory = OperatorFactory(partial(ProcessOperator, function=function))
         return OneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
@@ -93,13 +88,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_process_function(
         function: KeyedProcessFunction, key_by: Key, *, key_type: TypeInformation[Any] | None = None, **options: Any
     ) -> KeyedOneInputStreamOperatorTestHarness:
-        """Return the harness of a function on a keyed stream.
-
-        Args:
-            key_by: a function or column names, as for ``DataStream.key_by``.
-            key_type: the declared type of the key, if any.
-            options: as for :class:`KeyedOneInputStreamOperatorTestHarness`.
-        """
+        """Return the harness of a function on a keyed stream, with a key as for ``DataStream.key_by``."""
         factory = keyed_process(
             ONE_INPUT, function, "fail", {}, "process()", keying=Keying(key_by, "process", key_type)
         )
@@ -109,13 +98,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_co_process_function(
         function: KeyedCoProcessFunction, first_key: Key, second_key: Key, **options: Any
     ) -> KeyedTwoInputStreamOperatorTestHarness:
-        """Return the harness of a function on two connected keyed streams.
-
-        Args:
-            first_key: the first stream's key, as for ``DataStream.key_by``.
-            second_key: the second stream's key.
-            options: as for :class:`KeyedTwoInputStreamOperatorTestHarness`.
-        """
+        """Return the harness of a function on two connected keyed streams, with keys as for ``DataStream.key_by``."""
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
         factory = keyed_process(TWO_INPUTS, function, "fail", {}, "for_keyed_co_process_function()", keyings=keyings)
         return KeyedTwoInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
@@ -168,23 +151,18 @@ def harness_for(
     on_error: OnError = "fail",
     **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
-    """Return the opened harness of a function; with ``key_by``, a keyed one.
+    """Return the opened harness of a function; with ``key_by``, a keyed harness.
 
     Args:
         function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
-            harness's clock), or one of two streams; with ``key_by`` also a keyed process or reduce function. Map, flat
-            map and filter functions have keyed state only with ``key_by``.
+            harness's clock), or a function of two streams; with ``key_by`` also a keyed process or reduce function.
+            Map, flat map and filter functions have keyed state only with ``key_by``.
         key_by: a function or column names, as for ``DataStream.key_by``; for a function of two streams, a tuple of two.
-        key_type: the declared type of the key, if any; for functions of one stream.
+        key_type: the declared type of the key, for functions of one stream.
         broadcast: the descriptors of the function's broadcast state, which the second stream fills.
-        on_error: the fate of records whose function raises, as in the streams' methods.
-        options: as for :class:`OneInputStreamOperatorTestHarness`: ``processing_time``, ``snapshot``, ...; for a keyed
-            function with ``async def`` also ``capacity``, ``timeout``, ``ordered`` and ``on_barrier``, as in
-            ``process``. Its event loop has the harness's time, so ``asyncio.sleep(60)`` ends by
-            ``advance_processing_time(60_000)``.
-
-    Raises:
-        ProgramError: the function is of another kind, or is keyed and ``key_by`` is missing.
+        options: as for :class:`OneInputStreamOperatorTestHarness`; for a keyed function with ``async def`` also the
+            options of ``process``. Its event loop has the harness's time, so ``advance_processing_time(60_000)`` ends
+            ``asyncio.sleep(60)``.
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):
@@ -229,7 +207,6 @@ def _node(name: str, factory: OperatorFactory, on_error: OnError, keying: Keying
 
 
 def _take_keywords(options: dict[str, Any]) -> KeyedAsyncKeywords:
-    """Remove the keywords of ``process`` from options, and return them."""
     keywords: Any = {name: options.pop(name) for name in KeyedAsyncKeywords.__annotations__ if name in options}
     return keywords  # type: ignore[no-any-return]
 

@@ -1,7 +1,4 @@
-"""Harnesses of keyed operators, which show their state and timers, including windows'.
-
-Source of the names: Flink's ``KeyedOneInputStreamOperatorTestHarness`` and ``KeyedTwoInputStreamOperatorTestHarness``.
-"""
+"""Harnesses of keyed operators, with access to state and timers, including windows'. Names are Flink's."""
 
 from __future__ import annotations
 
@@ -21,10 +18,9 @@ from pillarbox.testing._operator_harness import (
 
 
 class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
-    """Runs an operator on a keyed stream, and shows its keyed state and timers.
+    """Runs an operator on a keyed stream, with access to its keyed state and timers.
 
-    Raises:
-        KeyTypeError: (by ``push``) a program could not route the record's key.
+    ``push`` raises ``KeyTypeError`` if a program could not route the record's key.
     """
 
     _keyed = True
@@ -32,7 +28,6 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def _process(self, records: Records, index: int = 0) -> None:
         keying = keying_of(self.operator.inputs[index])
         if keying is not None:
-            # As the writer before the operator does: a key that cannot be routed must not pass a test.
             Router(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
         super()._process(records, index)
 
@@ -45,22 +40,17 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
     def get_keys(self) -> list[Any]:
         """Return the keys with state or timers in any namespace."""
-        # A record's key has a row until the next checkpoint, even an empty one.
+        # A record's key has a row until the next checkpoint, even an empty row.
         return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
 
     def get_namespaces(self, key: Any) -> list[Any]:
-        """Return a key's namespaces with state or timers: its windows, as tuples of their fields.
-
-        A ``TimeWindow(0, 10)`` equals ``(0, 10)``.
-        """
+        """Return a key's namespaces with state or timers: its windows, as tuples of their fields."""
         return self._backend.namespaces.namespaces_of(key)
 
     def num_event_time_timers(self) -> int:
-        """Return the number of event-time timers of all keys."""
         return sum(service.num_event_time_timers() for service in self._services)
 
     def num_processing_time_timers(self) -> int:
-        """Return the number of processing-time timers of all keys."""
         return sum(service.num_processing_time_timers() for service in self._services)
 
     @property
@@ -68,29 +58,17 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._time_services.services()
 
     def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
-        """Return the contents of a key's states, by name: a value, list, dict, reduced value or accumulator.
+        """Return a copy of a key's non-empty states: name -> value, list, dict, reduced value or accumulator.
 
-        Empty states are absent. Changes to this copy do not change the state.
-
-        Args:
-            namespace: a window, or another namespace; by default the key's own states.
+        ``namespace`` may be a window; by default it is the key's own.
         """
         return copy.deepcopy(self._backend.contents(key, namespace))
 
     def event_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
-        """Return the timestamps of a key's event-time timers, in order.
-
-        Args:
-            namespace: as in :meth:`state_of`.
-        """
+        """Return the timestamps of a key's event-time timers, in order."""
         return self._timers_of(key, namespace, "/event")
 
     def processing_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
-        """Return the timestamps of a key's processing-time timers, in order.
-
-        Args:
-            namespace: as in :meth:`state_of`.
-        """
         return self._timers_of(key, namespace, "/processing")
 
     def _timers_of(self, key: Any, namespace: Any, domain: str) -> list[int]:
@@ -101,7 +79,6 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return bool(self._backend.contents(key, namespace) or self._backend.timestamps(key, namespace))
 
     def _places(self) -> Iterator[tuple[Any, Any]]:
-        """Yield all keys, with None and with each of their namespaces."""
         for key in self._backend.get_keys():
             yield key, None
             for namespace in self._backend.namespaces.namespaces_of(key):
@@ -109,7 +86,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
 
 class KeyedTwoInputStreamOperatorTestHarness(TwoInputStreamOperatorTestHarness, KeyedOneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected keyed streams, and shows its keyed state and timers."""
+    """Runs an operator on two connected keyed streams, with access to its keyed state and timers."""
 
     def __enter__(self) -> KeyedTwoInputStreamOperatorTestHarness:
         return self

@@ -1,7 +1,4 @@
-"""Laws of all operators, as a test suite for users' functions and operators.
-
-Source of the idea: trio's ``check_one_way_stream``.
-"""
+"""Checks the laws of operators (idea: trio's ``check_one_way_stream``)."""
 
 from __future__ import annotations
 
@@ -39,33 +36,29 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     2. A snapshot at any point, even right after another, and resuming from it in another task, changes nothing.
     3. Watermarks never decrease, and no record follows a watermark that has passed it, unless the input has such a
        record.
-    4. After a failure of the output, the operator can be closed without another error. It emits nothing while it
-       closes, because that output would be lost.
+    4. After a failure of the output, the operator can be closed without another error, and emits nothing.
     5. Columnar rows give the same results as rows.
-    6. A snapshot does not affect its task: its function stays open and keeps its fields. A field that counts gives
-       Flink's result as long as no process dies; after that it starts again, which breaks law 2.
+    6. A snapshot does not affect its task: its function stays open and keeps its fields.
 
-    For example, in a test of a function with keyed state::
+    For example, for a function with keyed state::
 
         check_operator(
-            lambda **options: harness_for(Sessions(), key_by="card", **options), [StreamRecord(row(card="c1"), 0),
-                Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
+            lambda **options: harness_for(Sessions(), key_by="card", **options),
+            [StreamRecord(row(card="c1"), 0), Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
         )
 
     Args:
-        open_harness: opens a harness around a new operator and a new function, with the harness's keyword arguments:
-            such as :func:`harness_for`, with the function and its key filled in.
-        script: the input, in order: records, watermarks and settings of the clock. For an operator with two inputs, a
-            record is ``(0, record)`` or ``(1, record)``. The end of the input follows.
-        ordered: whether the order of the output matters; if not, as for async functions with unordered results, only
-            the set of records between two watermarks.
-        examples: how many ways of cutting, and how many points in the script, to try; drawn with a fixed seed.
+        open_harness: opens a harness around a new operator and a new function, with the harness's keyword arguments.
+        script: records, watermarks and settings of the clock, in order; the end of the input follows. For an operator
+            with two inputs, a record is ``(0, record)`` or ``(1, record)``.
+        ordered: whether the order of the output matters. If not, only the set of records between two watermarks
+            matters.
+        examples: how many cuts, and how many points in the script, to try; drawn with a fixed seed.
 
     Raises:
         AssertionError: a law is broken; the message names it and shows the difference.
-        ValueError: ``open_harness`` gives several harnesses the same function object.
     """
-    __tracebackhide__ = True  # pytest shows the call, and no frames below
+    __tracebackhide__ = True
     steps = list(script)
     _check_functions(open_harness)
     right = _run(open_harness, _runs(steps, [1] * len(steps)))
@@ -76,9 +69,6 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     _check_closing(open_harness, steps, right, rng, examples)
     _check_columns(open_harness, steps, right, ordered)
     _check_epochs(open_harness, steps, right, ordered, rng, examples)
-
-
-# -- the laws --
 
 
 def _check_functions(open_harness: Open) -> None:
@@ -108,7 +98,7 @@ def _check_snapshots(
     __tracebackhide__ = True
     points = range(len(steps) + 1)
     for point in points if len(points) <= examples else sorted(rng.sample(points, examples)):
-        # An earlier epoch: an unnoticed change would go into the snapshot of the epoch that made the value.
+        # An earlier epoch: an unnoticed change would go into the snapshot of the epoch that created the value.
         earlier = rng.randrange(point + 1)
         with open_harness() as harness:
             for step in _runs(steps[:earlier], [1] * earlier):
@@ -143,7 +133,6 @@ def _check_watermarks(open_harness: Open, steps: list[Step], right: list[StreamE
 
 
 def _late(elements: Sequence[Any]) -> Iterator[tuple[int, StreamRecord]]:
-    """Yield the records after a watermark that has passed them, with their positions."""
     watermark = MIN_TIMESTAMP
     for position, element in enumerate(elements):
         if isinstance(element, Watermark):
@@ -217,7 +206,6 @@ def _check_epochs(
 
 
 def _run_epochs(open_harness: Open, steps: list[Step], points: Sequence[int]) -> list[StreamElement]:
-    """Run the steps in one task, with a snapshot after each of ``points``."""
     with open_harness() as harness:
         for start, end in zip([0, *points], [*points, len(steps)]):
             for step in _runs(steps[start:end], [1] * (end - start)):
@@ -226,9 +214,6 @@ def _run_epochs(open_harness: Open, steps: list[Step], points: Sequence[int]) ->
                 harness.snapshot()
         harness.end_input()
         return harness.get_elements()
-
-
-# -- running a script --
 
 
 _Played = tuple[int, Records] | Watermark | ProcessingTime
@@ -243,7 +228,6 @@ def _numbered(steps: Sequence[Step]) -> Iterator[tuple[int, StreamRecord]]:
 
 
 def _runs(steps: Sequence[Step], sizes: Sequence[int], *, columnar: bool = False) -> list[_Played]:
-    """Group consecutive records of one input and one kind into runs of these sizes."""
     played: list[_Played] = []
     remaining = list(sizes)
     open_run: list[StreamRecord] = []
@@ -303,9 +287,6 @@ def _run(open_harness: Open, steps: Sequence[_Played]) -> list[StreamElement]:
     return output
 
 
-# -- comparing --
-
-
 def _records(elements: Sequence[StreamElement]) -> list[StreamElement]:
     return [element for element in elements if isinstance(element, StreamRecord)]
 
@@ -316,7 +297,6 @@ def _without_status(elements: Sequence[StreamElement]) -> list[StreamElement]:
 
 def _compare(output: list[StreamElement], right: list[StreamElement], ordered: bool, what: str) -> None:
     __tracebackhide__ = True
-    # An operator may report more than once that it is active.
     actual, expected = _without_status(output), _without_status(right)
     if not ordered:
         actual, expected = _sorted_between_watermarks(actual), _sorted_between_watermarks(expected)

@@ -1,7 +1,4 @@
-"""The harness of one operator: a real mailbox, real state and real timers, and a manual clock.
-
-Source of the names: Flink's ``OneInputStreamOperatorTestHarness`` and ``TwoInputStreamOperatorTestHarness``.
-"""
+"""The harness of one operator: a real mailbox, real state and timers, and a manual clock. Names are Flink's."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ class StreamRecord(NamedTuple):
     """An emitted record.
 
     Attributes:
-        value: the record.
         timestamp: its event time in epoch milliseconds, or None.
     """
 
@@ -54,10 +50,9 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """An operator's state after a checkpoint, for another harness; can be pickled.
+    """An operator's state after a checkpoint, for another harness of the same operator and key. It can be pickled.
 
-    It has the form of a task's checkpoint: plain data if the key and states have declared types; another operator, or
-    another key, refuses it.
+    Its format is a task's checkpoint: plain data if the key and states have declared types.
     """
 
     chunks: dict[int, bytes]
@@ -71,8 +66,6 @@ _CHECKED = 100
 
 
 class _Recorder:
-    """An output that keeps its elements."""
-
     def __init__(self) -> None:
         self.elements: list[StreamElement] = []
         self.error: Exception | None = None
@@ -96,8 +89,6 @@ class _Recorder:
 
 
 class _SideOutputs(dict[str, Input]):
-    """Side outputs that all have a receiver: nothing is dropped in a test."""
-
     def __contains__(self, tag_id: object) -> bool:
         return True
 
@@ -110,26 +101,20 @@ class OneInputStreamOperatorTestHarness:
     """Runs an operator on a non-keyed stream.
 
     The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs in
-    the calling thread: when a method returns, all its consequences are complete. Only requests of async functions take
-    their own time: :meth:`drain` waits for them.
+    the calling thread: when a method returns, all its consequences are complete, except requests of async functions,
+    which :meth:`drain` awaits. A function's error is raised as ``OperatorError``.
 
     Args:
         node: name, uid and factory of the operator.
         processing_time: the clock's initial time, epoch milliseconds.
-        snapshot: initial state, as returned by :meth:`snapshot`.
-        subtask: index of the parallel instance, for the function.
+        snapshot: initial state, as returned by :meth:`snapshot`; another operator's raises ``CheckpointMismatchError``.
+        subtask: the parallel instance's index, for the function.
         parallelism: number of instances, for the function.
         limit: how long a call may wait for an async function's requests (seconds, by the real clock).
-        time_zone: the time zone of naive datetimes as event times, watermarks or times of timers, as in a Spark
-            session: ``"Europe/Berlin"``, or None to refuse them.
+        time_zone: the time zone of naive datetimes, such as ``"Europe/Berlin"``, or None to refuse them.
 
     Attributes:
-        operator: the operator.
         processing_time_service: the clock.
-
-    Raises:
-        CheckpointMismatchError: the snapshot belongs to another operator.
-        ProgramError: the operator needs a keyed harness.
     """
 
     _keyed = False
@@ -183,7 +168,7 @@ class OneInputStreamOperatorTestHarness:
             self.operator.open()
             self._restore(node, context, snapshot)
         except BaseException:
-            self.close()  # releases resources such as threads
+            self.close()
             raise
 
     def _restore(self, node: ChainNode, context: OperatorContext, snapshot: OperatorSnapshot | None) -> None:
@@ -211,34 +196,19 @@ class OneInputStreamOperatorTestHarness:
             service.schedule()
         self._settle()
 
-    # -- input --
-
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the operator, with an event time in epoch milliseconds or without.
-
-        Raises:
-            OperatorError: the function raised.
-        """
+        """Push one record into the operator, with an event time (epoch milliseconds) or None."""
         self._process(_one(value, timestamp))
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Push records into the operator in one run, as a task does.
-
-        Raises:
-            OperatorError: the function raised.
-            ValueError: the numbers of timestamps and values differ.
-        """
+        """Push records into the operator in one run, like a task. Each value may have a timestamp."""
         run, stamps = list(values), None if timestamps is None else list(timestamps)
         if stamps is not None and len(stamps) != len(run):
             raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
         self._process(Records(run, stamps))
 
     def push_records(self, records: Records, index: int = 0) -> None:
-        """Push a run, columnar or not, into an input of the operator.
-
-        Raises:
-            OperatorError: the function raised.
-        """
+        """Push a run, columnar or not, into an input of the operator."""
         self._process(records, index)
 
     def _process(self, records: Records, index: int = 0) -> None:
@@ -249,11 +219,7 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def push_watermark(self, timestamp: int) -> None:
-        """Advance event time to ``timestamp`` (epoch milliseconds) and fire its timers in order (T5).
-
-        Raises:
-            ValueError: event time would go back.
-        """
+        """Advance event time to ``timestamp`` (epoch milliseconds), never back, and fire its timers in order (T5)."""
         if timestamp < self._current_watermark:
             raise ValueError(f"the watermark cannot go back from {self._current_watermark} to {timestamp}")
         self._current_watermark = timestamp
@@ -271,11 +237,6 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def advance_processing_time(self, milliseconds: int) -> None:
-        """Advance the clock.
-
-        Raises:
-            ValueError: ``milliseconds`` is negative.
-        """
         if milliseconds < 0:
             raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_processing_time()")
         self.set_processing_time(self.get_processing_time() + milliseconds)
@@ -290,8 +251,8 @@ class OneInputStreamOperatorTestHarness:
         As in a task, no processing-time timer fires afterwards.
 
         Args:
-            time_passes: how far the clock may advance while requests of an async function are pending, so that their
-                timeouts fire: from timer to timer, whenever nothing else happens.
+            time_passes: how far the clock may advance, from timer to timer, while requests of an async function are
+                pending and nothing else happens, so that their timeouts fire.
 
         Raises:
             TimeoutError: requests did not end.
@@ -305,14 +266,7 @@ class OneInputStreamOperatorTestHarness:
         self._log.check_changes()
 
     def drain(self, seconds: float = 10.0) -> None:
-        """Wait until an async operator has emitted the results of all requests.
-
-        Args:
-            seconds: the longest wait, by the real clock.
-
-        Raises:
-            TimeoutError: requests were still pending.
-        """
+        """Wait up to ``seconds``, by the real clock, until an async operator has emitted all results."""
         end = time.monotonic() + seconds
         self._settle()
         while self.operator.is_unfinished:
@@ -327,13 +281,12 @@ class OneInputStreamOperatorTestHarness:
             self._settle()
 
     def _settle(self) -> None:
-        """Run all mails and the timers that they set."""
         mailbox = self._processor.mailbox
         self._run_loop()
         while mailbox.size():
             while mailbox.size():
                 mailbox.take().run()
-            # A mail may have set a timer that is due already.
+            # A mail may have set a timer that is already due.
             self.processing_time_service.set_current_time(self.get_processing_time())
             self._run_loop()
         self._log.check_changes(_CHECKED)
@@ -341,8 +294,6 @@ class OneInputStreamOperatorTestHarness:
     def _run_loop(self) -> None:
         if isinstance(self.operator, AsyncKeyedOperator):
             self.operator.run_ready()
-
-    # -- output --
 
     def get_output(self) -> list[Any]:
         """Return the main output's values since the start or :meth:`clear_output`."""
@@ -365,7 +316,6 @@ class OneInputStreamOperatorTestHarness:
         return [record.value for record in self.get_side_records(tag)]
 
     def get_side_records(self, tag: OutputTag | str) -> list[StreamRecord]:
-        """Return the records of a side output, with their timestamps."""
         recorder = self._side_outputs.get(tag.tag_id if isinstance(tag, OutputTag) else tag)
         return recorder.records if isinstance(recorder, _Recorder) else []
 
@@ -380,17 +330,8 @@ class OneInputStreamOperatorTestHarness:
         self._output.fails_at = len(self._output.records) + number
         self._output.error = error
 
-    # -- checkpoints --
-
     def snapshot(self, *, time_passes: DurationLike = 0) -> OperatorSnapshot:
-        """Take a checkpoint (C4) and return its state. The operator continues.
-
-        Args:
-            time_passes: as in :meth:`end_input`.
-
-        Raises:
-            TimeoutError: requests did not end.
-        """
+        """Take a checkpoint (C4) and return its state. ``time_passes`` is as in :meth:`end_input`."""
         self._checkpoints += 1
         self._backend.now = self.get_processing_time()
         with self._patience.time_passes(time_passes):
@@ -409,11 +350,9 @@ class OneInputStreamOperatorTestHarness:
         return OperatorSnapshot(dict(self._store.chunks))
 
     def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:
-        """Notify the operator of a committed checkpoint; they count from 1."""
+        """Notify the operator of a committed checkpoint, counted from 1."""
         self.operator.notify_checkpoint_complete(checkpoint_id)
         self._settle()
-
-    # -- closing --
 
     def close(self) -> None:
         """Close the operator. A second call does nothing."""
@@ -437,37 +376,20 @@ class OneInputStreamOperatorTestHarness:
 
 
 class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected streams.
-
-    ``push_watermark`` advances the event time of both streams.
-    """
+    """Runs an operator on two connected streams. ``push_watermark`` advances both streams' event time."""
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Refuse a record without a stream.
-
-        Raises:
-            TypeError: always.
-        """
         raise TypeError("the operator has two inputs: use push1() for the first stream, push2() for the second")
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Refuse records without a stream.
-
-        Raises:
-            TypeError: always.
-        """
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record of the first stream, with an event time in epoch milliseconds or without.
-
-        Raises:
-            OperatorError: the function raised.
-        """
+        """Push one record of the first stream, with an event time (epoch milliseconds) or None."""
         self._process(_one(value, timestamp), 0)
 
     def push2(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record of the second stream; as :meth:`push1`."""
+        """Push one record of the second stream, as :meth:`push1`."""
         self._process(_one(value, timestamp), 1)
 
     process_element1 = push1
@@ -478,7 +400,6 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
 
 def keying_of(way_in: RecordInput) -> Keying | None:
-    """Return an input's keying, or None."""
     return getattr(way_in, "keying", None)
 
 

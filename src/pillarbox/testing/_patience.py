@@ -1,4 +1,4 @@
-"""Bounds a harness's waiting for an operator, and advances the clock if asked to."""
+"""Limits how long a harness waits for an operator, and advances the clock during the wait, if requested."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor
 
-# Turns of an event loop that run everything that is ready.
 _TURNS = 50
-# Seconds for requests that wait for something real, such as a thread or a socket, before the clock advances.
+# Seconds to wait for real events, such as a thread or a socket, before the clock advances.
 _REAL = 0.02
 _POLL = 0.001
 
@@ -28,12 +27,7 @@ class HarnessTimeoutError(PillarboxError, TimeoutError):
 
 
 class Patience:
-    """Limits how long a harness's operators wait for their requests.
-
-    Args:
-        clock: the harness's clock.
-        limit: seconds, by the real clock.
-    """
+    """Limits how long a harness's operators wait for their requests: ``limit`` seconds by the real clock."""
 
     def __init__(self, clock: ManualProcessingTimeService, limit: float) -> None:
         self._clock = clock
@@ -41,7 +35,6 @@ class Patience:
         self._passes_until: int | None = None
 
     def attach(self, operators: Iterable[StreamOperator]) -> None:
-        """Make the operators of one chain wait with this patience."""
         operators = list(operators)
         for operator in operators:
             inner = operator.context.mailbox_executor
@@ -62,11 +55,11 @@ class Patience:
             self._passes_until = None
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
-        """Run one mail when there is one, advancing the clock meanwhile."""
+        """Wait for one mail and run it. The clock advances during the wait."""
         end = time.monotonic() + self._limit
         while not executor.try_yield():
             run_ready(chain)
-            is_over = time.monotonic() >= end  # mails that arrived before count
+            is_over = time.monotonic() >= end
             now = self._clock.current_processing_time()
             passes = self._passes_until is not None and now < self._passes_until
             if (
@@ -96,7 +89,7 @@ class Patience:
 
 
 def _comes(executor: MailboxExecutor, *, within: float) -> bool:
-    """Run the next mail within some time (seconds); return whether there was one."""
+    """Run the next mail within some time (seconds). Returns whether there was one."""
     end = time.monotonic() + within
     while not executor.try_yield():
         if time.monotonic() >= end:
@@ -120,13 +113,10 @@ class _PatientExecutor:
         return getattr(self._inner, name)
 
     def yield_(self) -> None:
-        """Wait for a mail, and run it."""
         self._patience.await_mail(self._inner, self._operator.name, self._chain)
 
 
 def run_ready(chain: Iterable[StreamOperator]) -> None:
-    """Run everything that is ready in the event loops of a chain."""
-
     async def turns() -> None:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
@@ -139,5 +129,5 @@ def run_ready(chain: Iterable[StreamOperator]) -> None:
 
 
 def waits_for_time(operator: StreamOperator) -> bool:
-    """Return whether nothing but a later time can help an operator's unfinished elements."""
+    """Return whether an operator's unfinished elements only wait for the clock."""
     return isinstance(operator, AsyncKeyedOperator) and operator.is_unfinished and operator.waits_for_time

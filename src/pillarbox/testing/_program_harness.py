@@ -31,14 +31,14 @@ Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
 @dataclass(frozen=True)
 class ProgramSnapshot:
-    """A program's committed state, for another harness; can be pickled."""
+    """A program's committed state, for another harness. It can be pickled."""
 
     epoch: int
     stores: Savepoint
 
 
 class PatientJob(LocalJob):
-    """A job whose operators wait with a given patience."""
+    """A job whose operators wait with the harness's patience."""
 
     def __init__(self, patience: Patience, program: Program, **options: Any) -> None:
         super().__init__(program, **options)
@@ -58,20 +58,14 @@ class PatientJob(LocalJob):
 class ProgramTestHarness:
     """Runs a program on pushed elements, with the same vertices, shuffles and barriers as on Spark.
 
-    Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch on Spark. Tasks get copies of the
-    functions, as Spark's workers do.
+    Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch on Spark. Tasks receive copies of
+    the functions. Arguments not listed are as in :class:`OneInputStreamOperatorTestHarness`.
 
     Args:
-        build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter after the first
-            (without default), named like the source, and returns a stream (its output is ``"output"``), or several,
-            also side outputs, in a dict by name.
+        build: ``build(env, payments, limits)`` receives a stream per source, named by its parameters without default,
+            and returns a stream (its output is ``"output"``), or a dict of streams by output name.
         parallelism: number of subtasks after a shuffle.
-        processing_time: the clock's initial time, epoch milliseconds.
-        snapshot: initial state, as returned by :meth:`snapshot`.
-        limit: how long an epoch may wait for an async function's requests (seconds, by the real clock).
         batch: whether to run in batch mode: all input is in one epoch, :meth:`end_input`.
-        time_zone: the time zone of naive datetimes, as in a Spark session: ``"Europe/Berlin"``, or None if they are not
-            points in time.
 
     Attributes:
         epoch: number of committed epochs.
@@ -117,26 +111,20 @@ class ProgramTestHarness:
 
     @property
     def epoch(self) -> int:
-        """The number of committed epochs."""
         return self._job.epoch
-
-    # -- input --
 
     def push(self, source: str, *elements: Any, partition: int = 0) -> None:
         """Queue elements of a source for the next epoch.
 
         Args:
             source: the source's name, a parameter of ``build``.
-            elements: any Python objects, which are copied; ``row(card="c1")`` makes a row, as in a DataFrame.
-            partition: their partition of the source; each has its own watermarks.
-
-        Raises:
-            ProgramError: no such source, or no output depends on it.
+            elements: any Python objects, which are copied; ``row(card="c1")`` creates a DataFrame-like row.
+            partition: the elements' source partition; each has its own watermarks.
         """
         self.push_all(source, elements, partition=partition)
 
     def push_all(self, source: str, elements: Iterable[Any], *, partition: int = 0) -> None:
-        """Queue elements of a source for the next epoch; as :meth:`push`."""
+        """Queue elements of a source for the next epoch, as :meth:`push`."""
         if source not in self._pending:
             raise ProgramError(f"there is no source {source!r}; the sources are {', '.join(self._pending)}")
         if self._vertices[source] is None:
@@ -148,43 +136,24 @@ class ProgramTestHarness:
         self.processing_time_service.set_current_time(timestamp)
 
     def advance_processing_time(self, milliseconds: int) -> None:
-        """Advance the clock.
-
-        Raises:
-            ValueError: ``milliseconds`` is negative.
-        """
         self.processing_time_service.advance(milliseconds)
 
-    # -- epochs --
-
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run the queued elements and due timers as one epoch; return each output's records.
+        """Run the queued elements and due timers as one epoch, and return each output's records.
 
-        An epoch that raises has no effect, except that its elements are dropped: state is as before, without output.
-
-        Args:
-            time_passes: how far the clock may advance while requests of an async function are pending, so that their
-                timeouts fire: from timer to timer, whenever nothing else happens.
-
-        Raises:
-            OperatorError: a function raised.
-            TimeoutError: requests did not end.
+        If an epoch raises, its elements are dropped, and state and output do not change. ``time_passes`` is as in
+        :meth:`OneInputStreamOperatorTestHarness.end_input`.
         """
         return self._run(bounded=False, time_passes=time_passes)
 
     def end_input(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run the queued elements as the last epoch: event time ends, so all its timers fire.
-
-        Args:
-            time_passes: as in :meth:`run_epoch`.
-        """
+        """Run the queued elements as the last epoch: event time ends, so all its timers fire."""
         return self._run(bounded=True, time_passes=time_passes)
 
     def fail_epoch(self) -> None:
         """Run the queued elements and discard the outcome, as if a worker died just before the commit.
 
-        State is as before, there is no output, the tasks start again. The elements stay queued: the next epoch runs
-        them again, as on Spark.
+        The tasks start again. The elements stay queued for the next epoch, as on Spark.
         """
         before = self.snapshot()
         try:
@@ -206,34 +175,23 @@ class ProgramTestHarness:
         for name, partitions in self._pending.items():
             vertex = self._vertices[name]
             if vertex is not None and partitions:
-                # A failed epoch runs again with the same elements, which a function may change.
                 inputs[vertex] = [
                     [Records(list(map(copied, partitions[number])))] if number in partitions else []
                     for number in range(max(partitions) + 1)
                 ]
         return inputs
 
-    # -- output --
-
     def get_output(self, name: str = "output") -> list[Any]:
-        """Return an output's records since the start or :meth:`clear_output`.
-
-        Raises:
-            ProgramError: no such output.
-        """
+        """Return an output's records since the start or :meth:`clear_output`."""
         if name not in self._outputs:
             raise ProgramError(f"there is no output {name!r}; the outputs are {', '.join(self._outputs)}")
         return list(self._outputs[name])
 
     def clear_output(self) -> None:
-        """Discard the output so far."""
         self._outputs = {name: [] for name in self._outputs}
 
     def get_plan(self) -> str:
-        """Return the program's plan as text."""
         return self._program.to_text()
-
-    # -- state --
 
     def snapshot(self) -> ProgramSnapshot:
         """Return the committed state, without queued elements."""
@@ -245,17 +203,10 @@ class ProgramTestHarness:
         self._job = self._start(snapshot)
 
     def write_savepoint(self, directory: str | PathLike[str]) -> None:
-        """Write the committed state to a local directory, as a savepoint.
+        """Write the committed state to a new local directory, as a savepoint.
 
         Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It has no
         source positions: on Spark, sources begin as in a new query.
-
-        Args:
-            directory: the directory to create.
-
-        Raises:
-            CheckpointMismatchError: the directory is not empty.
-            ProgramError: no epoch has run.
         """
         if not self.epoch:
             raise ProgramError("write_savepoint(): there is no state yet: run an epoch first")
@@ -263,7 +214,6 @@ class ProgramTestHarness:
         write_savepoint(fspath(directory), self._job.savepoint(), epoch=self.epoch - 1, programs=programs)
 
     def close(self) -> None:
-        """End the tasks and close their functions."""
         self._job.close()
 
     def __enter__(self) -> ProgramTestHarness:
@@ -284,18 +234,7 @@ def program_of(
     savepoint: str | None = None,
     time_zone: str | None = None,
 ) -> tuple[Program, dict[str, int | None]]:
-    """Return the program that ``build`` builds, and the vertex number of each source.
-
-    The number is None if no output depends on the source.
-
-    Args:
-        build: as for :class:`ProgramTestHarness`.
-        parallelism: number of subtasks after a shuffle.
-        batch: whether to run in batch mode.
-        max_parallelism: number of key groups, or None for the parallelism's default.
-        savepoint: the directory of an initial savepoint.
-        time_zone: the time zone of naive datetimes.
-    """
+    """Return the program that ``build`` builds, and the vertex number of each source, or None for an unused source."""
     if not callable(build) or isinstance(build, type):
         raise ProgramError(f"a program needs a function build(env, payments), not {shorten(build)}")
     parameters = list(inspect.signature(build).parameters.values())[1:]

@@ -1,4 +1,4 @@
-"""A ``StatefulProcessor`` alone, without a JVM: Spark's ``TwsTester``, over the operator that runs in a query."""
+"""Spark's ``TwsTester`` without a JVM, over the operator that runs in a query."""
 
 from __future__ import annotations
 
@@ -26,14 +26,10 @@ if TYPE_CHECKING:
 
 
 class _Results(list[Any]):
-    """The results of a micro-batch as they are emitted."""
-
     take = list.extend
 
 
 class _TestedOperator(StatefulProcessorOperator):
-    """The operator, with the rows of keys as a test has them."""
-
     def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
         super().__init__(context, settings, keying)
         self.results: _Results = _Results()
@@ -41,11 +37,10 @@ class _TestedOperator(StatefulProcessorOperator):
         self.initial: list[tuple[Any, Any]] = []
 
     def run(self, batch: MicroBatch) -> list[Any]:
-        """Run a micro-batch; return its results."""
         self.results.clear()
         self.context.micro_batch = batch
         self._run()
-        self._has_run = True  # not again at the barrier
+        self._has_run = True
         return list(self.results)
 
     def _call(self, rows: Any, batch: MicroBatch) -> None:
@@ -53,11 +48,6 @@ class _TestedOperator(StatefulProcessorOperator):
         super()._call(own, batch)
 
     def state(self, name: str, kind: str, key: Any) -> Any:
-        """Return a state under a key.
-
-        Raises:
-            PySparkAssertionError: there is no such state.
-        """
         variable = self.settings.declarations.variables.get(name)
         if variable is None or kind not in ("", variable.kind):
             raise PySparkAssertionError(f"State {name} has not been initialized.")
@@ -74,28 +64,22 @@ class _TestedOperator(StatefulProcessorOperator):
             self.backend.set_current_key(key)
             self.results.take(processor.handleInputRows((key,), iter(own), times))
 
-    def _emit(self) -> None:
-        """Keep the results."""
+    def _emit(self) -> None: ...
 
 
 class TwsTester:
     """Runs a ``StatefulProcessor`` with rows, watermark and clock set by the test. Its methods are Spark's.
 
-    Unlike Spark's, it runs the operator that a query runs: values of state are converted by their schemas, states
-    expire (the clock is :meth:`setProcessingTime`), timers are called in time order, and each call gets its own
-    processor, as micro-batches do, so attributes of the processor do not last.
+    Unlike Spark's, it runs the operator of a query: state values are converted by their schemas, states expire by
+    :meth:`setProcessingTime`, timers are called in time order, and each call has its own processor, whose attributes do
+    not last.
 
     Args:
-        processor: the processor.
         initialStateRow: initial states of keys, for processors of rows.
         initialStatePandas: initial states of keys, for processors of pandas frames.
-        timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
-        outputMode: accepted as in Spark, and not used.
-        eventTimeExtractor: returns the event time of a row (epoch ms), for late rows.
-
-    Raises:
-        PySparkValueError: the time mode is ``EventTime``, and there is no ``eventTimeExtractor``.
-        PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
+        timeMode: ``None``, ``ProcessingTime`` or ``EventTime``, which needs ``eventTimeExtractor``.
+        outputMode: ignored; Spark has it.
+        eventTimeExtractor: returns a row's event time (epoch ms), for late rows.
 
     Example:
         >>> from pyspark.sql import Row
@@ -152,25 +136,15 @@ class TwsTester:
         operator.initial = list(initialStateRow or initialStatePandas or [])
         self._run()
 
-    # -- input --
-
     def test(self, key: Any, input: list[Row]) -> list[Row]:
-        """Process rows of a key, as a micro-batch; return the rows that the processor emits.
-
-        Raises:
-            OperatorError: the processor raised.
-        """
+        """Process rows of a key as a micro-batch, and return the rows that the processor emits."""
         self._pandas = False
         rows = [row for row in input if not self._is_late(row)]
         self._operator.groups = [(key, rows)]
         return self._run()
 
     def testInPandas(self, key: Any, input: pd.DataFrame) -> pd.DataFrame:
-        """Process rows of a key as one frame; return the frame that the processor emits.
-
-        Raises:
-            OperatorError: the processor raised.
-        """
+        """Process rows of a key as one frame, and return the frame that the processor emits."""
         self._pandas = True
         frame = input
         if self._extractor is not None:
@@ -179,21 +153,11 @@ class TwsTester:
         return _frame(self._run())
 
     def setProcessingTime(self, currentTimeMs: int) -> list[Row] | pd.DataFrame:
-        """Set the clock (epoch ms): timers that have expired are called, and states expire.
-
-        Raises:
-            PySparkValueError: the time mode is another one.
-            IllegalArgumentException: time would stand still or go back.
-        """
+        """Set the clock (epoch ms), which must increase. Calls expired timers, and expires states."""
         return self._advance("setProcessingTime", "ProcessingTime", "time", currentTimeMs)
 
     def setWatermark(self, currentWatermarkMs: int) -> list[Row] | pd.DataFrame:
-        """Set the watermark (epoch ms): timers that have expired are called, and rows up to it are late.
-
-        Raises:
-            PySparkValueError: the time mode is another one.
-            IllegalArgumentException: time would stand still or go back.
-        """
+        """Set the watermark (epoch ms), which must increase. Calls expired timers; rows up to it are late."""
         return self._advance("setWatermark", "EventTime", "watermark", currentWatermarkMs)
 
     def _advance(self, method: str, mode: str, clock: str, time: int) -> list[Row] | pd.DataFrame:
@@ -214,40 +178,31 @@ class TwsTester:
     def _run(self) -> list[Any]:
         self._harness.set_processing_time(self._batch.time)
         results = self._operator.run(self._batch)
-        self._harness.snapshot()  # at a barrier, as in a query
+        self._harness.snapshot()
         return results
 
-    # -- state --
-
     def updateValueState(self, stateName: str, key: Any, value: tuple[Any, ...]) -> None:
-        """Set a value state of a key."""
         self._operator.state(stateName, "value", key).update(value)
 
     def peekValueState(self, stateName: str, key: Any) -> tuple[Any, ...] | None:
-        """Return a value state of a key, or None."""
         return self._operator.state(stateName, "value", key).get()  # type: ignore[no-any-return]
 
     def updateListState(self, stateName: str, key: Any, value: list[tuple[Any, ...]]) -> None:
-        """Set a list state of a key."""
         self._operator.state(stateName, "list", key).put(value)
 
     def peekListState(self, stateName: str, key: Any) -> list[tuple[Any, ...]]:
-        """Return a list state of a key."""
         return list(self._operator.state(stateName, "list", key).get())
 
     def updateMapState(self, stateName: str, key: Any, value: dict[Any, Any]) -> None:
-        """Set a map state of a key."""
         state = self._operator.state(stateName, "map", key)
         state.clear()
         for user_key, item in value.items():
             state.updateValue(user_key, item)
 
     def peekMapState(self, stateName: str, key: Any) -> dict[Any, Any]:
-        """Return a map state of a key."""
         return dict(self._operator.state(stateName, "map", key).iterator())
 
     def deleteState(self, stateName: str, key: Any) -> None:
-        """Clear a state of a key."""
         self._operator.state(stateName, "", key).clear()
 
 

@@ -6,7 +6,6 @@ import sys
 
 
 def main() -> None:
-    """Run the command line."""
     try:
         from pillarbox_tools.cli.all_commands import commands
     except ImportError as error:

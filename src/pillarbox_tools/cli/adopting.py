@@ -1,4 +1,4 @@
-"""The command ``adopt``, which writes a savepoint of a query that ran on Spark itself."""
+"""The command ``adopt``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_messa
 
 
 class _Processor(click.ParamType[Any]):
-    """A ``StatefulProcessor``, as MODULE:NAME: an object, or a class whose constructor takes no arguments."""
+    """A ``StatefulProcessor`` as MODULE:NAME: an object, or a class whose constructor takes no arguments."""
 
     name = "module:name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the processor."""
         module, _, name = value.partition(":")
         if not module or not name:
             self.fail(f"{value!r} is not MODULE:NAME", param, ctx)
-        sys.path.insert(0, "")  # modules in the working directory, as with python -m
+        sys.path.insert(0, "")  # as with python -m
         try:
             processor = getattr(importlib.import_module(module), name)
             return processor() if isinstance(processor, type) else processor
@@ -46,11 +45,10 @@ def adopt(checkpoint: str, directory: str, processor: Any, as_json: bool, open_s
     """Write a savepoint of a query that ran on Spark itself into DIRECTORY, which must not exist.
 
     CHECKPOINT belongs to a stopped query with transformWithState, transformWithStateInPandas or applyInPandasWithState.
-    It is only read. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the
-    last committed micro-batch.
+    It is only read. The same program with pillarbox.group_by() and env.from_savepoint(DIRECTORY) resumes from the last
+    committed micro-batch.
 
-    If the command is interrupted, there is no savepoint. Run the same command again: it starts from scratch, and
-    overwrites the incomplete one.
+    If the command is interrupted, there is no savepoint. Run the command again: it overwrites DIRECTORY.
     """
     from pillarbox._runtime.spark.savepoint.adopt import adopt as write
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint

@@ -1,4 +1,4 @@
-"""The commands. They print results to standard output, and progress and errors to standard error.
+"""The commands. Results go to standard output; progress and errors to standard error.
 
 Exit codes: 0, success; 1, failure, with the reason in a message; 2, wrong usage.
 """
@@ -53,7 +53,7 @@ def pillarbox() -> None:
 
 
 def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a Spark session, and pass it to the command as ``open_session``."""
+    """Add the options of a Spark session, passed to the command as ``open_session``."""
 
     @click.option("--master", default="local[*]", show_default=True, help="Spark's master URL, as for spark-submit.")
     @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
@@ -77,7 +77,7 @@ def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             command(open_session=open_session, **arguments)
         except Exception as error:
-            # The reader of a pipe may close it early: Click then ends the command.
+            # If the reader of a pipe closes it early, Click ends the command.
             if verbose or isinstance(error, (click.ClickException, BrokenPipeError)):
                 raise
             raise click.ClickException(_sentence(error)) from None
@@ -89,20 +89,16 @@ def _sentence(error: Exception) -> str:
     return str(error) if isinstance(error, PillarboxError) else f"{_java_message(error)} (--verbose shows more)"
 
 
-# Java's output of an exception and its causes: class and message.
 _JAVA_CAUSES = re.compile(
     r"^(?:: |Caused by: )([\w.$]+): (.*?)(?=\n\s+at |\n\s+\.\.\. \d+ more|\nCaused by: |\Z)", re.M | re.S
 )
-# The rest of Spark's messages after this has plans and the statement.
 _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}.*", re.DOTALL)
 
 
 def _java_message(error: Exception) -> str:
-    """Return an error's message without Java's stack and Spark's plans."""
     text, kind = str(error), type(error).__name__
     causes = [(name.rpartition(".")[2], message) for name, message in _JAVA_CAUSES.findall(text) if message.strip()]
     if causes:
-        # A SparkException only reports that a job or thread failed; its cause has the reason.
         kind, text = next((cause for cause in causes if cause[0] != "SparkException"), causes[-1])
     return f"{kind}: {_STATE.sub('', text.partition(_STACK)[0].partition(_AT)[0]).strip()}"
 
@@ -111,11 +107,6 @@ _STACK, _AT = "\n\nJVM stacktrace", "\n\tat "
 
 
 def _where(rows: DataFrame, condition: str) -> DataFrame:
-    """Filter rows by a condition.
-
-    Raises:
-        BadParameter: the condition is invalid.
-    """
     from pyspark.errors import AnalysisException
 
     try:
@@ -128,12 +119,10 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
 
 
 def print_message(result: dict[str, Any], message: str, *, as_json: bool) -> None:
-    """Print a command's result as a JSON object or as a message."""
     click.echo(json.dumps(result) if as_json else message)
 
 
 def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
-    """Print a command's result as a JSON object or as tables."""
     if as_json:
         click.echo(json.dumps(result, indent=2, ensure_ascii=False))
     else:
@@ -141,18 +130,12 @@ def print_result(result: dict[str, Any], table: Callable[[Console, dict[str, Any
 
 
 def location(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Return a path argument without its final slash.
-
-    Raises:
-        BadParameter: it is empty.
-    """
     if not value:
         raise click.BadParameter("it is empty")
     return value.rstrip("/") or value
 
 
 def timeout_option(help: str) -> Callable[[Any], Any]:
-    """Return a ``--timeout`` option, in seconds."""
     seconds = click.FloatRange(0, min_open=True)
     return click.option("--timeout", type=seconds, default=600.0, show_default=True, help=help)
 
@@ -182,9 +165,8 @@ def inspect(
 ) -> None:
     """Show the content of CHECKPOINT, or of a savepoint.
 
-    It shows the program, the epochs, and for each operator its keys, timers, watermark and bytes.
-
-    All state is read and checked once. The query may be running.
+    It shows the program, the epochs, and for each operator its keys, timers, watermark and bytes. All state is read and
+    checked once. The query may be running.
 
     To preview a changed program, run it once on a checkpoint of its own, as in a test, and pass that checkpoint as
     --against: the exit code is 1 if the program could not resume from CHECKPOINT.
@@ -237,7 +219,7 @@ def state(
     10". 'pillarbox inspect' shows the uids, and the states of each. The query may be running. None of your classes is
     needed or run.
 
-    If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
+    If --output is interrupted, run the command again: it overwrites the incomplete DIR.
     """
     from pillarbox._runtime.spark.failures import unwrapped_failures
     from pillarbox._runtime.spark.reading.state_reader import read_state
@@ -276,8 +258,8 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     Its state moves to N Spark partitions. Then start the same program with set_parallelism(N): it resumes exactly where
     it stopped. N is at most the max parallelism, which the first start has fixed.
 
-    If the command is interrupted, no query starts on the checkpoint until you run the same command again. The command
-    needs Spark 4.2 or newer; the query may run on an older one afterwards.
+    If the command is interrupted, no query starts on the checkpoint until you run the command again. The command needs
+    Spark 4.2 or newer; the query may run on an older one afterwards.
     """
     from pillarbox._runtime.spark.starting.rescale import rescale as change
 
@@ -314,13 +296,11 @@ def savepoint(
     A savepoint is all state of the query as plain Parquet. A program can start from it with any number of subtasks and
     key groups. The query may be stopped or running. The savepoint is of the last committed epoch, or of --epoch.
 
-    If the command is interrupted, there is no savepoint. Run the same command again: it starts from scratch, and
-    overwrites the incomplete one.
+    If the command is interrupted, there is no savepoint. Run the command again: it overwrites DIRECTORY.
 
     With --stop, the command leaves a request in the checkpoint for the driver of the query, which must have been
     started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path as
-    the driver sees it. If the command is killed, run it again: it waits for its earlier request. After a restart, a
-    query ignores a request without a waiting command.
+    the driver sees it. If the command is killed, run it again: it waits for its earlier request.
     """
     from pillarbox._runtime.spark.running.asking import request_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -341,7 +321,6 @@ def savepoint(
         except CheckpointMismatchError:
             if not stop:
                 raise
-            # The driver has reported that it is running.
             result = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
             sentence = f"{directory}: the driver has written the savepoint, on its own file system"
             print_message(result, sentence, as_json=as_json)
@@ -367,9 +346,8 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
     The running epoch completes and is committed, so the next start repeats no epoch, and 'pillarbox rescale' accepts
     the checkpoint. If the epoch takes longer than --timeout, it is interrupted, and the next start repeats it.
 
-    The command leaves a request in the checkpoint for the driver of the query, which must have been started with
-    pillarbox.start(...). The request is withdrawn if no driver accepts it in time. If the command is killed, run it
-    again: it waits for its earlier request. pillarbox.run(query), in the program, does the same at SIGTERM.
+    The command leaves a request for the driver, like 'pillarbox savepoint --stop'. pillarbox.run(query), in the
+    program, does the same at SIGTERM.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.running.asking import stop_query

@@ -1,4 +1,4 @@
-"""The progress of a command: completed Spark tasks."""
+"""A command's progress: completed Spark tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _SECONDS = 0.3
 
 
 def tasks_of(context: SparkContext) -> tuple[int, int]:
-    """Return the completed tasks and all tasks of the running jobs."""
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(number) for number in tracker.getActiveJobsIds()]
     stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]
@@ -27,7 +26,6 @@ def tasks_of(context: SparkContext) -> tuple[int, int]:
 
 @contextmanager
 def progress(spark: SparkSession, status: Status, what: str) -> Iterator[None]:
-    """Show Spark's progress during the block, from a separate thread."""
     if not status.console.is_terminal:
         yield
         return

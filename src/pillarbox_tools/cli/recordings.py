@@ -93,9 +93,9 @@ def record(
     pillarbox.start(...). If the query has ended, pass its script as --program, with ARGUMENTS: it makes its own Spark
     session.
 
-    By default, the task that made the query fail is recorded. The sources are read again between the offsets of
-    the epoch, and earlier levels run again from their state, on a copy of the checkpoint: nothing is written to the
-    sink or to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the task again.
+    By default, the task that made the query fail is recorded. The sources are read again, and earlier levels run again
+    on a copy of the checkpoint: nothing is written to the sink or to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the
+    task again.
     """
     if program is None:
         from pillarbox._runtime.spark.running.asking import request_record

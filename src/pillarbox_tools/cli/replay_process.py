@@ -1,6 +1,6 @@
 """The process of a replay, with the recorded worker's hash seed and, on Linux, without a network.
 
-It imports little before it leaves the network, which a process with threads, as libraries start them, cannot do.
+It leaves the network before it imports libraries, because a process with threads cannot.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ class ReplayRequest(TypedDict):
     """Arguments of a replay.
 
     Attributes:
-        directory: the recording.
         other: another program's vertex and its broadcast variables, pickled, or pickled None.
         how: arguments of the replay or the comparison.
-        as_json: whether to print JSON.
         paths: Python's module path.
     """
 
@@ -32,7 +30,7 @@ class ReplayRequest(TypedDict):
     paths: list[str]
 
 
-# Imports pillarbox from the same path as this process. Its ``__main__`` stays empty, for the classes of the script.
+# Imports pillarbox from the path of this process. Its ``__main__`` stays empty, for the script's classes.
 _COMMAND = """\
 def _main():
     import os, pickle, sys
@@ -44,13 +42,11 @@ def _main():
     main(request)
 _main()
 """
-# Linux flags and requests: <linux/sched.h>, <linux/sockios.h>, <net/if.h>.
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _SET_FLAGS, _UP = 0x8914, 1
 
 
 def replay_in_new_process(request: ReplayRequest, hash_seed: str | None) -> NoReturn:
-    """Replace this process by one that runs the replay."""
     descriptor, path = tempfile.mkstemp(prefix="pillarbox-replay-")
     with os.fdopen(descriptor, "wb") as file:
         pickle.dump(request, file)
@@ -63,7 +59,6 @@ def replay_in_new_process(request: ReplayRequest, hash_seed: str | None) -> NoRe
 
 
 def main(request: ReplayRequest) -> NoReturn:
-    """Replay in this process, without a network unless calls are allowed."""
     if not request["how"]["allow_calls"]:
         leave_network()
     from pillarbox_tools.cli.replaying import run_replay
@@ -72,17 +67,12 @@ def main(request: ReplayRequest) -> NoReturn:
 
 
 def leave_network() -> bool:
-    """Move this process into a network namespace that has only a loopback device.
-
-    Returns:
-        Whether the system allows it.
-    """
+    """Move this process into a network namespace with only a loopback device. Returns whether that is allowed."""
     if sys.platform != "linux":
         return False
     user, group = os.geteuid(), os.getegid()
     unshare = ctypes.CDLL(None, use_errno=True).unshare
     if unshare(_NEW_NETWORK) != 0:
-        # Needs a user namespace, in which the user stays the same.
         if unshare(_NEW_USER | _NEW_NETWORK) != 0:
             return False
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):

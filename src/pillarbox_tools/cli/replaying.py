@@ -1,4 +1,4 @@
-"""The command ``replay``, which runs a recorded task again."""
+"""The command ``replay``."""
 
 from __future__ import annotations
 
@@ -106,11 +106,7 @@ def replay(
 def _vertex_of(
     program: Path, arguments: Sequence[str], uid: str, paths: list[str]
 ) -> tuple[ShippedVertex, dict[int, bytes]]:
-    """Return an operator's vertex in another program, by its script, and its broadcast variables.
-
-    Args:
-        paths: is replaced by the script's module path.
-    """
+    """Return an operator's vertex in another script. ``paths`` is replaced by the script's module path."""
     from pillarbox._runtime.spark.homes.broadcasts import values_of
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
 
@@ -127,7 +123,6 @@ def _vertex_of(
 
 
 def run_replay(request: ReplayRequest) -> NoReturn:
-    """Replay in a process of its own, and exit."""
     click.Command("replay", callback=functools.partial(_replay, request)).main([], prog_name="pillarbox")
     raise AssertionError("a command exits")
 
@@ -150,7 +145,7 @@ def _replay(request: ReplayRequest) -> None:
         sys.exit(1)
 
 
-# The object to print, its tables, and whether both sides of a comparison are the same.
+# The object to print, its tables, and whether both sides of a comparison are equal.
 _Result = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
 
 

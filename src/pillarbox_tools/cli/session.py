@@ -25,14 +25,9 @@ _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator[SparkSession]:
     """Open a session for a command, and stop it after the block.
 
-    Args:
-        settings: Spark settings, which override the command's own.
-        verbose: whether to show Spark's own log.
-
-    Raises:
-        ConfigurationError: Java or a Python package is missing or has a wrong version.
+    ``settings`` override the command's own; ``verbose`` shows Spark's log.
     """
-    # A classic session of its own, even in a shell that is configured for Spark Connect.
+    # A new classic session, even in a shell that is configured for Spark Connect.
     for name in _CONNECT:
         os.environ.pop(name, None)
     with _standard_error(shown=verbose):
@@ -51,10 +46,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
 
 @contextmanager
 def _standard_error(*, shown: bool) -> Iterator[None]:
-    """Discard the standard error of processes started in the block, such as Java's with Spark's log.
-
-    If the block fails, because Java did not start, show it.
-    """
+    """Discard the standard error of processes started in the block, unless the block fails."""
     if shown:
         yield
         return

@@ -1,8 +1,7 @@
 """Tables of the commands' results.
 
-A table wider than the console is shown row by row, with a line for each column, so that no word is cut. Output without
-a width, such as a pipe or a file, has no limit; but rows of state are shown one by one if their table would be too wide
-to read.
+A table wider than the console is shown row by row, so that no word is cut. Pipes and files have no width limit, except
+for rows of state.
 """
 
 from __future__ import annotations
@@ -25,22 +24,18 @@ from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Finding
 
-# Maximum length of values in tables; JSON has them in full.
 _CELL = 200
-# Width of outputs that are not terminals, and of the widest table of state there.
 _ENDLESS = 1_000_000
 _WIDEST = 200
 _RULE = 80
 
 
 def output() -> Console:
-    """Return the console on standard output."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_ENDLESS)
 
 
 def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
-    """Print the result of ``inspect_checkpoint``."""
     console.print(_text(inspection["checkpoint"], "bold"))
     console.print(f"epoch {inspection['epoch']} of {_epochs(inspection)}; parallelism {inspection['parallelism']}")
     interrupted, unfinished = inspection["interrupted_rescale_to"], inspection["unfinished_epoch"]
@@ -72,7 +67,6 @@ def checkpoint(console: Console, inspection: dict[str, Any]) -> None:
 
 
 def savepoint(console: Console, inspection: dict[str, Any]) -> None:
-    """Print the result of ``inspect_savepoint``."""
     console.print(_text(inspection["savepoint"], "bold"))
     of = f" of {inspection['checkpoint']}" if inspection["checkpoint"] else ""
     drained = "; drained" if inspection["drained"] else ""
@@ -137,7 +131,6 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
 
 
 def _keys(operator: dict[str, Any]) -> Any:
-    """Return the number of an operator's keys. In columnar state, keys are in Arrow streams and are not counted."""
     return Right("in columns") if operator["by_columns"] else operator["keys"]
 
 
@@ -153,7 +146,7 @@ def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
 
 
 class Right(str):
-    """A cell of a column of numbers."""
+    """A right-aligned cell."""
 
 
 class Bytes(int):
@@ -163,11 +156,7 @@ class Bytes(int):
 def _print(
     console: Console, rows: Sequence[dict[str, Any]], columns: Sequence[str] = (), *, widest: int = _ENDLESS
 ) -> None:
-    """Print a table, or a line per column of each row if it is too wide for the terminal or for ``widest``.
-
-    Args:
-        columns: column names of a table that may be empty.
-    """
+    """Print a table, or a line per column of each row if it is too wide for the terminal or for ``widest``."""
     table = Table()
     columns = columns or list(rows[0])
     for name in columns:
@@ -206,7 +195,7 @@ def _are(count: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Escape a text's control characters, so that a value cannot control the terminal."""
+    """Escape control characters, so that a value cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -215,7 +204,6 @@ def _visible(text: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Format a count, such as ``1 source`` or ``2 sources``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
@@ -246,11 +234,7 @@ def time(timestamp: int | None) -> str:
 
 
 class Rows:
-    """Rows of state: a table, or JSON lines as they arrive.
-
-    Args:
-        limit: maximum number of shown rows; 0 for all.
-    """
+    """Prints rows of state: a table, or JSON lines as they arrive."""
 
     def __init__(self, console: Console, columns: list[str], *, as_json: bool, limit: int) -> None:
         self._console = console
@@ -286,7 +270,6 @@ def _cell(value: Any) -> str:
 
 
 def key(console: Console, history: dict[str, Any]) -> None:
-    """Print the state and timers of a key."""
     where = "" if history["subtask"] is None else f", subtask {history['subtask']}"
     console.print(_text(f"{history['key']}{where}, epoch {history['epoch']}", "bold"))
     _lines(console, history["messages"])
@@ -305,7 +288,6 @@ def key(console: Console, history: dict[str, Any]) -> None:
 
 
 def findings(console: Console, results: Sequence[Finding], *, every: bool) -> None:
-    """Print the doctor's findings, and the number of rules by status."""
     for finding in results:
         if finding.status == "wrong":
             _lines(console, [f"{finding.rule}: {finding.message}"], "red")
@@ -320,7 +302,6 @@ def findings(console: Console, results: Sequence[Finding], *, every: bool) -> No
 
 
 def executor_memory(console: Console, report: dict[str, Any]) -> None:
-    """Print the memory of executors: the formula with its terms, and the total."""
     executors = report["executors"]
     console.print(_text(f"{report['checkpoint']}, as of {time(report['at'])}", "bold"))
     for executor in executors:
@@ -346,7 +327,6 @@ def executor_memory(console: Console, report: dict[str, Any]) -> None:
 
 
 def replayed(console: Console, report: dict[str, Any], error: str | None) -> None:
-    """Print the result of a replay."""
     _task_of_recording(console, report)
     if error is not None:
         number = None if report["failure"] is None else report["failure"]["number"]
@@ -370,7 +350,6 @@ def replayed(console: Console, report: dict[str, Any], error: str | None) -> Non
 
 
 def compared(console: Console, report: dict[str, Any]) -> None:
-    """Print the comparison of two programs on a recording."""
     _task_of_recording(console, report)
     then, now = (counted(sent, "record") for sent in report["sent"])
     console.print(
@@ -399,7 +378,6 @@ def compared(console: Console, report: dict[str, Any]) -> None:
 
 
 def _lines(console: Console, lines: Iterable[str], style: str = "") -> None:
-    """Print lines of text, which the terminal wraps."""
     for line in lines:
         console.print(_text(line, style), soft_wrap=True)
 

@@ -15,7 +15,6 @@ from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
 from pillarbox_tools.cli.commands import CHECKPOINT, JSON, location, print_message, print_result, with_spark
 
-# Seconds between checks for the end of the command.
 _LOOK_EVERY = 0.5
 
 
@@ -42,7 +41,7 @@ def dashboard(what: str, port: int, host: str, token: str | None, open_session: 
     from pillarbox_tools.model.bundle import read_bundle
     from pillarbox_tools.model.shown import StoredQuery
 
-    checked_token(token, "--token")  # before a session starts
+    checked_token(token, "--token")
     if Path(what).is_file():
         _serve(open_dashboard([StoredQuery(read_bundle(Path(what)))], host, port, token))
         return
@@ -71,8 +70,8 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
     """Diagnose this machine, or the query of CHECKPOINT, and print each problem with its remedy.
 
     Without CHECKPOINT it checks Java, Python, the packages and the settings here and in a worker of --master. With
-    CHECKPOINT it reads the data of the query's driver from the checkpoint, and checks the same for its machines, and
-    memory, keys, event time, epochs, timers, state and calls.
+    CHECKPOINT it checks the same for the query's machines, and memory, keys, event time, epochs, timers, state and
+    calls.
 
     The exit code is 1 if there is a problem.
     """
@@ -106,9 +105,9 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
     """Show the memory that each executor of the query of CHECKPOINT needs, and the setting for it.
 
-    It prints the formula of docs/operations.md with the query's numbers from the checkpoint, at most a minute old if
-    the query is running. Below the formula is the measured memory of the homes. The last line is the setting: an
-    executor's memory beyond its heap, plus a third.
+    It prints the formula of docs/operations.md with the query's numbers, at most a minute old if the query is running,
+    and the measured memory of the homes. The last line is the setting: an executor's memory beyond its heap, plus a
+    third.
     """
     from dataclasses import asdict
 
@@ -143,8 +142,8 @@ def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_
     """Pack all data about the query of CHECKPOINT into FILE, to send to someone who can help.
 
     It contains the plan, the history with metrics and failures, versions, settings with secrets masked, and the sizes
-    of the state. It contains no keys, no records and no error messages, unless --with-records is set. The query may be
-    running. 'pillarbox dashboard FILE' opens it.
+    of the state; with --with-records also keys, records and error messages. The query may be running. 'pillarbox
+    dashboard FILE' opens it.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint

@@ -20,13 +20,6 @@ _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 
 
 def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, token: str | None) -> Any:
-    """Return the ASGI application.
-
-    Args:
-        queries: returns the queries by id.
-        port: the port that the dashboard listens on.
-        token: see :class:`Guard`.
-    """
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
@@ -47,7 +40,7 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
         return query
 
     async def page(request: Request) -> Response:
-        # A proxy may serve the dashboard under a prefix, so addresses are relative.
+        # Relative addresses, because a proxy may serve the dashboard under a prefix.
         root = "../" if "query" in request.path_params else "./"
         response = Response(
             _read("index.html").replace(b"{root}", root.encode()), media_type="text/html", headers=headers
@@ -79,7 +72,7 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
             life = await asyncio.to_thread(query.key_life, uid, text)
         except PillarboxError as error:
             return JSONResponse({"error": str(error)}, 409, headers=headers)
-        except Exception as error:  # Spark's errors
+        except Exception as error:
             return JSONResponse({"error": describe(error)}, 500, headers=headers)
         return JSONResponse(life, headers=headers)
 
@@ -93,7 +86,7 @@ def make_app(queries: Callable[[], Mapping[str, VersionedView]], port: int, toke
             Route("/api/queries/{query}/key", key),
         ]
     )
-    # A redirect would have the host and path of this server, which a proxy may have changed.
+    # A redirect would have this server's host and path, which a proxy may have changed.
     app.router.redirect_slashes = False
     return Guard(app, port, token)
 

@@ -1,12 +1,11 @@
-"""The JSON of the pages, as classes: fields are named like the attributes.
+"""The JSON of the pages, as classes with the same fields.
 
-Points in time are epoch milliseconds, durations milliseconds. Most parts are classes of the model, whose fields are
-omitted if they have their default.
+Points in time are epoch milliseconds, durations milliseconds, lists newest or worst first. Model classes omit fields
+with default values.
 
-``/api/queries`` is a list of :class:`Entry`. ``/api/queries/ID`` is a :class:`View` with three more fields: ``stages``,
-the running stages (a list of the core's ``Stage``); ``is_bundle``, whether the query was read from a bundle, so that
-nothing changes; and ``change``, the name of the newest change. ``/api/queries/ID?since=CHANGE`` has ``change`` and the
-fields that have changed since.
+``/api/queries`` is a list of :class:`Entry`. ``/api/queries/ID`` is a :class:`View` with ``stages`` (the core's
+``Stage``), ``is_bundle`` (nothing changes), and ``change`` (the newest change). ``/api/queries/ID?since=CHANGE`` has
+``change`` and the fields changed since.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ class Entry:
     """An entry of the list of queries.
 
     Attributes:
-        epoch: the newest epoch, with its ``duration`` and ``rows``; None before the first.
-        rows_per_second: current input rate; 0 after a while without input.
-        lag: current event-time lag, or None if unknown.
-        conditions: the query's conditions, worst first.
+        epoch: the newest epoch; None before the first.
+        rows_per_second: 0 after a while without input.
+        lag: event-time lag, or None if unknown.
         failure: message of this run's last failure, or None.
     """
 
@@ -58,17 +56,14 @@ class View(Entry):
 
     Attributes:
         at: time of the driver's last report.
-        run: the current or last run. Its moments are the points of the time series: one per minute, fewer in a long
-            run. Points have sums of rows and other counts, and otherwise the maximum of their minutes, so that peaks
-            stay visible.
-        earlier: the earlier runs, newest first, each with one moment for all its epochs.
+        run: its moments are the points of the time series: one per minute, fewer in a long run. Counts are sums; other
+            fields are maxima, so that peaks stay visible.
+        earlier: the earlier runs, each with one moment.
         keyed: uids of the keyed operators.
-        strip: the newest epochs without tasks, and ``shown``: the epoch whose parts and longest tasks are drawn, or
-            None.
-        calls: counters of each asynchronous operator in its newest epoch, by name, with its ``uid``.
-        counters: all other counters, added up over the known epochs.
-        state_sizes: as in a :class:`Snapshot`.
-        missing: messages about missing data.
+        strip: the newest epochs without tasks.
+        shown: the epoch whose phases and longest tasks are drawn, or None.
+        calls: counters of each asynchronous operator in its newest epoch, with its ``uid``.
+        counters: sums of all other counters over the known epochs.
     """
 
     at: int
@@ -107,7 +102,7 @@ class VertexView(PlanVertex):
 
     Attributes:
         level_share: share of the epoch in which tasks of this level ran.
-        run: metrics of its tasks, or None if none ran.
+        run: metrics of its tasks, or None.
     """
 
     level_share: float

@@ -2,11 +2,11 @@
 
 A page of another site can make a browser send requests here, in two ways:
 
-- Under a name of its own that resolves to this machine. The browser then takes the answers for the page's own, and
-  ``Host`` is that name. Without a token, the guard accepts only loopback names. With a token, it accepts every name,
-  because the browser stores the cookie under another one; so proxies and services can give the dashboard names.
-- From its own origin. The guard refuses all requests of other origins except navigations to pages: the owner follows a
-  link in a chat or a notebook, and the page with the link cannot read the answer.
+- Under its own name that resolves to this machine, so the browser considers the answers the page's own. Without a
+  token, the guard accepts only loopback names in ``Host``. With a token, it accepts every name, as proxies need: the
+  browser stores the cookie under another name.
+- From its own origin. The guard refuses requests of other origins except navigations, whose answers the other page
+  cannot read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ _Refusal = tuple[int, str]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -35,12 +34,8 @@ def is_loopback(host: str) -> bool:
 def cookie_of(port: int, host: str) -> str:
     """Return the name of the cookie that holds the token.
 
-    Browsers send a cookie to all ports of a host. So the name has the port that the dashboard listens on, and the port
-    in ``Host`` if it differs, as with a forwarded port.
-
-    Args:
-        port: the port that the dashboard listens on.
-        host: the ``Host`` header of the request.
+    Browsers send a cookie to all ports of a host. So the name has the dashboard's port, and the port in the ``Host``
+    header if it differs, as with a forwarded port.
     """
     split = _split(host)
     asked = None if split is None else split.port
@@ -51,7 +46,6 @@ class Guard:
     """Middleware that passes requests to an application, or answers 403 or 401.
 
     Args:
-        app: the application.
         port: the port that the dashboard listens on.
         token: the required token, as ``Authorization: Bearer``, ``?token=`` or cookie, or None.
     """
@@ -110,18 +104,15 @@ class Guard:
 
 
 def quoted(token: str) -> str:
-    """Quote a token for addresses and cookies."""
     return quote(token, safe="")
 
 
 def _is_navigation(headers: Mapping[str, str], scope: Scope) -> bool:
-    """Return whether a browser opens a page: by a link, a bookmark or a typed address."""
     is_page = scope["path"] == "/" or scope["path"].startswith("/query/")
     return is_page and scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
 
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:
-    """Return whether a page of another origin caused the request."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
@@ -133,10 +124,9 @@ def _is_foreign(headers: Mapping[str, str]) -> bool:
 
 
 def _split(host: str) -> SplitResult | None:
-    """Parse a ``Host`` header as a URL, or return None if it is invalid."""
     try:
         split = urlsplit(f"//{host}")
-        _ = split.port  # raises for an invalid port
+        _ = split.port
     except ValueError:
         return None
     return split

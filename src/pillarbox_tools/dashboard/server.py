@@ -19,9 +19,7 @@ from pillarbox_tools.dashboard.guard import is_loopback, quoted
 from pillarbox_tools.dashboard.versioned_view import VersionedView
 from pillarbox_tools.model.shown import ShownQuery
 
-# Time limit for the server's start and end (seconds).
 _PATIENCE = 10.0
-# Ended queries that stay on the dashboard.
 _MOST_ENDED = 20
 
 
@@ -29,15 +27,11 @@ class Dashboard(observing.Dashboard):
     """An open dashboard.
 
     Args:
-        host: the address to listen on.
-        port: the port. 0, or a port in use, stands for any free one.
-        token: the token that requests need. None: no token on loopback, and a random one elsewhere.
+        port: 0, or a port in use, means any free port.
+        token: the token that requests need. None: no token on loopback, and a random token elsewhere.
 
     Attributes:
         url: its address for a browser, with the token.
-
-    Raises:
-        ConfigurationError: the token is empty, the address is not this machine's, or Starlette or uvicorn is missing.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
@@ -51,7 +45,6 @@ class Dashboard(observing.Dashboard):
         token = checked_token(token, "dashboard()")
         self._changing = threading.Lock()  # guards changes of the queries
         self._queries: dict[str, VersionedView] = {}
-        # Ids of ended queries, in order of detection.
         self._ended: dict[str, None] = {}
         self._token = token if token is not None or is_loopback(host) else secrets.token_urlsafe(24)
         self._host = host
@@ -80,11 +73,6 @@ class Dashboard(observing.Dashboard):
         return self._thread.is_alive() and not self._server.should_exit
 
     def check_same(self, host: str | None, port: int | None, token: str | None) -> None:
-        """Check that this dashboard has the requested host, port and token.
-
-        Raises:
-            ConfigurationError: it is open with another host, port or token.
-        """
         if port not in (None, 0, self.port, self.asked_port):
             raise _differs(f"on port {self.port}", f"on port {port}")
         if host is not None and not self._is_at(host):
@@ -96,10 +84,7 @@ class Dashboard(observing.Dashboard):
         return host.lower() == self._host.lower() or self._socket.getsockname()[0] in _addresses(host)
 
     def show(self, query: ShownQuery) -> None:
-        """Show a query instead of its earlier run. Any thread.
-
-        The last 20 ended queries are kept.
-        """
+        """Show a query instead of its earlier run. Any thread."""
         with self._changing:
             shown = self._queries.get(query.id)
             if shown is not None and shown.query is query:
@@ -120,11 +105,7 @@ class Dashboard(observing.Dashboard):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; on another port, with a notice, if the port is in use.
-
-    Raises:
-        ConfigurationError: the address is not this machine's, or the process lacks the rights to the port.
-    """
+    """Return a listening socket; on another port, with a notice, if the port is in use."""
     listener: Any = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -136,7 +117,7 @@ def _listen(host: str, port: int) -> socket.socket:
         if listener is not None:
             listener.close()
         if error.errno == errno.EADDRINUSE and port:
-            # A query may be running already, which matters more than the port.
+            # A query may already be running, which matters more than the port.
             notify(f"port {port} of {host} is in use, so the dashboard listens on another port")
             return _listen(host, 0)
         raise cannot_listen("the dashboard", "pillarbox.dashboard", host, port, error) from error
@@ -158,21 +139,13 @@ def _differs(is_open: str, requested: str) -> ConfigurationError:
 
 
 _lock = threading.Lock()
-# The open dashboard, if any.
 _open: list[Dashboard] = []
 
 
 def open_dashboard(
     queries: Iterable[ShownQuery], host: str | None, port: int | None, token: str | None = None
 ) -> Dashboard:
-    """Open the process's dashboard, unless it is open, and show queries in it.
-
-    Args:
-        host: the address to listen on, and ``port``: the port. None keeps the open dashboard's.
-
-    Raises:
-        ConfigurationError: it cannot be opened, or is open with another host, port or token.
-    """
+    """Open the process's dashboard, unless it is open, and show queries in it. Refuses another host or port."""
     checked_token(token, "dashboard()")
     with _lock:
         _open[:] = [dashboard for dashboard in _open if dashboard.is_open]

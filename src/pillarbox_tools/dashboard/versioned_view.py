@@ -13,25 +13,18 @@ from pillarbox_tools.dashboard.documents import Entry
 from pillarbox_tools.dashboard.views import entry_of, view_of
 from pillarbox_tools.model.shown import ShownQuery, StoredQuery
 
-# Seconds after which rates and conditions are computed again without new data.
 _LOOK_EVERY = 5.0
-# The field of the running stages, which change without a new snapshot.
 _STAGES = "stages"
-# The field of the newest change, and the field that marks a bundle.
 _CHANGE, _IS_BUNDLE = "change", "is_bundle"
 
 
 class VersionedView:
-    """The fields of a query's view as JSON text, each with the number of its last change.
-
-    A page requests the fields that have changed since the newest change it has. Any thread may call the methods.
-    """
+    """The fields of a query's view as JSON text, each with the number of its last change. Any thread."""
 
     def __init__(self, query: ShownQuery) -> None:
         self.query = query
-        self._making = threading.Lock()  # guards the other attributes
-        # Numbers start at 1 in each process and each run. The name identifies the sequence, so that a page that was
-        # open during a restart gets all fields.
+        self._making = threading.Lock()
+        # Numbers start at 1 in each process and run, so they are valid only with this name of the sequence.
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
@@ -41,12 +34,9 @@ class VersionedView:
         self._entry: Entry | None = None
 
     def since(self, change: str) -> str:
-        """Return the fields that have changed, as the text of a JSON object.
+        """Return the changed fields as a JSON object, with the newest change as ``change``.
 
-        The field ``change`` is the newest change.
-
-        Args:
-            change: the ``change`` of an earlier object. All fields are returned if it is from another sequence.
+        Returns all fields if ``change``, from an earlier object, is of another sequence.
         """
         with self._making:
             self._look()

@@ -18,25 +18,19 @@ from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
 from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, VertexId, vertex_id
 
-# Spark's phases of an epoch, in order.
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
-# Counters of asynchronous operators.
 _CALLS = (
     *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
     *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
 )
-# Maximum number of drawn tasks: the longest.
 _BARS = 200
-# Maximum number of drawn points, and the fields that a point adds up.
 _POINTS = 240
 _SUMS = ("epochs", "rows", "duration", "repeated", "home_restarts", "fallbacks")
-# Maximum length of a failure in the list of runs.
 _FAILURE = 120
 _LOST = "its driver has not recorded the end: it was killed, or its machine is gone"
 
 
 def entry_of(snapshot: Snapshot) -> Entry:
-    """Return the query's entry in the list of queries."""
     newest = snapshot.newest
     failures = snapshot.run.failures
     return Entry(
@@ -86,14 +80,12 @@ def view_of(snapshot: Snapshot) -> View:
 
 
 def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
-    """Return the newest epoch with tasks and rows, or else the newest one."""
     with_tasks = [epoch for epoch in snapshot.epochs if epoch.tasks]
     newest = with_tasks[-1] if with_tasks else snapshot.newest
     return next((epoch for epoch in reversed(with_tasks) if epoch.rows), newest)
 
 
 def _drawn_run(run: Run, points: int) -> Run:
-    """Return a run with at most ``points`` points, and the fields of the list of runs."""
     size = max(1, -(-len(run.moments) // points))
     moments = [_point(run.moments[start : start + size]) for start in range(0, len(run.moments), size)]
     versions = {name: version for name, version in run.versions.items() if name in ("spark", "pillarbox")}
@@ -148,7 +140,6 @@ def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
 def _level_shares(
     vertices: Sequence[PlanVertex], runs: dict[VertexId, OperatorReport], duration: int
 ) -> dict[tuple[str, int], float]:
-    """Return the share of an epoch in which tasks of a level ran, by program and level."""
     spans: dict[tuple[str, int], tuple[int, int]] = {}
     for vertex in vertices:
         run = runs.get(vertex_id(vertex))
@@ -160,7 +151,6 @@ def _level_shares(
 
 
 def _drawn(epoch: EpochRun) -> EpochRun:
-    """Return an epoch with Spark's phases in order, and its longest tasks without samples."""
     names = [*(part for part in _PARTS if part in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))]
     longest = sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]
     return replace(
@@ -174,7 +164,7 @@ def _drawn(epoch: EpochRun) -> EpochRun:
 def _counts(epochs: Sequence[EpochRun]) -> tuple[list[dict[str, str | int]], dict[str, int]]:
     """Return the counters of asynchronous operators in their newest epoch, and the sums of all others.
 
-    Operators that call services have a counter ``completed``.
+    Only operators that call services have a counter ``completed``.
     """
     every = [
         (epoch.number, name, count)

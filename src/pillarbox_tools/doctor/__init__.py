@@ -1,5 +1,5 @@
-"""The doctor: rules that examine a machine and a query. A finding is one message with the problem and its remedy.
+"""The doctor: rules that examine a machine and a query. A finding is a message with the problem and its remedy.
 
-Start with `rules.py`, which lists the rules; each is a function of the facts in `facts.py`. It imports `model` alone
-and no Spark; `watching` collects the facts. Weak spot: the rules' limits are estimates that experience has to correct.
+Imports `model` alone and no Spark; `watching` collects the facts. Start with `rules.py`, then `facts.py`. Weak spot:
+the rules' limits are estimates, to be corrected by experience.
 """

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from pillarbox_tools.model.snapshot import Snapshot
 
-# Spark's default.
 _RETAINED = 100
 
 
@@ -20,11 +19,6 @@ class MissingFactError(Exception):
 
 
 def require(fact: T | None, name: str) -> T:
-    """Return a fact.
-
-    Raises:
-        MissingFactError: it is None.
-    """
     if fact is None:
         raise MissingFactError(name)
     return fact
@@ -35,10 +29,9 @@ class Facts:
     """Facts about a machine and a query. None or a missing entry means unknown.
 
     Attributes:
-        versions: versions of ``java``, ``python``, ``spark`` and packages in the driver, by name.
-        worker_versions: combinations of versions in workers, without ``java`` and ``spark``, or None without reports.
+        versions: versions of ``java``, ``python``, ``spark`` and packages in the driver.
+        worker_versions: combinations of versions in workers, without ``java`` and ``spark``.
         settings: settings of Spark, of the query and of its trigger.
-        snapshot: the query's snapshot, or None.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -48,32 +41,23 @@ class Facts:
 
     @staticmethod
     def of(snapshot: Snapshot) -> Facts:
-        """Return the facts in a snapshot: its query, the driver's machine, the workers."""
         run = snapshot.run
         return Facts(run.versions, run.worker_versions or None, run.settings, snapshot)
 
     @property
     def cores(self) -> int | None:
-        """Tasks that Spark runs at a time, or None."""
         setting = self.settings.get("cores", "")
         return int(setting) if setting.isdigit() else None
 
     @property
     def retained(self) -> int:
-        """Epochs that Spark keeps in the checkpoint."""
         setting = self.settings.get("spark.sql.streaming.minBatchesToRetain", "")
         return int(setting) if setting.isdigit() else _RETAINED
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a rule.
-
-    Attributes:
-        rule: the rule's name.
-        status: ``"wrong"``, ``"fine"`` or ``"unknown"``.
-        message: the problem with a number and the remedy, or the missing fact.
-    """
+    """The result of a rule: ``"wrong"``, ``"fine"`` or ``"unknown"``, with a message."""
 
     rule: str
     status: str

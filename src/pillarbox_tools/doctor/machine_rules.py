@@ -18,7 +18,6 @@ _SHARED = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy")
 
 
 def java(facts: Facts) -> str | None:
-    """Check that Java is new enough for Spark 4."""
     version = facts.versions.get("java")
     require(numbers_of(version), "the version of Java")
     return java_problem(version or "")
@@ -32,7 +31,6 @@ def pandas(facts: Facts) -> str | None:
 
 
 def packages(facts: Facts) -> str | None:
-    """Check that packages are new enough."""
     versions = {name: facts.versions[name] for name in _OLDEST if name in facts.versions}
     if not versions:
         raise MissingFactError("the versions of packages")
@@ -47,7 +45,6 @@ def packages(facts: Facts) -> str | None:
 
 
 def workers_python(facts: Facts) -> str | None:
-    """Check that workers run the driver's Python version."""
     workers = require(facts.worker_versions, "the workers' Python: no task has reported it")
     driver = require(facts.versions.get("python"), "the Python of the driver")
     for worker in (report["python"] for report in workers if "python" in report):
@@ -60,7 +57,6 @@ def workers_python(facts: Facts) -> str | None:
 
 
 def version_skew(facts: Facts) -> str | None:
-    """Check that driver and workers have the same package versions."""
     for worker in require(facts.worker_versions, "the workers' packages: no task has reported them"):
         differing = [
             f"{name} {worker.get(name, 'is missing')} (driver: {facts.versions[name]})"
@@ -76,7 +72,6 @@ def version_skew(facts: Facts) -> str | None:
 
 
 def spark_skew(facts: Facts) -> str | None:
-    """Check that PySpark and Spark have the same minor version."""
     spark, pyspark = (require(facts.versions.get(name), f"the version of {name}") for name in ("spark", "pyspark"))
     if (numbers_of(spark) or ())[:2] == (numbers_of(pyspark) or ())[:2]:
         return None
@@ -95,7 +90,6 @@ def push_based_shuffle(facts: Facts) -> str | None:
 
 
 def worker_reuse(facts: Facts) -> str | None:
-    """Check that Spark reuses Python workers."""
     name = "spark.python.worker.reuse"
     if facts.settings.get(name, "true").strip().lower() == "true":
         return None

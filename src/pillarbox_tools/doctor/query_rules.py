@@ -36,15 +36,12 @@ from pillarbox_tools.model.windows import (
     recent_epochs,
 )
 
-# Fewer epochs with rows are not enough for a finding.
 _FEW = 10
-# A fault in this many moments is not an accident.
 _SOME = 3
 _NO_EPOCHS = "the query's epochs: no epoch with rows has ended yet"
 
 
 def query_of(facts: Facts) -> Snapshot:
-    """Require the query's snapshot."""
     return require(facts.snapshot, "the query: pass a checkpoint")
 
 
@@ -57,7 +54,6 @@ def _recent(facts: Facts) -> list[EpochRun]:
 
 
 def moments_of(facts: Facts) -> list[Moment]:
-    """Require the query's history."""
     return require(query_of(facts).run.moments or None, "the query's history: no epoch has ended yet")
 
 
@@ -92,7 +88,6 @@ def container_memory(facts: Facts) -> str | None:
 
 
 def memory_runs_out(facts: Facts) -> str | None:
-    """Check that memory lasts for a week."""
     memory = memory_of(query_of(facts))
     if memory.full_at is None:
         if memory.limit is not None and memory.per_day is not None:
@@ -121,12 +116,14 @@ def heavy_keys(facts: Facts) -> str | None:
 
 
 def skewed_tasks(facts: Facts) -> str | None:
-    """Check that no task works while the others of its operator wait. Window: five minutes."""
+    """Check that no task works while all others of its operator wait. Window: five minutes."""
     snapshot = query_of(facts)
     epochs = _recent(facts)
     # The task limits the epochs, not the sink or Spark.
     long = max(1000.0, 0.2 * sum(epoch.duration for epoch in epochs))
     for vertex, every in _runs(epochs).items():
+        if any(name.endswith(".in_flight_max") for run in every for name in run.counters):
+            continue  # while it waits for a service, a task counts as busy, and its home's other tasks progress
         runs = [run for run in every if run.tasks > 1]
         busiest = sum(run.busiest_ms for run in runs)
         others = sum((run.busy_ms - run.busiest_ms) / (run.tasks - 1) for run in runs)
@@ -149,15 +146,15 @@ def stuck_watermark(facts: Facts) -> str | None:
     if len(epochs) < _FEW:
         raise MissingFactError(f"whether event time advances: fewer than {_FEW} epochs with rows have ended")
     if not _records_advance(epochs):
-        return None  # without event time, or all records have the same time, such as a day
+        return None  # no event time, or equal times
     for vertex, runs in _runs(epochs).items():
         watermark, count = runs[-1].watermark, _unchanged([run.watermark for run in runs])
         if count < _FEW or watermark in (None, MAX_WATERMARK):
             continue
         if watermark == MIN_TIMESTAMP and not runs[-1].timers:
-            continue  # nothing waits for it
+            continue
         if watermark is not None and watermark > as_of(snapshot) + HOUR:
-            continue  # a watermark in the future has its own rule
+            continue
         why = next((held.message for held in held_watermarks(snapshot) if (held.program, held.vertex) == vertex), "")
         progress = "has not begun" if watermark == MIN_TIMESTAMP else "has not advanced"
         return (
@@ -172,7 +169,6 @@ def _unchanged(watermarks: list[int | None]) -> int:
 
 
 def _records_advance(epochs: list[EpochRun]) -> bool:
-    """Return whether the newest records are newer than some epochs ago, by the known tasks."""
     newest = [
         max(times) for epoch in epochs if (times := [task.event_times[1] for task in epoch.tasks if task.event_times])
     ]
@@ -188,8 +184,6 @@ def _runs(epochs: list[EpochRun]) -> dict[VertexId, list[OperatorReport]]:
 
 
 def condition(name: str) -> Callable[[Facts], str | None]:
-    """Return the rule for a condition of the query as a whole."""
-
     def check(facts: Facts) -> str | None:
         snapshot = query_of(facts)
         condition = next((condition for condition in conditions_of(snapshot) if condition.name == name), None)
@@ -233,7 +227,7 @@ def piling_timers(facts: Facts) -> str | None:
 def endless_state(facts: Facts) -> str | None:
     """Check that state does not grow without bound. Window: a day, at least an hour.
 
-    The number of keys that expire goes down in steps; unbounded state only grows.
+    The number of keys that expire decreases in steps; unbounded state only grows.
     """
     moments, snapshot = moments_of(facts), query_of(facts)
     now = as_of(snapshot)
@@ -258,7 +252,6 @@ def endless_state(facts: Facts) -> str | None:
 
 
 def partitions_and_cores(facts: Facts) -> str | None:
-    """Check that there are not many more state partitions than cores."""
     cores = require(facts.cores, "the cores of the cluster")
     setting = facts.settings.get("parallelism", "")
     if not setting.isdigit():
@@ -273,7 +266,6 @@ def partitions_and_cores(facts: Facts) -> str | None:
 
 
 def back_pressure(facts: Facts) -> str | None:
-    """Check that the JVM keeps up with the tasks' output."""
     for vertex in _epochs(facts)[-1].vertices:
         if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(facts, vertex):
             return (
@@ -290,7 +282,6 @@ def _is_usual(facts: Facts, vertex: OperatorReport) -> bool:
 
 
 def tasks_in_workers(facts: Facts) -> str | None:
-    """Check that tasks that should have homes have them."""
     newest = require(query_of(facts).epochs[-_FEW:] or None, "the processes of the tasks: no epoch has ended yet")
     for vertex, runs in _runs(newest).items():
         without = sum(sum(run.fallbacks.values()) for run in runs)
@@ -307,7 +298,6 @@ def tasks_in_workers(facts: Facts) -> str | None:
 
 
 def slow_copies(facts: Facts) -> str | None:
-    """Check that copying emitted values takes little of the tasks' time."""
     newest = _epochs(facts)[-1]
     for vertex in newest.vertices:
         for name, took in vertex.counters.items():

@@ -1,4 +1,4 @@
-"""Rules about repeated faults of records, calls, tasks and homes. Each reports present faults only."""
+"""Rules about repeated faults of records, calls, tasks and homes. They report present faults only."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from pillarbox_tools.model.condition import clock
 from pillarbox_tools.model.snapshot import Moment
 from pillarbox_tools.model.windows import HOUR, MINUTE, QUARTER, Fault, fault_in, within
 
-# A fault in this many moments is not an accident.
 _SOME = 3
 
 
 def repeated_tasks(facts: Facts) -> str | None:
-    """Check that Spark seldom repeats tasks. Window: an hour."""
     moments_of(facts)
     fault = fault_in(
         query_of(facts), lambda moment: moment.repeated, lambda moment: moment.epochs, least=2, share=0.05, window=HOUR
@@ -30,7 +28,7 @@ def repeated_tasks(facts: Facts) -> str | None:
 
 
 def restarting_homes(facts: Facts) -> str | None:
-    """Check that homes do not end repeatedly. The loss of all homes of an executor counts once. Window: an hour."""
+    """Check that homes do not end repeatedly. The loss of all homes of an executor counts once."""
     moments_of(facts)
     snapshot = query_of(facts)
     recent = [moment for moment in within(snapshot, HOUR) if moment.home_restarts]
@@ -46,7 +44,6 @@ def restarting_homes(facts: Facts) -> str | None:
 
 
 def lost_records(facts: Facts) -> str | None:
-    """Check that few records of an operator are late. Window: fifteen minutes."""
     return _share_of_input(
         facts,
         "late_records_dropped",
@@ -56,7 +53,6 @@ def lost_records(facts: Facts) -> str | None:
 
 
 def dead_letters(facts: Facts) -> str | None:
-    """Check that few records of an operator fail. Window: fifteen minutes."""
     return _share_of_input(
         facts, "dead_letters", "became dead letters: read the side output of on_error for the records and errors"
     )
@@ -80,11 +76,10 @@ _CALLS = ("completed", "failed", "timed_out")
 
 
 def failing_calls(facts: Facts) -> str | None:
-    """Check that few service calls fail. Window: fifteen minutes."""
     moments, snapshot = moments_of(facts), query_of(facts)
     calls = {uid for vertex in snapshot.vertices for uid in vertex.calls}
     counters = {name for moment in moments for name in moment.counters}
-    # An operator with service calls has all three counters; a function may have one with the same name.
+    # An operator with service calls has all three counters; a function may have one of them.
     calls |= {name.rpartition(".")[0] for name in counters if _has_calls(name.rpartition(".")[0], counters)}
     for uid in sorted(calls):
         bad, every = ([f"{uid}.{name}" for name in names] for names in (_CALLS[1:], _CALLS))
@@ -107,7 +102,6 @@ def _counted(moment: Moment, names: Sequence[str]) -> int:
 
 
 def _input(moment: Moment, uid: str) -> int:
-    """Return how many records an operator received; without a plan, all rows."""
     return moment.inputs.get(uid, moment.rows)
 
 

@@ -1,4 +1,4 @@
-"""The rules of the doctor: functions of :class:`Facts` that return a message about a problem, or None.
+"""The rules of the doctor: functions of :class:`Facts` that return a message about a problem.
 
 A rule without enough facts raises :class:`MissingFactError`.
 """
@@ -15,7 +15,7 @@ from pillarbox_tools.doctor.record_rules import RECORD_RULES
 Rule = Callable[[Facts], str | None]
 
 RULES: Sequence[Rule] = (*MACHINE_RULES, *QUERY_RULES, *RECORD_RULES)
-#: Rules that work at a query's start, and rules whose facts the tasks of its first epoch report.
+#: Rules for a query's start, and rules whose facts the tasks of its first epoch report.
 START_RULES: Sequence[Rule] = (*MACHINE_RULES, partitions_and_cores)
 FIRST_EPOCH_RULES: Sequence[Rule] = (workers_python, version_skew, executor_memory, container_memory)
 
@@ -27,7 +27,6 @@ def examine(facts: Facts, rules: Sequence[Rule] = RULES) -> list[Finding]:
 
 
 def wrong(facts: Facts, rules: Sequence[Rule] = RULES) -> list[Finding]:
-    """Return only the problems."""
     return [finding for finding in examine(facts, rules) if finding.status == "wrong"]
 
 

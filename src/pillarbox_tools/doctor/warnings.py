@@ -1,4 +1,4 @@
-"""The doctor's findings at a query's start and in its first epoch, logged as warnings."""
+"""Logs the doctor's findings at a query's start and in its first epoch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,14 @@ from pillarbox_tools.doctor.rules import Rule, wrong
 _log = logging.getLogger("pillarbox")
 
 _logging = threading.Lock()
-# Findings that this process has logged: (rule, message).
 _logged: set[tuple[str, str]] = set()
 
 
 def warn_of_findings(facts: Facts, rules: Sequence[Rule]) -> None:
-    """Log the rules' findings, each once per process. Any thread may call it. Never raises: the query does not need it.
-
-    Args:
-        facts: the facts known without a Spark job and without a request to a store.
-    """
+    """Log the rules' findings, each once per process. Never raises. Any thread."""
     try:
         findings = wrong(facts, rules)
-    except Exception as error:  # such as a version without numbers
+    except Exception as error:
         _log.debug("the doctor could not examine a query: %s", describe(error))
         return
     for finding in findings:

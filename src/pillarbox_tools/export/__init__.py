@@ -1,7 +1,5 @@
 """Exporters of query metrics: Prometheus and OpenTelemetry.
 
-Start with `metric.py`, the list of all metrics. `readings.py` extracts them from an epoch, `query_metrics.py` adds them
-up in the thread that feeds the model, and `prometheus.py` and `otel.py` export them. It imports `model` and the layers
-shared by all, and no Spark. The libraries of the extras `metrics` and `otel` are imported on use. Weak spot: an epoch
-whose progress report Spark discards before it is read is in no sum.
+Imports `model` and the layers shared by all, and no Spark. Start with `metric.py`, the list of all metrics, then
+`readings.py`. Weak spot: sums lack epochs whose progress report Spark discards before it is read.
 """

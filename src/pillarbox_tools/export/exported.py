@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pillarbox_tools.export.metric import FAILURES, STARTS, Metric
 from pillarbox_tools.export.query_metrics import MetricValues, QueryMetrics, Values
 
-# Ended queries that stay exported.
 _MOST_ENDED = 20
-# Maximum number of stored counters of ended runs, including labels that the newest run does not have.
 _MOST_SUMS = 2_000
 
 #: Values by metric and label values, in the metric's unit. The first label is the query's.
@@ -33,7 +31,6 @@ class _ExportedQuery:
         self.metrics = metrics
 
     def values(self) -> MetricValues:
-        """Return the newest run's gauges, and the counters of all runs."""
         for earlier in [metrics for metrics in self._earlier if metrics.has_ended]:
             _add(self._sums, earlier.values().counters)
             self._earlier.remove(earlier)
@@ -50,7 +47,6 @@ class _ExportedQuery:
         return values
 
 
-# Counters that cover all runs already, by the query's history.
 _OF_ALL_RUNS = {(STARTS, ()), (FAILURES, ())}
 
 
@@ -70,7 +66,7 @@ class ExportedQueries:
     def add(self, metrics: QueryMetrics) -> None:
         """Export a query. A new run of the same query continues its counters.
 
-        Its label is its name, or its id if it has no name; both, if another running query has the name.
+        Its label is its name, or its id without a name; both, if another running query has the name.
         """
         with self._lock:
             label = self._label(metrics)

@@ -1,8 +1,4 @@
-"""The exported metrics, with their names in Prometheus and in OpenTelemetry.
-
-OpenTelemetry's exporters, and Prometheus itself, derive the same Prometheus name from the OpenTelemetry name and unit,
-so a board can read both.
-"""
+"""The exported metrics. OpenTelemetry's exporters derive the same Prometheus names."""
 
 from __future__ import annotations
 
@@ -19,9 +15,8 @@ class Metric(NamedTuple):
         kind: a ``counter`` never decreases while its query runs in this process.
         name: OpenTelemetry name, without ``pillarbox.``.
         unit: UCUM unit; a unit in braces is a word.
-        help: description.
         labels: labels besides ``query``, which all metrics have.
-        divisor: divides reported values into the unit; reports have milliseconds.
+        divisor: divides reported values (milliseconds) into the unit.
         field: its field of ``OperatorReport``, or empty.
         counter: its operator counter, or empty.
     """
@@ -37,20 +32,17 @@ class Metric(NamedTuple):
 
     @property
     def prometheus_name(self) -> str:
-        """The Prometheus name of its samples."""
         total = "_total" if self.kind == "counter" else ""
         return f"pillarbox_{self.name.replace('.', '_')}{_SUFFIXES.get(self.unit, '')}{total}"
 
     @property
     def otel_name(self) -> str:
-        """The OpenTelemetry name of its instrument."""
         return f"pillarbox.{self.name}"
 
 
-#: Label of an operator's metrics. The head's uid stands for all operators of its task.
+#: Label of an operator's metrics. The head's uid is the label of its whole task.
 OPERATOR = ("operator",)
 
-#: All metrics, in export order.
 METRICS: list[Metric] = []
 
 
@@ -184,9 +176,8 @@ USER_COUNT = _counter("user.count", "", "Counters of functions; an epoch with a 
 USER_MIN = _gauge("user.gauge.min", "", "Lowest value of a function's gauge over all tasks.", _USER)
 USER_MAX = _gauge("user.gauge.max", "", "Highest value of a function's gauge over all tasks.", _USER)
 
-#: The metrics of ``OperatorReport`` fields.
 OF_FIELDS = [metric for metric in METRICS if metric.field]
-#: Metrics of operators' own counters, by counter name, with the value of a second label if the metric has one.
+#: Counter name -> metric of operators' own counters, with the value of its second label, if any.
 OF_COUNTERS: dict[str, tuple[Metric, tuple[str, ...]]] = {
     **{metric.counter: (metric, ()) for metric in METRICS if metric.counter},
     **{

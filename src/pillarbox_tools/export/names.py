@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.snapshot import VertexId, vertex_id
 
-# Maximum length of a source's label.
 _LONGEST = 120
 
 
@@ -22,7 +21,7 @@ class Names:
 
     def __init__(self, plan: Plan | None) -> None:
         self._chains: dict[VertexId, list[str]] = {}
-        # The uids of each task's operators, longest first: a uid may be the prefix of another one with a dot.
+        # The uids of each task's operators, longest first: a uid may be another's prefix with a dot.
         self._uids: dict[VertexId, list[tuple[str, str]]] = {}
         self._callers: set[str] | None = None if plan is None else set()
         self.infos: list[tuple[str, str, str, str]] = []
@@ -44,7 +43,6 @@ class Names:
             uids.sort(key=lambda pair: -len(pair[0]))
 
     def chain(self, vertex: VertexId) -> list[str]:
-        """Return the labels of a vertex's operators, head first."""
         return self._chains.get(vertex) or ["{} {}".format(*vertex)]
 
     def split(self, vertex: VertexId, counter: str) -> tuple[str, str]:
@@ -52,16 +50,13 @@ class Names:
         for uid, name in self._uids.get(vertex, ()):
             if counter.startswith(f"{uid}."):
                 return name, counter[len(uid) + 1 :]
-        # a function chained to a source without a uid, or an unknown plan
         return self.chain(vertex)[0], counter.lstrip(".")
 
     def calls(self, operator: str) -> bool:
-        """Return whether an operator may call a service."""
         return self._callers is None or operator in self._callers
 
 
 def unique_labels(descriptions: Iterable[str]) -> list[str]:
-    """Return the descriptions of a query's sources as labels: shortened and unique."""
     labels: list[str] = []
     for text in descriptions:
         labels.append(_unused(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...", labels))

@@ -19,17 +19,11 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 # The queries of each provider; an instrument can be created once.
 _of_providers: WeakKeyDictionary[Any, ExportedQueries] = WeakKeyDictionary()
-# The queries of the global provider, which a program may set later.
 _of_global: list[ExportedQueries] = []
 
 
 def observe(query: QueryMetrics, provider: MeterProvider | None) -> None:
-    """Export a query's metrics to a meter provider; None stands for the global one.
-
-    Raises:
-        ConfigurationError: OpenTelemetry is missing.
-        ProgramError: ``provider`` is not a meter provider.
-    """
+    """Export a query's metrics to a meter provider; None means the global one."""
     try:
         from opentelemetry import metrics
     except ImportError as error:

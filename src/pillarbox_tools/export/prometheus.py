@@ -25,18 +25,7 @@ def _family(metric: Metric) -> Any:
 
 
 class Collector:
-    """A collector for a registry.
-
-    Args:
-        method: the public method, for errors.
-        metrics_of: returns the metrics of a query.
-
-    Attributes:
-        exported: its queries.
-
-    Raises:
-        ConfigurationError: prometheus-client is missing.
-    """
+    """A collector for a registry. ``method`` is the public method, for errors."""
 
     def __init__(self, method: str, metrics_of: Callable[[Any], QueryMetrics]) -> None:
         try:
@@ -52,7 +41,6 @@ class Collector:
         self.exported.add(self._ledger_of(query))
 
     def collect(self) -> Iterator[Family]:
-        """Yield all metrics that have samples."""
         samples = self.exported.samples()
         for metric in METRICS:
             if metric in samples:
@@ -67,19 +55,7 @@ class Collector:
 
 
 class MetricsServer(observing.MetricsServer):
-    """A server that Prometheus scrapes.
-
-    Args:
-        host: the address to listen on.
-        port: the port; 0 for any free one.
-
-    Attributes:
-        url: the address to scrape.
-        port: the actual port.
-
-    Raises:
-        ConfigurationError: the port is in use, or prometheus-client is missing.
-    """
+    """A server that Prometheus scrapes. Port 0 means any free port."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         collector = Collector("the metrics server", lambda metrics: metrics)
@@ -106,16 +82,10 @@ class MetricsServer(observing.MetricsServer):
 
 
 _lock = threading.Lock()
-# The open server, if any.
 _open: list[MetricsServer] = []
 
 
 def open_server(metrics: QueryMetrics, host: str, port: int) -> MetricsServer:
-    """Open the process's server, unless it is open, and add a query.
-
-    Raises:
-        ConfigurationError: the server cannot be opened, or is open on another port.
-    """
     with _lock:
         _open[:] = [server for server in _open if server.is_open]
         if not _open:

@@ -27,23 +27,14 @@ Values = dict[tuple[Metric, tuple[str, ...]], float]
 
 @dataclass
 class MetricValues:
-    """Values by metric and label values, before division.
-
-    Attributes:
-        counters: sums.
-        gauges: latest values; empty after the query's end.
-    """
+    """Values by metric and label values, before division. Gauges are empty after the query's end."""
 
     counters: Values = field(default_factory=dict)
     gauges: Values = field(default_factory=dict)
 
 
 class QueryMetrics:
-    """A query's metrics, added up from its model's epochs. Any thread may read them.
-
-    Attributes:
-        id: Spark's id of the query, and ``name``: the user's name for it.
-    """
+    """A query's metrics, summed over its model's epochs. Any thread may read them."""
 
     def __init__(self, model: QueryModel) -> None:
         snapshot = model.snapshot()
@@ -82,7 +73,6 @@ class QueryMetrics:
                     self._gauges[metric, labels] = value
 
     def _is_exported(self, labels: tuple[str, ...]) -> bool:
-        """Return whether a metric of a user function is among the first ``MOST_NAMES``."""
         if labels in self._user_names:
             return True
         if len(self._user_names) < MOST_NAMES:
@@ -95,7 +85,7 @@ class QueryMetrics:
                 " exported. Do not put keys into metric names",
                 *(self.name or self.id, MOST_NAMES, name, operator),
             )
-        if len(self._left_out) < MOST_NAMES:  # enough for a signal
+        if len(self._left_out) < MOST_NAMES:
             self._left_out.add(labels)
             self._gauges[m.LEFT_OUT, ()] = len(self._left_out)
         return False
@@ -109,7 +99,6 @@ class QueryMetrics:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the query has ended; its sums are final."""
         return self._has_ended
 
     @property
@@ -117,7 +106,6 @@ class QueryMetrics:
         return self._has_failed
 
     def values(self) -> MetricValues:
-        """Return the current values."""
         snapshot = self._model.snapshot()
         run = snapshot.run
         with self._lock:
@@ -132,7 +120,6 @@ class QueryMetrics:
 
 
 def _current_gauges(snapshot: Snapshot) -> Values:
-    """Return the gauges that change with time alone."""
     now, beat, came = now_of(snapshot), snapshot.heartbeat, input_at(snapshot)
     present = {condition.name for condition in conditions_of(snapshot)}
     values: Values = {(m.CONDITION, (name,)): float(name in present) for name in CONDITIONS}

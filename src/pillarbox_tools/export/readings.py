@@ -78,7 +78,7 @@ def _of_counter(operator: str, name: str, count: int, names: Names) -> Iterator[
     if name.startswith(COPY_MS):
         metric, labels = m.COPIES, (name[len(COPY_MS) :],)
     if metric.name.startswith("async.") and not names.calls(operator):
-        metric, labels = m.USER_COUNT, (name,)  # a function's counter with the same name
+        metric, labels = m.USER_COUNT, (name,)
     if metric is m.LATENCY and not count:
-        return  # no answers
+        return
     yield metric, (operator, *labels), count

@@ -1,6 +1,5 @@
-"""One query as plain data that is written and read as JSON: plan, epochs, failures, and conclusions from them.
+"""One query as plain JSON data: plan, epochs, failures, and conclusions from them.
 
-Start with ``query_model.py``: the driver feeds it, and the dashboard, the exporters, the bundle and the doctor read it.
-It imports no Spark, only the core below the runtimes. Weak spot: it lacks everything that Spark does not report, such
-as an epoch that is still running.
+Imports no Spark, only the core below the runtimes. Start with ``query_model.py``, which the driver feeds. Weak spot: it
+lacks data that Spark does not report, such as an epoch that is still running.
 """

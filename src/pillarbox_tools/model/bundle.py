@@ -1,9 +1,8 @@
-"""A bundle: everything known about a query, in one file to send.
+"""A bundle: all data about a query, in one file to send.
 
-The zip archive holds ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes of
-its state in ``state.json``, and ``README.txt``. By default it omits all user data: keys, records, and error messages,
-which may quote both. Failures keep error classes, operator and lines of code; sources keep kinds and figures, without
-addresses and offsets; counters are limited to the operators' own.
+The zip archive has ``snapshot.json``, the descriptions of the checkpoint's programs in ``notes.jsonl``, the sizes of
+its state in ``state.json``, and ``README.txt``. By default it omits user data: keys, records, and error messages, which
+may quote both. Failures keep error classes, operator and lines of code; sources keep kinds and figures.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ _COUNTERS = (
     *("late_records_dropped", "dead_letters", "requests", "retried", "completed", "failed", "timed_out", "dropped"),
     *("cache_hits", "in_flight", "latency_p", "rate_limited_ms", COPY_MS),
 )
-# State figures that contain keys.
 _NAMES_KEYS = ("largest",)
 
 
@@ -46,7 +44,6 @@ def write_bundle(
     Args:
         notes: JSON lines that describe the checkpoint's programs.
         state: the state's figures, as from ``inspect``, or None if unreadable.
-        with_records: whether to include keys, records and error messages.
     """
     if state is not None:
         sizes = {operator["uid"]: operator["bytes_of"] for operator in state["operators"] if operator.get("bytes_of")}
@@ -72,17 +69,13 @@ def _readme(snapshot: Snapshot, *, with_records: bool) -> str:
 
 
 def read_bundle(path: Path) -> Snapshot:
-    """Return the snapshot in a bundle.
-
-    Raises:
-        ConfigurationError: the file is not a bundle, is damaged, or has another format version.
-    """
+    """Return the snapshot in a bundle. Refuses damaged files and other format versions."""
     try:
         with zipfile.ZipFile(path) as archive:
             document = json.loads(archive.read(_SNAPSHOT))
         number = int(document["format"])
         snapshot = read(Snapshot, document) if number == FORMAT else None
-    except Exception as error:  # Damaged archives raise many kinds of errors.
+    except Exception as error:
         raise ConfigurationError(f"{path} is not a bundle of pillarbox, or is damaged: {describe(error)}") from error
     if snapshot is None:
         raise ConfigurationError(
@@ -93,7 +86,6 @@ def read_bundle(path: Path) -> Snapshot:
 
 
 def without_records(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot without keys, records and error messages."""
     return replace(
         snapshot,
         run=_run(snapshot.run),
@@ -102,7 +94,7 @@ def without_records(snapshot: Snapshot) -> Snapshot:
     )
 
 
-# Each part of a snapshot that may contain user text has a function here, which lists the fields that are included.
+# Each part of a snapshot that may contain user text has a function that lists the included fields.
 
 
 def _run(run: Run) -> Run:

@@ -9,7 +9,6 @@ from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.model.snapshot import Snapshot, rows_per_second
 from pillarbox_tools.model.windows import rounded
 
-# Epochs that the rate is measured over.
 _RECENT = 10
 # A query that keeps up has a smaller event-time lag (milliseconds).
 _LAG = 60_000
@@ -17,14 +16,12 @@ _LAG = 60_000
 
 @dataclass(frozen=True)
 class CatchingUp:
-    """Progress of a query.
+    """Progress of a query in this run.
 
     Attributes:
-        epochs: completed epochs of this run, and ``rows``: their input rows.
         rows_per_second: average of the last epochs.
         share: completed share of the input, from 0 to 1, or None if the total is unknown.
         left_ms: remaining time at this rate, or None if unknown.
-        is_behind: whether the query has a backlog.
     """
 
     epochs: int
@@ -39,10 +36,7 @@ def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
     """Return the query's progress, or None before the first epoch has ended.
 
     The backlog is exact for sources that report their newest offsets, such as Kafka. Otherwise it is estimated from
-    event time between the first epoch and now; not for a batch, whose last event time is unknown.
-
-    Args:
-        is_batch: whether the query ends with its input.
+    event time; not for a batch, whose last event time is unknown.
     """
     epochs, moments = snapshot.epochs, snapshot.run.moments
     if not epochs or not moments:
@@ -68,7 +62,6 @@ def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
 
 
 def line_of(snapshot: Snapshot, *, is_batch: bool) -> str | None:
-    """Format the query's progress as one line, or return None if it keeps up."""
     progress = catching_up(snapshot, is_batch=is_batch)
     if progress is not None and not progress.is_behind:
         return None
@@ -80,7 +73,6 @@ def line_of(snapshot: Snapshot, *, is_batch: bool) -> str | None:
             f"{progress.rows_per_second:,.0f} rows/s",
         ]
         if progress.share is not None:
-            # 100% is left to the end of the query.
             parts.append(f"{min(0.99, progress.share):.0%} done")
         if progress.left_ms:
             parts.append(f"about {rounded(progress.left_ms)} left")

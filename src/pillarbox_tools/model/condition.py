@@ -1,7 +1,4 @@
-"""The condition of a query in one line, for an operator on call.
-
-The page, the list of queries, the doctor, metrics and alerts share it.
-"""
+"""The condition of a query in one line."""
 
 from __future__ import annotations
 
@@ -37,17 +34,13 @@ GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT = (
 )
 CONDITIONS = (GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT)
 
-# Maximum age of a running driver's last report.
 _HEARD = 3 * MINUTE
 _SILENT = 4 * MINUTE
 # An epoch hangs if it exceeds this, ten times the median, and twice the longest.
 _HUNG, _USUAL, _LONGEST = 30_000, 10, 2
 _FIRST_EPOCH = 5 * MINUTE
-# This many failed runs in this time are a crash loop.
 _CRASHES, _LOOP = 3, 30 * MINUTE
-# Fewer epochs have no meaningful median.
 _FEW = 3
-# Operators of a level that a message names.
 _NAMED = 3
 # The rate is shown as zero after this time without input, and this many usual gaps.
 _QUIET, _GAPS = 30_000, 3
@@ -58,7 +51,6 @@ class Condition:
     """A fault of the query as a whole.
 
     Attributes:
-        name: one of ``CONDITIONS``.
         since: when it began (epoch ms).
         line: its description, with numbers.
     """
@@ -74,7 +66,6 @@ def conditions_of(snapshot: Snapshot) -> list[Condition]:
     conditions = [_crash_loop(snapshot, now)]
     if snapshot.run.ended is None and snapshot.run.status == "running":
         gone = _gone(snapshot, now)
-        # Without a driver, the other conditions are unknown.
         conditions += [gone] if gone else [check(snapshot, now) for check in (_hung, _future, _behind, _silent)]
     return sorted(
         (condition for condition in conditions if condition is not None),
@@ -90,7 +81,6 @@ def _gone(snapshot: Snapshot, now: int) -> Condition | None:
 
 
 def last_report_at(snapshot: Snapshot) -> int:
-    """Return the time of the driver's last report (epoch ms)."""
     return max(snapshot.at, 0 if snapshot.heartbeat is None else snapshot.heartbeat.at)
 
 
@@ -166,7 +156,6 @@ def _future(snapshot: Snapshot, now: int) -> Condition | None:
 
 
 def name_of(snapshot: Snapshot, vertex: VertexId) -> str:
-    """Return a vertex's display name: its uid in quotes."""
     names = {vertex_id(part): part.uid or part.name for part in snapshot.vertices}
     return repr(names.get(vertex, f"vertex {vertex[1]}"))
 
@@ -191,7 +180,7 @@ def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment
     assert last.backlog is not None and before.backlog is not None
     rows = snapshot.newest.rows if snapshot.newest is not None else 0
     grew = last.backlog - before.backlog
-    # By more than one epoch reads: the input of the next epoch is not a backlog.
+    # It must grow by more than an epoch's input, which is not a backlog.
     is_growing = grew > rows and last.backlog > (recent.backlog or 0)
     if not is_growing or last.backlog <= 2 * rows:
         return None
@@ -208,12 +197,11 @@ def _by_event_time(last: Moment, before: Moment, recent: Moment) -> Condition | 
     age, was = last.at - last.newest, before.at - before.newest
     grows = age - was > 0.5 * (last.at - before.at) and age > recent.at - (recent.newest or 0)
     if not grows or age <= 2 * MINUTE or last.newest <= before.newest:
-        return None  # The newest record is the same: the source has no newer one.
+        return None
     return Condition(BEHIND, before.at, f"The newest records are {duration(age)} old when they are read, and get older")
 
 
 def behind_interval(snapshot: Snapshot) -> Condition | None:
-    """Return the condition of epochs that take longer than the trigger interval, or None."""
     interval = trigger_interval(snapshot.run.settings)
     epochs = recent_epochs(snapshot, _FEW)
     if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1]):
@@ -237,7 +225,7 @@ def _silent(snapshot: Snapshot, now: int) -> Condition | None:
         return None
     beat = snapshot.heartbeat
     if beat is not None and beat.since is not None and beat.at - beat.since > MINUTE:
-        return None  # an epoch is running
+        return None
     came = input_at(snapshot)
     with_rows = [moment for moment in snapshot.run.moments if moment.rows]
     interval = trigger_interval(snapshot.run.settings) or 0
@@ -249,14 +237,13 @@ def _silent(snapshot: Snapshot, now: int) -> Condition | None:
 
 
 def input_at(snapshot: Snapshot) -> int | None:
-    """Return when the last epoch with rows ended (epoch ms), or None."""
     ends = [epoch.began + epoch.duration for epoch in snapshot.epochs if epoch.rows]
     ends += [moment.at for moment in snapshot.run.moments if moment.rows]
     return max(ends, default=None)
 
 
 def rate_now(snapshot: Snapshot) -> float | None:
-    """Return the current input rate (rows per second): 0 after a while without input, None if unknown."""
+    """Return the input rate (rows per second): 0 after a while without input, None if unknown."""
     rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
     if rate is None or came is None or snapshot.run.ended is not None:
         return rate
@@ -266,7 +253,6 @@ def rate_now(snapshot: Snapshot) -> float | None:
 
 
 def lag_now(snapshot: Snapshot) -> int | None:
-    """Return the current event-time lag behind the clock (ms), or None if unknown."""
     lag = next((moment for moment in reversed(snapshot.run.moments) if moment.lag is not None), None)
     if lag is None or lag.lag is None:
         return None
@@ -274,17 +260,14 @@ def lag_now(snapshot: Snapshot) -> int | None:
 
 
 def duration(ms: int) -> str:
-    """Format a duration, such as ``12 min`` or ``0.6 s``."""
     return rounded(ms) if ms >= 10_000 else f"{ms / 1000:.1f} s"
 
 
 def clock(at: int) -> str:
-    """Format a time of day."""
     return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%H:%M} UTC"
 
 
 def date(at: int) -> str:
-    """Format a date and time."""
     try:
         return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Conversion of Spark's progress reports to :class:`EpochRun`."""
+"""Converts Spark's progress reports to :class:`EpochRun`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pillarbox_tools.model.snapshot import EpochRun, SourceProgress, vertex_id
 
 
 def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
-    """Return the epoch of a progress report: ``lastProgress``, or a dictionary of its JSON."""
     reports = tasks_of(progress)
     placed = [report for report in reports if report.number >= 0]
     parts = {name: int(value) for name, value in (progress.get("durationMs") or {}).items()}
@@ -52,7 +51,6 @@ def _source(progress: Mapping[str, Any]) -> SourceProgress:
 
 
 def _offsets(value: Any) -> Any:
-    """Parse offsets: Spark reports JSON, a string of JSON, or a string in the source's own format."""
     if not isinstance(value, str):
         return value
     try:
@@ -62,7 +60,6 @@ def _offsets(value: Any) -> Any:
 
 
 def rows_left(epoch: EpochRun) -> int | None:
-    """Return the backlog of all sources after an epoch (rows), or None if one of them is unknown."""
     left = [backlog(source) for source in epoch.sources]
     numbers = [rows for rows in left if rows is not None]
     return sum(numbers) if left and len(numbers) == len(left) else None

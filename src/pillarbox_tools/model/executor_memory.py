@@ -1,7 +1,7 @@
 """The memory that executors need, term by term, compared with the measured memory.
 
-``make bench-processes`` measures the sizes of processes, which are rounded up here, and ``make bench-key-cost`` the
-factors of state. ``docs/operations.md`` has the same formula.
+``make bench-processes`` measures process sizes, rounded up here, and ``make bench-key-cost`` the factors of state.
+``docs/operations.md`` has the same formula.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ _MIB = 1 << 20
 
 #: PySpark's daemon, the home starter, and memory that workers and homes share with them.
 SHARED = 250 * _MIB
-#: A Python worker that shares the imports of ``pillarbox.daemon``, and one that imports everything itself.
+#: A Python worker that shares the imports of ``pillarbox.daemon``, and a worker that does not.
 WORKER = 25 * _MIB
 WORKER_ALONE = 95 * _MIB
-#: A home without state.
 HOME = 20 * _MIB
 #: Bytes per key, and the factor of state in memory to its pickled size.
 KEY = 350
 STATE = 4
-#: The factor of an epoch's records in memory to their size on the wire.
 RECORDS = 3
 #: Extra share for growth and for data in functions' fields.
 GROWTH = 1 / 3
-# Spark's default JVM overhead beyond the heap, and its minimum.
+# Spark's default overhead beyond the JVM's heap, and its minimum.
 _JVM_FACTOR = 0.1
 _JVM_LEAST = 384 * _MIB
 # Spark's default on Kubernetes for non-JVM programs.
@@ -39,7 +37,7 @@ _STEP = 100 * _MIB
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the formula. ``formula`` is its calculation as text."""
+    """A term of the formula, with its calculation as text."""
 
     name: str
     bytes: int
@@ -50,15 +48,16 @@ class Term:
 class ExecutorMemory:
     """An executor's memory beyond its JVM's heap: calculated by the formula, and measured by its tasks.
 
+    None means unknown.
+
     Attributes:
-        executor: process id of its JVM, or None if unknown.
-        terms: the terms of the formula; ``computed``: their sum.
-        home_bytes: measured memory of its homes, or None if unknown or without homes.
-        worker_bytes: measured memory of the workers that run tasks, or None if unknown.
-        needed: ``computed``, with the measured memory of homes, if known, instead of the terms for homes and state.
+        executor: process id of its JVM.
+        home_bytes: measured memory of its homes; None also without homes.
+        worker_bytes: measured memory of the workers that run tasks.
+        needed: the sum of the terms, with the measured memory of homes, if known, instead of the terms for homes and
+            state.
         overhead: recommended ``spark.executor.memoryOverhead``: ``needed`` plus a third.
-        heap: the heap of its JVM.
-        limit: the container's limit in bytes, or None if unknown or unlimited.
+        limit: the container's limit in bytes; None also if unlimited.
     """
 
     host: str
@@ -74,12 +73,10 @@ class ExecutorMemory:
 
     @property
     def name(self) -> str:
-        """The executor's display name."""
         return self.host if self.executor is None else f"{self.host}, process {self.executor}"
 
 
 def executor_memory_of(snapshot: Snapshot) -> list[ExecutorMemory]:
-    """Return the memory of each executor that hosts tasks of the query."""
     executors = snapshot.run.executors
     sent = max((sum(vertex.bytes_out for vertex in epoch.vertices) for epoch in snapshot.epochs), default=0)
     return [
@@ -131,7 +128,6 @@ def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, 
 
 
 def _without_homes(executor: ExecutorRun) -> ExecutorRun:
-    """Move the tasks of homes to Python workers, for ``spark.pillarbox.homes=off``."""
     sizes = executor.home_bytes, executor.worker_bytes
     total = None if None in sizes else sum(size or 0 for size in sizes)
     workers = executor.workers + executor.homes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.model.windows import DAY, HOUR, MINUTE, as_of
 
-# Shorter or smaller histories have no meaningful slope. (A new process grows until it has seen all kinds of records.)
+# Shorter histories have no meaningful slope: a new process grows until it has seen all kinds of records.
 _SHORTEST = 10 * MINUTE
 _SHORTEST_OF_MEMORY = 6 * HOUR
 _FEWEST = 5
@@ -20,7 +20,6 @@ class Growth:
 
     Attributes:
         uid: the operator that heads the vertex.
-        bytes: size of its state, and ``keys``: its keys.
         per_day: growth in bytes per day, by linear regression over the last day, or None if unknown.
     """
 
@@ -32,14 +31,13 @@ class Growth:
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of the largest worker process.
+    """The memory of the largest worker process. None means unknown.
 
     Attributes:
-        bytes: resident memory, or None if unknown.
-        limit: its limit, or None without a setting.
-        per_day: growth in bytes per day, or None if unknown.
-        full_at: when it reaches the limit at this rate (epoch ms), or None if never or unknown.
-        message: the same as text.
+        bytes: resident memory.
+        limit: None without a setting.
+        per_day: growth in bytes per day.
+        full_at: when it reaches the limit at this rate (epoch ms); None also for never.
     """
 
     bytes: int | None
@@ -50,7 +48,6 @@ class Memory:
 
 
 def growth_of(snapshot: Snapshot) -> list[Growth]:
-    """Return the state growth of each stateful vertex in this run."""
     moments, since = snapshot.run.moments, as_of(snapshot) - DAY
     if not moments:
         return []
@@ -63,7 +60,6 @@ def growth_of(snapshot: Snapshot) -> list[Growth]:
 
 
 def memory_of(snapshot: Snapshot) -> Memory:
-    """Return the memory of the largest worker."""
     since = as_of(snapshot) - DAY
     moments = [moment for moment in snapshot.run.moments if moment.process_bytes is not None and moment.at >= since]
     limit = _limit(snapshot.run.settings)
@@ -83,10 +79,6 @@ def memory_of(snapshot: Snapshot) -> Memory:
 
 
 def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float | None:
-    """Return the slope of the regression line through (epoch ms, size) points, per day.
-
-    None if the points are too few or too close together.
-    """
     if len(points) < _FEWEST or points[-1][0] - points[0][0] < shortest:
         return None
     times = [time / DAY for time, _ in points]
@@ -96,7 +88,7 @@ def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float
 
 
 def _limit(settings: Mapping[str, str]) -> int | None:
-    """Return the memory limit of one worker process: Spark divides the setting by the executor's cores."""
+    """Return one worker's memory limit: Spark divides the setting by the executor's cores."""
     limit, cores = bytes_of(settings.get("spark.executor.pyspark.memory")), settings.get("spark.executor.cores", "")
     return limit if limit is None else limit // max(1, int(cores) if cores.isdigit() else 1)
 
@@ -107,8 +99,7 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1
 def bytes_of(setting: str | None, unit: str = "m") -> int | None:
     """Parse a size of Spark's configuration, such as ``2g``, into bytes. None if it is unset or invalid.
 
-    Args:
-        unit: unit of a bare number.
+    ``unit`` is the unit of a bare number.
     """
     text = (setting or "").strip().lower().removesuffix("ib").removesuffix("b")
     if not text:

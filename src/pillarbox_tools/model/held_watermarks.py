@@ -1,4 +1,4 @@
-"""The inputs that hold watermarks back, with the path to them from each lagging operator."""
+"""The inputs that hold watermarks back, with the paths from lagging operators to them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ class HeldWatermark:
     """The watermark of a vertex, and the input that holds it back.
 
     Attributes:
-        program: the program's name in metrics, ``vertex``: the vertex's number, and ``subtask``: its subtask with the
-            lowest watermark.
-        watermark: the watermark (epoch ms), or None before the first.
+        subtask: the vertex's subtask with the lowest watermark.
+        watermark: epoch milliseconds, or None before the first.
         way: the (vertex, subtask) pairs from there to the input.
         source: vertex number of the source, or None if its task has not run recently.
         partition: partition of the source, or None if the source had no records.
         latest: largest timestamp in that partition's last epoch (epoch ms).
         place: position of that record in the source, from its columns.
-        message: the same as text.
     """
 
     program: str
@@ -45,7 +43,6 @@ class HeldWatermark:
 
 
 def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
-    """Return the held watermark of each vertex after a shuffle, as of its last epoch."""
     tasks = _latest_tasks(snapshot)
     vertices = {vertex_id(vertex): vertex for vertex in snapshot.vertices}
     lowest: dict[VertexId, TaskReport] = {}

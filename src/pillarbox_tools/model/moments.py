@@ -11,8 +11,7 @@ from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.model.snapshot import EpochRun, Moment, VertexId, vertex_id
 
 _MINUTE = 60_000
-# Maximum number of moments: the last four hours by the minute, and everything before in less detail. Search them by
-# time, not by index.
+# The last four hours by the minute, and everything before in less detail. Search moments by time, not by index.
 _MOST = 480
 _SUMS = ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated", "home_restarts", "fallbacks")
 # Counters that are maxima, not sums.
@@ -41,7 +40,6 @@ class Moments:
 
 
 def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
-    """Convert an epoch to a moment."""
     uids = {} if plan is None else {vertex_id(vertex): vertex.uid for vertex in plan.vertices}
     stateful = [vertex for vertex in epoch.vertices if vertex.state_bytes is not None]
     watermarks = [vertex.watermark for vertex in stateful if vertex.watermark is not None]
@@ -77,7 +75,6 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
 
 
 def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
-    """Return the number of records that each operator received, by uid. Operators without a uid are left out."""
     inputs: dict[str, int] = {}
     chains = {} if plan is None else {vertex_id(vertex): vertex.operators for vertex in plan.vertices}
     for vertex in epoch.vertices:
@@ -91,7 +88,6 @@ def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
 
 
 def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Add up counts by uid: two programs of a query may share a uid."""
     totals: dict[str, int] = {}
     for uid, count in counts:
         totals[uid] = totals.get(uid, 0) + count
@@ -103,7 +99,6 @@ def _uid(uids: dict[VertexId, str], vertex: OperatorReport) -> str:
 
 
 def merged(earlier: Moment, other: Moment) -> Moment:
-    """Merge two successive moments."""
     summed = {name: getattr(earlier, name) + getattr(other, name) for name in _SUMS}
     # All other fields have their last values. An epoch runs only the tasks that have work, so maps are merged.
     end = {attribute.name: getattr(other, attribute.name) for attribute in fields(Moment)}

@@ -21,35 +21,28 @@ from pillarbox_tools.model.subtasks import Subtasks
 # Epochs in a snapshot, and how many of them include their tasks.
 EPOCHS = 60
 _WITH_TASKS = 5
-# Failures kept per run.
 _FAILURES = 20
-# Combinations of worker versions kept.
 _VERSIONS = 5
 
 
 def now_ms() -> int:
-    """Return the time in epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 class Follower(Protocol):
     """A receiver of each epoch, once. The thread that feeds the model calls it and waits for it."""
 
-    def progressed(self, epoch: EpochRun) -> None:
-        """Receive an epoch with its tasks."""
+    def progressed(self, epoch: EpochRun) -> None: ...
 
-    def ended(self, status: str) -> None:
-        """Receive the query's final status: ``stopped`` or ``failed``."""
+    def ended(self, status: str) -> None: ...
 
 
 class QueryModel:
     """One run of a query. Any thread may call its methods.
 
     Args:
-        id: Spark's id of the query, and ``name``: the user's name for it.
-        checkpoint: its checkpoint location; empty if it is temporary.
+        checkpoint: its checkpoint location; empty if temporary.
         plan: the plan of its programs, or None if unknown.
-        run: the run, with its settings and versions.
         earlier: the earlier runs, newest first.
         clock: returns epoch milliseconds.
     """
@@ -83,7 +76,7 @@ class QueryModel:
     # -- called by the driver --
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Add an epoch from Spark's progress report. Idle, repeated and older reports are ignored."""
+        """Add an epoch from Spark's progress report. Ignores idle, repeated and older reports."""
         if is_idle(progress):
             return
         epoch = epoch_of(progress)
@@ -101,7 +94,6 @@ class QueryModel:
                 follower.progressed(epoch)
 
     def follows(self, earlier: Sequence[Run]) -> None:
-        """Set the earlier runs, newest first."""
         with self._feeding:
             self._earlier = list(earlier)
             if earlier:
@@ -111,11 +103,9 @@ class QueryModel:
             self._version += 1
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Store the driver's newest heartbeat."""
         with self._feeding:
             previous = self._heartbeat
             self._heartbeat = heartbeat
-            # A later time alone is no news for pages.
             if previous is None or (previous.epoch, previous.since) != (heartbeat.epoch, heartbeat.since):
                 self._version += 1
 
@@ -129,7 +119,6 @@ class QueryModel:
             self._run = replace(self._run, worker_versions=versions[:_VERSIONS])
 
     def failed(self, text: str) -> None:
-        """Record the query's failure, from the text of Spark's error."""
         failure = Failure.of_text(text) or Failure("StreamingQueryException", message=message_of(text))
         with self._feeding:
             self._run = replace(self._run, failures=[*self._run.failures, failure][-_FAILURES:])
@@ -164,7 +153,6 @@ class QueryModel:
         return self._heartbeat
 
     def refresh(self) -> int:
-        """Return the version, which grows with each change."""
         return self._version
 
     def follow(self, follower: Follower) -> None:

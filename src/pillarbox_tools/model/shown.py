@@ -19,25 +19,19 @@ class ShownQuery(Protocol):
     def has_ended(self) -> bool: ...
 
     @property
-    def heartbeat(self) -> Heartbeat | None:
-        """The driver's newest heartbeat, or None."""
+    def heartbeat(self) -> Heartbeat | None: ...
 
     def refresh(self) -> int:
         """Check for news, and return the version, which grows with each change of the snapshot."""
 
-    def snapshot(self) -> Snapshot:
-        """Return the current snapshot."""
+    def snapshot(self) -> Snapshot: ...
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Return the state and history of an operator's key, as the page shows it.
-
-        Raises:
-            PillarboxError: the key cannot be read; the message has the reason.
-        """
+        """Return the state and history of an operator's key, or raise ``PillarboxError`` with the reason."""
 
 
 class StoredQuery:
-    """A query on a dashboard whose snapshot does not change, as from a bundle."""
+    """A query on a dashboard with a constant snapshot, such as a bundle's."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

@@ -16,8 +16,7 @@ class HeavyKey:
     """A key with a large share of a vertex's records.
 
     Attributes:
-        key: the key as text, shortened.
-        subtask: the key's subtask.
+        key: as text, shortened.
         share: its estimated share of the vertex's records, from 0 to 1.
         error: two standard errors of the sampled share.
     """
@@ -33,10 +32,7 @@ class Skew:
     """The load balance of a vertex's tasks in an epoch.
 
     Attributes:
-        busiest: the busiest subtask.
-        busiest_ms: its busy time.
-        factor: its busy time divided by the mean of the tasks that ran.
-        tasks: number of tasks that ran.
+        factor: the busiest subtask's busy time divided by the mean.
         heavy: the heaviest keys, heaviest first.
     """
 
@@ -55,7 +51,6 @@ _NAMED = 5
 
 
 def skew_of(epoch: EpochRun) -> list[Skew]:
-    """Return the skew of each vertex whose tasks are known."""
     groups: dict[VertexId, list[TaskReport]] = defaultdict(list)
     for task in epoch.tasks:
         groups[vertex_id(task)].append(task)
@@ -63,10 +58,8 @@ def skew_of(epoch: EpochRun) -> list[Skew]:
 
 
 def _skew(run: OperatorReport, tasks: list[TaskReport]) -> Skew:
-    """Return the skew of a vertex. The history has its sums, but not all of its tasks."""
     mean = run.busy_ms / run.tasks
     records = sum(task.records_in for task in tasks) if run.tasks == len(tasks) else run.records_in
-    # A key has at most all records of its task.
     least = max(1, _LEAST * records)
     heavy = [heavy_key for task in tasks if task.records_in >= least for heavy_key in _heavy_keys(task, records)]
     heavy.sort(key=lambda heavy_key: -heavy_key.share)

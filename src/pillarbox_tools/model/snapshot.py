@@ -1,6 +1,6 @@
 """The state of a query at one time: plain data, written and read as JSON.
 
-Times are milliseconds; points in time are epoch milliseconds. None means unknown.
+Times are milliseconds; points in time are epoch milliseconds; None means unknown; lists of runs are newest first.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ class SourceProgress:
     """One Spark source in one epoch.
 
     Attributes:
-        description: Spark's description of the source.
-        rows: number of rows read.
         end: end offsets, as Spark's JSON.
         latest: the source's newest offsets.
         metrics: the source's own metrics, such as Kafka's ``maxOffsetsBehindLatest``.
@@ -52,11 +50,9 @@ class EpochRun:
         duration: how long the trigger took.
         parts: durations of Spark's phases by Spark's names; ``addBatch`` includes the tasks.
         rows: input rows.
-        sources: progress of each source.
-        vertices: each vertex that had tasks.
-        tasks: each task; only in the newest epochs.
+        tasks: only in the newest epochs.
         state_commit: commit time of Spark's state stores, all partitions together.
-        output_rows: rows that the sink reports as written, or None.
+        output_rows: rows that the sink reports as written.
     """
 
     number: int
@@ -77,16 +73,15 @@ class Moment:
 
     Attributes:
         at: its end; it covers the epochs that ended since the moment before.
-        epochs: number of epochs; ``first`` and ``last``: their numbers.
-        duration: total duration of the epochs, and ``longest``: the longest one.
-        state_bytes: final state size of each vertex by uid, and ``keys``: its keys.
+        duration: total duration of the epochs.
+        state_bytes: vertex uid -> final state size.
+        keys: vertex uid -> final number of keys.
         lag: end of the newest epoch minus the lowest watermark.
         process_bytes: resident memory of the largest worker process.
-        home_restarts: number of restarted homes.
         fallbacks: tasks that ran in Spark's Python workers for lack of a home.
-        inputs: records received by each operator, by uid.
-        backlog: final backlog of the sources (rows), or None.
-        newest: largest event time of a source record, or None.
+        inputs: operator uid -> records received.
+        backlog: final backlog of the sources (rows).
+        newest: largest event time of a source record.
     """
 
     at: int
@@ -117,11 +112,13 @@ class ExecutorRun:
     """The tasks of a query in one executor, by their last reports.
 
     Attributes:
-        executor: process id of its JVM, or None if unknown.
-        homes: number of home processes, and ``workers``: of Spark's Python workers that ran tasks.
-        home_bytes: private memory of all homes, and ``worker_bytes``: of all these workers.
-        state_bytes: approximate pickled size of the state, and ``keys``: its keys.
-        limit: the container's memory limit in bytes, or None if unlimited or unknown.
+        executor: process id of its JVM.
+        homes: number of home processes.
+        workers: number of Spark's Python workers that ran tasks.
+        home_bytes: private memory of all homes.
+        worker_bytes: private memory of all these workers.
+        state_bytes: approximate pickled size of the state.
+        limit: the container's memory limit in bytes, or None if unlimited.
     """
 
     host: str
@@ -141,14 +138,13 @@ class Run:
 
     Attributes:
         id: Spark's ``runId``.
-        began: start time, and ``ended``: end time.
         status: ``running``, ``stopped``, ``failed``, or ``lost`` if its driver disappeared.
-        settings: its settings, with secrets masked; ``versions``: of Python, Spark and packages in the driver.
+        settings: its settings, with secrets masked.
+        versions: of Python, Spark and packages in the driver.
         worker_versions: combinations of Python and package versions in workers; a few at most.
-        executors: the executors that host its tasks.
         moments: its epochs, aggregated by the minute.
-        failures: the failure that ended it, and other failures.
-        starts: number of starts up to this one; ``crashes``: number of earlier runs that failed or were lost.
+        starts: number of starts up to this one.
+        crashes: number of earlier runs that failed or were lost.
     """
 
     id: str
@@ -166,27 +162,22 @@ class Run:
 
     @property
     def has_crashed(self) -> bool:
-        """Whether it failed or was lost."""
         return self.status in ("failed", "lost")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything known about a query.
+    """All data about a query.
 
     Attributes:
-        id: Spark's id of the query, stable over restarts; ``name``: the user's name for it.
-        checkpoint: its checkpoint location; empty if it is temporary.
-        at: the time of the snapshot.
-        is_live: whether the driver supplied it; otherwise it was read from the history.
-        read_at: when it was read from the history, or None.
-        plan: the plan of its programs, or None if unknown.
+        id: Spark's id of the query, stable over restarts.
+        checkpoint: its location; empty if temporary.
+        is_live: whether the driver supplied it; otherwise it was read from the history, at ``read_at``.
         run: the current or last run.
-        earlier: the earlier runs, newest first.
         epochs: the newest epochs, oldest first.
         missing: messages about missing data.
-        heartbeat: the driver's last heartbeat, or None after the query's end or without a report.
-        state_sizes: approximate bytes of each state, by uid and name; only in a bundle, whose writer reads all state.
+        heartbeat: None after the query's end.
+        state_sizes: approximate bytes of each state, by uid and name; only in a bundle.
     """
 
     id: str
@@ -206,21 +197,17 @@ class Snapshot:
 
     @property
     def vertices(self) -> list[PlanVertex]:
-        """The vertices of the plan; empty if the plan is unknown."""
         return [] if self.plan is None else self.plan.vertices
 
     @property
     def newest(self) -> EpochRun | None:
-        """The newest epoch, or None."""
         return self.epochs[-1] if self.epochs else None
 
 
 def vertex_id(part: PlanVertex | OperatorReport | TaskReport) -> VertexId:
-    """Return the id of a vertex in its query."""
     return part.program, part.number
 
 
 def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
-    """Return the input rows per second over the epochs' whole span, or None for an empty span."""
     took = epochs[-1].began + epochs[-1].duration - epochs[0].began if epochs else 0
     return 1000 * sum(epoch.rows for epoch in epochs) / took if took > 0 else None

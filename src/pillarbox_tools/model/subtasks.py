@@ -1,4 +1,4 @@
-"""The subtasks of a query by their last reports. An epoch runs only the subtasks that have work."""
+"""The last reports of a query's subtasks. An epoch runs only the subtasks that have work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Subtasks:
         self._last: dict[tuple[str, int, int], tuple[int, TaskReport]] = {}
 
     def add(self, epoch: EpochRun) -> EpochRun:
-        """Add an epoch, and return it with the keys, timers and state of all subtasks in its vertices."""
         for task in epoch.tasks:
             subtask = task.program, task.number, task.subtask
             _, before = self._last.get(subtask, (0, task))
@@ -38,7 +37,6 @@ class Subtasks:
         return replace(epoch, vertices=[_completed(vertex, groups) for vertex in epoch.vertices])
 
     def executors(self) -> list[ExecutorRun]:
-        """Return the executors that host subtasks, by host and process."""
         last = [task for _, task in sorted(self._last.values(), key=lambda pair: pair[0])]
         living = [(task.host, task.executor, task) for task in last if task.host and task.process is not None]
         sizes = {(host, task.process): task.private_bytes for host, _, task in living if task.private_bytes}
@@ -48,7 +46,7 @@ class Subtasks:
             on_host.setdefault(host, set()).add(executor)
         groups: dict[tuple[str, int | None], list[TaskReport]] = {}
         for host, executor, task in living:
-            # A task without an executor id belongs to its host's only executor. With several, it is left out.
+            # Tasks without an executor id belong to their host's only executor, if any.
             executors = on_host[host] - {None} or {None}
             if executor is not None or len(executors) == 1:
                 groups.setdefault((host, next(iter(executors)) if executor is None else executor), []).append(task)

@@ -16,5 +16,4 @@ def trigger_interval(settings: Mapping[str, str]) -> int | None:
 
 
 def is_batch(settings: Mapping[str, str]) -> bool:
-    """Return whether the query ends with its input."""
     return any(name in settings.get("trigger", "") for name in ("AvailableNow", "Once", "OneTime"))

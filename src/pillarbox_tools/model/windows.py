@@ -1,7 +1,6 @@
 """Time windows of a query's history: now (5 minutes), a quarter of an hour, an hour, a day.
 
-A fault is *present* if it happened in the last five minutes, or in the newest moment if epochs are rarer. So a rule
-about present faults reports within five minutes of the beginning, and stops five minutes after the end.
+A fault is *present* if it happened in the last five minutes, or in the newest moment if epochs are rarer.
 """
 
 from __future__ import annotations
@@ -15,20 +14,17 @@ from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot
 
 MINUTE = 60_000
 NOW, QUARTER, HOUR, DAY = 5 * MINUTE, 15 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE
-# The last gaps between moments, which show how rare epochs are.
 _GAPS = 10
 
 T = TypeVar("T")
 
 
 def as_of(snapshot: Snapshot) -> int:
-    """Return the newest time in a snapshot (epoch ms)."""
     moments = snapshot.run.moments
     return max(snapshot.at, moments[-1].at) if moments else snapshot.at
 
 
 def now_of(snapshot: Snapshot) -> int:
-    """Return the time at which the snapshot is evaluated (epoch ms)."""
     return max(as_of(snapshot), snapshot.read_at or 0)
 
 
@@ -42,22 +38,19 @@ def within(snapshot: Snapshot, span: int) -> list[Moment]:
 
 
 def usual_gap(moments: Sequence[Moment]) -> int:
-    """Return the longest of the recent gaps between moments (ms), or 0 if there are fewer than two."""
     last = moments[-_GAPS - 1 :]
     return max((later.at - earlier.at for earlier, later in pairwise(last)), default=0)
 
 
 def moment_at(moments: Sequence[Moment], at: int) -> Moment:
-    """Return the last moment up to a time, or the first one."""
     return next((moment for moment in reversed(moments) if moment.at <= at), moments[0])
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A present fault.
+    """A present fault: ``count`` failures out of ``of`` in the last ``span`` ms.
 
     Attributes:
-        count: how often it happened in the last ``span`` ms, out of ``of`` times.
         since: when its uninterrupted run of moments began (epoch ms).
     """
 
@@ -68,7 +61,6 @@ class Fault:
 
     @property
     def share(self) -> float:
-        """The share of failures, from 0 to 1."""
         return self.count / self.of if self.of else 0.0
 
 
@@ -81,11 +73,9 @@ def fault_in(
     share: float,
     window: int = QUARTER,
 ) -> Fault | None:
-    """Return the fault if it is present and its share exceeds ``share``, now or in the window.
+    """Return the fault if it happened more often than ``least``, and its share exceeds ``share``, now or in the window.
 
-    Args:
-        count: counts the fault in a moment, out of ``of``.
-        least: it must happen more often than this.
+    ``count`` counts the fault in a moment, out of ``of``.
     """
     if not any(count(moment) for moment in within(snapshot, NOW)):
         return None
@@ -116,7 +106,6 @@ def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[Epoc
 
 
 def rounded(ms: int) -> str:
-    """Format a duration in its largest unit, such as ``12 min``."""
     seconds = ms / 1000
     for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:

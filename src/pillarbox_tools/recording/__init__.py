@@ -1,7 +1,6 @@
-"""Recording a task of an epoch, in the driver: the epoch runs again on a copy of its checkpoint, without output.
+"""Records a task of an epoch, in the driver: the epoch runs again on a copy of its checkpoint, without output.
 
-It imports the core alone. Start with `record.py`, then `target.py`; `recording.py` has the format. Spark reads the
-sources again between the epoch's offsets, and earlier levels run from their state on the copy (`checkpoint/copy.py`).
-The recorded task sends its input to the driver instead of running (`recorded.py`). Weak spot: the copy has the state of
-all levels, not only the earlier ones, and the session must be a classic one.
+Imports the core alone. Start with `record.py`, then `target.py`. The recorded task sends its input to the driver
+instead of running (`recorded.py`). Weak spot: the copy has the state of all levels, and the session must be a classic
+one.
 """

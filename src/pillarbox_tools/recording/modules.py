@@ -1,4 +1,4 @@
-"""Source text of user modules, stored in a recording because its program names their functions and classes."""
+"""Source text of user modules, whose functions and classes a recorded program names."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class Source(NamedTuple):
     """A module.
 
     Attributes:
-        text: its source, or None without one, such as a module in C.
+        text: its source, or None without source, such as a module in C.
         is_package: whether it may have submodules.
-        path: its file.
     """
 
     text: str | None
@@ -34,7 +33,6 @@ class Source(NamedTuple):
 
 
 def is_installed(path: str) -> bool:
-    """Return whether a file belongs to an installed package."""
     return any(folder in path.split(os.sep) for folder in _INSTALLED)
 
 
@@ -47,7 +45,6 @@ def is_users(name: str, spec: ModuleSpec | None) -> bool:
 
 
 def may_be_users(name: str) -> bool:
-    """Return whether a module with this name may be the user's."""
     top = name.partition(".")[0]
     return top not in _OURS and top not in sys.stdlib_module_names
 
@@ -74,7 +71,6 @@ def _find_once(name: str) -> ModuleSpec | None:
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Find a module on Python's path without importing it, or return None."""
     spec: ModuleSpec | None = None
     for package in _with_packages(name):
         paths = None if spec is None else list(spec.submodule_search_locations or ())
@@ -86,11 +82,11 @@ def find_module(name: str) -> ModuleSpec | None:
 
 def _source_of(name: str, spec: Any) -> Source:
     text = None
-    if spec.loader is None or spec.origin is None:  # a package without a file
+    if spec.loader is None or spec.origin is None:
         text = ""
     with suppress(Exception):
         text = spec.loader.get_source(name)
-    if text is None and str(spec.origin).endswith(".py"):  # a loader without sources
+    if text is None and str(spec.origin).endswith(".py"):
         with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(spec.origin) as file:
             text = file.read()
     return Source(text, spec.submodule_search_locations is not None, str(spec.origin or ""))
@@ -104,7 +100,6 @@ def _text_of_main(main: ModuleType | None) -> str | None:
 
 @cache
 def _imports_of(text: str | None, name: str, is_package: bool) -> frozenset[str]:
-    """Return the modules that a source may import, including imports in functions."""
     try:
         tree = ast.parse(text or "")
     except SyntaxError:
@@ -129,5 +124,4 @@ def _with_packages(name: str) -> Iterator[str]:
 
 @cache
 def versions_here() -> dict[str, str]:
-    """Return the versions of the installed packages."""
     return {str(distribution.metadata["Name"]): distribution.version for distribution in distributions()}

@@ -27,15 +27,15 @@ class Receiver:
         clocks: clock logs of other tasks, by vertex and subtask.
 
     Attributes:
-        port: its port, and ``token``: the workers' credential.
-        facts: the task's description of itself, and ``end``: its summary of the input.
-        state: the chunks of its log; ``bytes``: the size of its input.
-        error: the error, or None.
+        facts: the task's description of itself.
+        end: the task's summary of the input.
+        state: the chunks of its log.
+        bytes: the size of its input.
     """
 
     def __init__(self, host: str, folder: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
         self._socket = socket.create_server((host, 0))
-        self._socket.settimeout(None)  # override a default set by the user's program
+        self._socket.settimeout(None)  # the user's program may set a default timeout
         self.port: int = self._socket.getsockname()[1]
         self.token: str = secrets.token_hex(16)
         self._place = folder
@@ -51,11 +51,10 @@ class Receiver:
         threading.Thread(target=self._serve, name="pillarbox recording", daemon=True).start()
 
     def is_done(self, timeout: float) -> bool:
-        """Wait until the recording is complete or has failed, up to ``timeout`` seconds. Return whether it is."""
+        """Wait up to ``timeout`` seconds until the recording is complete or has failed. Returns whether it is."""
         return self._done.wait(timeout)
 
     def close(self) -> None:
-        """Disconnect the worker and stop listening."""
         self._socket.close()
         for connection in self._connections:
             connection.cut()
@@ -64,7 +63,7 @@ class Receiver:
         while not self._done.is_set():
             try:
                 connected, _ = self._socket.accept()
-            except OSError:  # closed
+            except OSError:
                 return
             worker = Channel(connected)
             self._connections.append(worker)
@@ -83,7 +82,7 @@ class Receiver:
             worker.set_timeout(None)
             self._take(worker, content)
         except LostError:
-            worker.close()  # the attempt failed; Spark may try again
+            worker.close()
         except Exception as error:
             self.error = error
             self._done.set()

@@ -1,4 +1,4 @@
-"""``record``: copies one task of an epoch into a folder, with its input, state and program."""
+"""Copies one task of an epoch into a folder."""
 
 from __future__ import annotations
 
@@ -77,7 +77,6 @@ def record(
         number = epoch_to_record(spark, checkpoint, epoch, uid)
         is_committed = _is_committed(spark, checkpoint, number)
         try:
-            # Copy first: a running query may soon remove the epoch.
             with copied_checkpoint(
                 spark, checkpoint, number, before=True, is_committed=is_committed, limit=limit
             ) as copy:
@@ -96,11 +95,6 @@ def record(
 
 
 def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
-    """Return whether an epoch was committed.
-
-    Raises:
-        CheckpointMismatchError: the epoch was never begun, or Spark no longer has it.
-    """
     notes = Checkpoint(spark, checkpoint)
     if epoch not in notes.epochs_begun:
         raise CheckpointMismatchError(
@@ -111,7 +105,7 @@ def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
 
 
 def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
-    """Refuse an epoch whose repetition would call services: in operators before the task, or in other programs."""
+    """Refuse an epoch whose repetition would call services."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
         plan = None if program.summary is None else program.summary.plan
@@ -190,16 +184,11 @@ def _record(
 
 
 def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:
-    """Run the epoch again on the copy. The task sends its input and state, and the epoch writes no output.
-
-    Raises:
-        ConfigurationError: the epoch takes too long.
-    """
     deadline = time.monotonic() + timeout
     again = Start(
         start.writer, "start", checkpointLocation=copy, queryName=f"pillarbox recording {uuid.uuid4().hex[:8]}"
     )
-    # Without snapshots, Spark's state maintenance does not write into the copy, which is soon deleted.
+    # Without snapshots, Spark's state maintenance does not write into the copy.
     settings = {REPLACEMENT: task.setting(), "spark.sql.streaming.stateStore.minDeltasForSnapshot": str(10**9)}
     with again.without_sink(), again.one_batch(), session_settings(start.spark, settings):
         query: Any = again.run()
@@ -215,7 +204,7 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
             if failure is not None:
                 raise _not_again(start, failure)
         elif receiver.error is None:
-            # Let the query finish: a stop would make Spark log killed tasks.
+            # A stop would make Spark log killed tasks.
             query.awaitTermination(max(1.0, deadline - time.monotonic()))
     finally:
         query.stop()
@@ -236,7 +225,7 @@ def _clocks(files: CheckpointState, target: Target) -> dict[tuple[int, int], byt
     clocks: dict[tuple[int, int], bytes] = {}
     for head in files.all_heads():
         if target.vertex.uid not in [uid for uid, *_ in head.program] and target.vertex.level:
-            continue  # of another program
+            continue
         number = next((number for uid, number, _ in head.program if uid == head.operator), None)
         if number is not None:
             clocks[number, head.subtask] = head.clock
@@ -251,7 +240,6 @@ def _clock(clocks: dict[tuple[int, int], bytes], target: Target) -> str | None:
 
 
 def _state_after(files: CheckpointState, target: Target) -> dict[int, bytes] | None:
-    """Return the task's log after the epoch, or None if the task has no state."""
     for operator in files.stateful:
         for code, head in files.heads(operator).items():
             if (head.operator, head.subtask) == (target.vertex.uid, target.subtask):

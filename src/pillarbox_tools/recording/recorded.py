@@ -1,7 +1,7 @@
-"""The worker's side of a recording: the recorded task sends its input and its state to the driver.
+"""The worker's side of a recording: the recorded task sends its input and its state to the driver instead of running.
 
-It does so instead of running. Other tasks run only if they supply its input, with the clock from the driver. So the
-epoch ends without output, and without the service calls of later tasks.
+Other tasks run only if they supply its input, with the clock from the driver. So the epoch ends without output and
+without later service calls.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class RecordedTask:
 
     Attributes:
         program: id of its program.
-        number: its vertex, and ``subtask``: its subtask, or a source's partition.
+        number: its vertex.
+        subtask: its subtask, or a source's partition.
         earlier: the vertices that supply its input, directly or through others.
-        host: the driver's address, with ``port``.
-        token: the workers' credential.
+        host: the driver's address.
     """
 
     program: str
@@ -69,7 +69,6 @@ class RecordedTask:
         return (self.program, self.number, self.subtask) == (program, number, subtask)
 
     def is_left_out(self, program: str, number: int) -> bool:
-        """Return whether a vertex is skipped: it does not supply the recorded task's input."""
         return program == self.program and number not in self.earlier
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
@@ -83,7 +82,7 @@ class RecordedTask:
     @contextmanager
     def _connected(self) -> Iterator[Channel]:
         connected = socket.create_connection((self.host, self.port), _CONNECT_SECONDS)
-        connected.settimeout(None)  # override a default set by a function
+        connected.settimeout(None)
         driver = Channel(connected)
         try:
             driver.send_bytes(self.token.encode())
@@ -92,13 +91,7 @@ class RecordedTask:
             driver.close()
 
     def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None:
-        """Send the data of a task after a shuffle to the driver, and wait until it is stored.
-
-        Args:
-            facts: plain data.
-            store: its log.
-            portions: its input.
-        """
+        """Send a task's description, log and input to the driver, and wait until they are stored."""
         channels: set[int] = set()
 
         def pickled() -> Iterator[bytes]:
@@ -136,7 +129,6 @@ class RecordedTask:
 
 
 def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:
-    """Yield the values of a log with their numbers; nothing for a new task."""
     head = store.get(META)
     if head is None:
         return

@@ -1,11 +1,11 @@
 """A recording: a folder with the program, input and state of a task in an epoch.
 
 - ``recording.json``: its description as plain data;
-- ``program``: the pickled vertex; ``state``: the chunks of the task's log before the epoch, and ``state-after``: after
-  it, if the epoch was committed;
+- ``program``: the pickled vertex;
+- ``state``: the chunks of the task's log before the epoch; ``state-after``: after it, if it was committed;
 - ``broadcasts``: the pickled values of Spark's broadcast variables in the vertex;
-- ``sources.json``: the source of the user's modules, and the versions of the installed packages;
-- ``input``: the portions of the input as consecutive pickles: lists of buffers, or Arrow batches of a source.
+- ``sources.json``: the source of the user's modules, and the versions of installed packages;
+- ``input``: consecutive pickles of the input: lists of buffers, or Arrow batches of a source.
 
 A replay runs code from the recording: accept recordings only from people whose programs you would run.
 """
@@ -39,9 +39,7 @@ class RecordingMetadata:
     """Description of a recording.
 
     Attributes:
-        checkpoint: checkpoint of the query; ``epoch``: Spark's number of the epoch.
-        number: number of the vertex.
-        uid: the first uid among its operators, and ``name``: the operators' names.
+        uid: the first uid among its operators.
         subtask: its subtask, or a source's partition.
         level: 0 for a source.
         layout: the numbers of the program's layout in the checkpoint.
@@ -49,11 +47,9 @@ class RecordingMetadata:
         clock: the readings of the task's clock, as the text of a clock log, or None if unknown.
         is_last: whether event time ended in the epoch.
         is_pickled: whether a source's rows are records of a collection.
-        failure: the task's failure, or None if unknown.
         calls: the vertex's operators that call services.
         doubts: messages about possible differences from the epoch.
         hash_seed: the worker's ``PYTHONHASHSEED``, which determines the order of sets of text, or None.
-        python, pillarbox: versions that recorded it.
         bytes: size of the input.
     """
 
@@ -88,11 +84,9 @@ class Recording:
     """A recording on disk.
 
     Attributes:
-        folder: its folder.
-        facts: its description.
         shipped: the vertex.
         state: the chunks of the log before the epoch, by number.
-        after: the chunks after it, or None if the epoch was not committed or its state no longer existed.
+        after: the chunks after it, or None if unknown.
         broadcasts: the pickled values of Spark's broadcast variables, by number.
     """
 
@@ -104,11 +98,6 @@ class Recording:
     broadcasts: dict[int, bytes]
 
     def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
-        """Return the sources of the user's modules, and the versions of installed packages, by name.
-
-        Raises:
-            ConfigurationError: the recording is damaged.
-        """
         try:
             document = json.loads((self.folder / _SOURCES).read_text())
             return {name: Source(*fields) for name, fields in document["sources"].items()}, document["versions"]
@@ -116,7 +105,6 @@ class Recording:
             raise ConfigurationError(f"{self.folder} is damaged: {describe(error)}") from error
 
     def portions(self) -> Iterator[Any]:
-        """Yield the portions of the input."""
         with input_of(self.folder).open("rb") as file:
             while True:
                 try:
@@ -133,11 +121,6 @@ def write_recording(
     after: dict[int, bytes] | None,
     broadcasts: Mapping[int, bytes] = MappingProxyType({}),
 ) -> None:
-    """Write a recording into the folder of its input.
-
-    Args:
-        shipped: the pickled vertex.
-    """
     (folder / _PROGRAM).write_bytes(shipped)
     (folder / _STATE).write_bytes(pickle.dumps(state))
     if after is not None:
@@ -150,16 +133,10 @@ def write_recording(
 
 
 def input_of(folder: Path) -> Path:
-    """Return the input file of a recording."""
     return folder / _INPUT
 
 
 def read_metadata(folder: Path) -> RecordingMetadata:
-    """Read the description of a recording.
-
-    Raises:
-        ConfigurationError: the folder is not a recording, or this Python or pillarbox cannot replay it.
-    """
     try:
         document = json.loads((folder / _FACTS).read_text())
         if document["format"] != FORMAT:
@@ -180,11 +157,7 @@ def read_metadata(folder: Path) -> RecordingMetadata:
 
 
 def read_recording(folder: Path) -> Recording:
-    """Read a recording.
-
-    Raises:
-        ConfigurationError: the folder is not a recording, it is damaged, or this Python or pillarbox cannot replay it.
-    """
+    """Read a recording. Refuses a recording that is damaged, or that this Python or pillarbox cannot replay."""
     facts = read_metadata(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:

@@ -19,15 +19,7 @@ _COMPACT = ".compact"
 
 
 def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, epoch: int) -> None:
-    """Refuse an epoch whose input cannot be read again.
-
-    Args:
-        copy: a copy of the checkpoint, with the logs of the sources.
-
-    Raises:
-        CheckpointMismatchError: a file of the epoch no longer exists.
-        ConfigurationError: a source cannot repeat its rows.
-    """
+    """Refuse an epoch whose input cannot be read again. ``copy`` is a copy of the checkpoint."""
     if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(dataframe_of(writer))):
         raise ConfigurationError(
             "the query reads a socket, which cannot repeat its rows, so its epochs cannot be recorded; read them from"
@@ -57,7 +49,7 @@ def _files_of(spark: SparkSession, checkpoint: str, epoch: int) -> Iterator[str]
 
 
 def _entries(spark: SparkSession, folder: str, names: list[str], number: int) -> Iterator[str]:
-    """Yield the files in one entry of a source's log. The entry may be in a compacted file."""
+    """Yield the files in one entry of a source's log, which may be in a compacted file."""
     compact = sorted(int(name.removesuffix(_COMPACT)) for name in names if name.endswith(_COMPACT))
     name = str(number)
     if name not in names:

@@ -1,4 +1,4 @@
-"""Selection of the task to record, from the program's plan, the checkpoint and the history."""
+"""Selects the task to record, from the program's plan, the checkpoint and the history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Target(NamedTuple):
     """A task of an epoch.
 
     Attributes:
-        program: its program, and ``vertex``: its vertex.
         subtask: its subtask, or a source's partition.
         epoch: number of the micro-batch.
         failure: its failure, or None if unknown.
@@ -65,12 +64,10 @@ class Target(NamedTuple):
 
     @property
     def earlier(self) -> list[int]:
-        """The vertices that supply its input, directly or through others."""
         return self._plan.before(self.vertex.program, self.vertex.number)
 
     @property
     def sources(self) -> list[int]:
-        """The sources that supply its input directly."""
         program, plan = self.vertex.program, self._plan
         sources = {vertex.number for vertex in plan.vertices if vertex.program == program and vertex.level == 0}
         key = (program, self.vertex.number)
@@ -78,11 +75,6 @@ class Target(NamedTuple):
 
 
 def epoch_to_record(spark: SparkSession, checkpoint: str, epoch: int | None, uid: str | None) -> int:
-    """Return the epoch to record, from the arguments of ``record``.
-
-    Raises:
-        ProgramError: the epoch is not a number.
-    """
     if epoch is not None:
         if not is_count(epoch, 0):
             raise ProgramError(f"record(): epoch must be the number of a micro-batch, from 0, not {shorten(epoch)}")
@@ -103,11 +95,6 @@ def find_target(
     subtask: int | None,
     key: str | None,
 ) -> Target:
-    """Return the task to record, from the arguments of ``record``.
-
-    Raises:
-        ProgramError: there is no such task.
-    """
     history = read_history(spark, checkpoint)
     failure = _failure(history, uid)
     of_failure = failure if failure is not None and failure.epoch == epoch else None
@@ -149,7 +136,7 @@ def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, u
     keys = possible_keys(text, [operator["key"]])
     try:
         return read_epoch(spark, checkpoint, None, partial(_subtask_in_state, uid, text, keys))
-    except CheckpointMismatchError:  # no epoch with state of the operator was committed
+    except CheckpointMismatchError:
         subtasks = {subtask_of_key(key, layout["max_parallelism"], operator["parallelism"]) for key in keys}
     if len(subtasks) > 1:
         raise several_keys(text, uid, keys, "it has no state yet", "name the subtask")
@@ -166,11 +153,7 @@ def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: Checkpoin
 
 
 def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
-    """Return how the sources differ from the epoch's first run, by the history.
-
-    Args:
-        end: the task's summary of its input.
-    """
+    """Return how the sources differ from the epoch's first run. ``end`` summarizes the task's input."""
     epoch = target.epoch_run
     if epoch is None:
         return []

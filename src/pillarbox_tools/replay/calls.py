@@ -1,4 +1,4 @@
-"""Refusal of calls that user code makes in a replay: to services and to other programs.
+"""Refuses calls that user code makes in a replay: to services and to other programs.
 
 Python's audit events announce them. A C library that opens its own sockets raises no events; only a network namespace
 stops it (``cli/replay_process.py``).
@@ -47,11 +47,7 @@ class Refused:
         self._bound: WeakSet[Any] = WeakSet()
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Handle an audit event.
-
-        Raises:
-            RefusedCallError: the event is a call.
-        """
+        """Handle an audit event. Raises :class:`RefusedCallError` for a call."""
         if threading.get_ident() in self._others:
             return
         if event == "socket.bind":
@@ -60,7 +56,7 @@ class Refused:
         action = self._action(event, arguments)
         if action is None:
             return
-        frame = sys._getframe(2)  # the code that raises the event
+        frame = sys._getframe(2)
         if any(name.partition(".")[0] == "py4j" for name in _modules(frame)):
             return  # Java objects of the script's session are released
         message = (
@@ -71,7 +67,6 @@ class Refused:
         raise RefusedCallError(message)
 
     def _action(self, event: str, arguments: tuple[Any, ...]) -> str | None:
-        """Describe a call, or return None for other events."""
         if event in _PROGRAMS:
             return f"run a program, {shorten(arguments[1] if len(arguments) > 1 else arguments[0])}"
         if event in _NAMES:
@@ -88,7 +83,7 @@ class Refused:
         for bound_socket in list(self._bound):
             try:
                 own = bound_socket.getsockname()
-            except OSError:  # closed
+            except OSError:
                 continue
             if own == address:
                 return True
@@ -98,7 +93,6 @@ class Refused:
 
 
 def _is_name(host: Any) -> bool:
-    """Return whether resolving a host needs a call."""
     name = host.decode(errors="replace") if isinstance(host, (bytes, bytearray)) else host
     if not name or name in ("localhost", socket.gethostname()):
         return False
@@ -149,7 +143,6 @@ class _Hook:
 
 @contextmanager
 def refused_calls(uid: str) -> Iterator[Refused]:
-    """Refuse the calls of user code during the block."""
     if not _Hook.is_installed:
         sys.addaudithook(_Hook.hear)
         _Hook.is_installed = True

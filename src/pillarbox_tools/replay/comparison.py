@@ -1,7 +1,7 @@
-"""Comparison of another program with the recorded one, on the recorded input and state.
+"""Compares another program with the recorded one, on the recorded input and state.
 
-First each runs normally, which shows whether anything differs. If so, each runs again record by record: the recorded
-program writes its output and state after each record to a file, and the other program is compared with it.
+First each runs normally, which shows whether anything differs. If so, each runs again record by record, and their
+outputs and states after each record are compared.
 """
 
 from __future__ import annotations
@@ -31,17 +31,12 @@ from pillarbox_tools.replay.unanswered import UnansweredError
 from pillarbox_tools.replay.values import MISSING, difference_text, digest, first_difference, tree_of
 from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
-# Maximum length of a shown value.
 _SHOWN = 300
 
 
 @dataclass(frozen=True)
 class Step:
-    """One program's result for a record: its output, and the key's state afterwards, as text.
-
-    Attributes:
-        error: the error that ended it, or None.
-    """
+    """One program's result for a record, as text: its output, the key's final state, and its error."""
 
     output: list[str]
     state: dict[str, str]
@@ -54,10 +49,10 @@ class FirstDifference:
 
     Attributes:
         number: number of the record in the input, from 1; 0 if they differ before the first record.
-        record: the record as text, or None, and ``key``: its key, or None.
         before: the recorded program's state of the key before it, by name.
-        then: the recorded program's result, and ``now``: the other one's.
-        parts: messages about the parts of output and state that differ.
+        then: the recorded program's result.
+        now: the other program's result.
+        parts: messages about the differing parts.
     """
 
     number: int
@@ -71,13 +66,11 @@ class FirstDifference:
 
 @dataclass
 class Comparison:
-    """The comparison of two programs.
+    """Comparison of two programs.
 
     Attributes:
-        records: number of input records.
         sent: number of records each has sent, the recorded program first.
         keys: number of keys with different state after the epoch.
-        first: the first difference, or None.
         only_end: differences that no record shows: from timers, the end of the epoch, or requests.
         unanswered: message about the service call at which a program stopped, or None.
     """
@@ -91,7 +84,6 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether both completed with the same results."""
         return self.first is None and not self.only_end and self.unanswered is None
 
 
@@ -104,8 +96,6 @@ class _Event(NamedTuple):
 
 @dataclass
 class _FullRun:
-    """The result of a run at full speed."""
-
     outputs: Counter[bytes] = field(default_factory=Counter)
     texts: dict[bytes, str] = field(default_factory=dict)
     store: MemoryChunkStore = field(default_factory=MemoryChunkStore)
@@ -124,16 +114,13 @@ def compare_programs(
 ) -> Comparison:
     """Run the recorded program and another one on the recorded input, and compare their results.
 
-    The recorded program uses the recorded modules, the other one the modules of this process.
+    Each uses its own modules: the recorded modules, or the modules of this process.
 
     Args:
         other: the other program's vertex.
         clock: fixed time of both clocks (epoch ms). None repeats the recorded readings.
         allow_calls: whether programs may make calls; otherwise each stops at its first one.
         broadcasts: pickled values of Spark's broadcast variables in the other vertex, by number.
-
-    Raises:
-        ConfigurationError: the recorded program cannot be loaded as it was, or the other one has different inputs.
     """
 
     def recorded() -> Rerun:
@@ -188,7 +175,7 @@ def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> Fi
             nonlocal number, difference
             try:
                 then: _StepTrace = pickle.load(file)
-            except EOFError:  # it ended with an error, which is in the previous step
+            except EOFError:
                 return True
             parts = then.parts_that_differ(now)
             if parts or then.error != now.error:
@@ -201,14 +188,6 @@ def _first_difference(recorded: _ComparedProgram, other: _ComparedProgram) -> Fi
 
 
 class _StepTrace(NamedTuple):
-    """A program's step for one record, with trees for comparison; see :class:`FirstDifference`.
-
-    Attributes:
-        sent: trees of the output.
-        states: names and trees of the states, by name and namespace.
-        error: tree of the error, or None.
-    """
-
     record: str | None
     key: str | None
     before: dict[str, str]
@@ -218,7 +197,7 @@ class _StepTrace(NamedTuple):
     error: Any
 
     def parts_that_differ(self, other: _StepTrace) -> list[str]:
-        """Return messages about the differing parts of output and state. The order of the output does not matter."""
+        """Return messages about the differing parts. The order of the output does not matter."""
         parts = []
         trees = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
         values = (tuple(MISSING if tree is None else tree[2] for tree in pair) for pair in zip_longest(*trees))
@@ -238,17 +217,11 @@ def _only_in(values: list[Any], other: list[Any]) -> list[Any]:
     return [trees[name] for name in (Counter(names) - Counter(map(digest, other))).elements()]
 
 
-class _EnoughError(BaseException):
-    """No further record is needed."""
+class _EnoughError(BaseException): ...
 
 
 class _ComparedProgram:
-    """One of the programs, run in the calling thread as often as needed.
-
-    Args:
-        rerun: creates the task.
-        modules: a context with its modules.
-    """
+    """One of the programs, run in the calling thread as often as needed."""
 
     def __init__(
         self,
@@ -264,7 +237,6 @@ class _ComparedProgram:
         self._allow_calls = allow_calls
 
     def _run(self, run: Callable[[Rerun], None]) -> tuple[_Event | None, str | None]:
-        """Run the program, and return its error and the call at which it stopped."""
         error: BaseException | None = None
         with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
             rerun = self._rerun()
@@ -306,9 +278,8 @@ class _ComparedProgram:
     def step(self, take: Callable[[_StepTrace], object]) -> None:
         """Run it record by record.
 
-        Args:
-            take: receives the step before the first record, the step of each record, and the step after the last one.
-                If it returns True, the run ends.
+        ``take`` receives a step before the first record, after each record, and at the end. If it returns True, the run
+        ends.
         """
         with self._modules():
             steps: list[_StepRun] = []
@@ -343,11 +314,7 @@ class _StepRun:
         self.report()
 
     def report(self, error: _Event | None = None) -> None:
-        """Report the results since the last call.
-
-        Raises:
-            _EnoughError: no further record is needed.
-        """
+        """Report the results since the last call. Raises :class:`_EnoughError` to end the run."""
         sent, self._sent = self._sent, []
         outputs = list(_outputs(self._rerun, sent))
         states = dict(self._states())
@@ -395,7 +362,7 @@ class _StepRun:
             try:
                 self._key = task.keys_of(channel, record)
             except Exception:
-                pass  # the operator also computes the key, and raises the error
+                pass
         self._before = {label: shorten(value, _SHOWN) for _, (label, value) in self._states()}
 
     def _end_step(self) -> None:
@@ -405,7 +372,6 @@ class _StepRun:
         self.report()
 
     def _states(self) -> Iterator[tuple[bytes, tuple[str, Any]]]:
-        """Yield the states of the current record's key: (id, (display name, value))."""
         task = self._rerun.task
         if not self._key or not isinstance(task, MultipleInputStreamTask):
             return
@@ -420,7 +386,6 @@ class _StepRun:
 
 
 def _numbered(buffer: Buffer, payload: bytes, numbers: defaultdict[tuple[int, int], int]) -> Buffer:
-    """Return a buffer with another payload, and its next sequence number in its channel."""
     edge = buffer.channel, buffer.target
     numbers[edge] += 1
     return buffer._replace(seq=numbers[edge] - 1, payload=payload)

@@ -38,14 +38,12 @@ class Debugger(pdb.Pdb):
 
 
 def look_back(error: BaseException) -> None:
-    """Open the debugger where user code raised the cause of a located error, whose tracebacks only have user frames."""
     raised = [cause.__traceback__ for cause in causes_of(error) if cause.__traceback__ is not None]
     if raised:
         pdb.post_mortem(raised[-1])
 
 
 def first_line(code: CodeType) -> int:
-    """Return a function's first line of code, after decorators, signature and docstring."""
     lines = (line for *_, line in code.co_lines() if line is not None)
     return next((line for line in lines if line > code.co_firstlineno), code.co_firstlineno)
 
@@ -60,7 +58,6 @@ def _codes_of(task: StreamTask) -> Iterator[CodeType]:
 
 
 def _functions_of(value: Any) -> Iterator[Any]:
-    """Yield the functions that pillarbox calls: the function itself, or a function object's methods."""
     if not isinstance(value, Function):
         yield value
         return
@@ -72,7 +69,6 @@ def _functions_of(value: Any) -> Iterator[Any]:
 
 
 def innermost(function: Any) -> Any:
-    """Return the function inside decorators, partials and callable objects."""
     seen: set[int] = set()
     while id(function) not in seen:
         seen.add(id(function))
@@ -94,5 +90,5 @@ def innermost(function: Any) -> Any:
 def _is_function(cell: Any) -> bool:
     try:
         return inspect.isfunction(cell.cell_contents)
-    except ValueError:  # empty
+    except ValueError:
         return False

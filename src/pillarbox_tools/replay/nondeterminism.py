@@ -16,7 +16,6 @@ from unittest import mock
 from pillarbox._errors import ConfigurationError
 from pillarbox._tracebacks import is_user_code
 
-# Maximum number of reported calls.
 _NAMED = 10
 
 # Nondeterministic Python functions: their modules, and a prefix of their names.
@@ -72,7 +71,6 @@ def is_code_of_user(filename: str) -> bool:
 
 
 def _name_of(function: Any) -> str | None:
-    """Return the name of a nondeterministic C function, or None for others."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, random.Random):
         return f"random.{function.__name__}()"
@@ -82,7 +80,7 @@ def _name_of(function: Any) -> str | None:
         return f"{owner.__name__}.{function.__name__}()" if isinstance(owner, type) else function.__qualname__
     try:
         return _FUNCTIONS.get(function)
-    except TypeError:  # not hashable
+    except TypeError:
         return None
 
 
@@ -93,9 +91,6 @@ def fixed_inputs(seed: int | None, clock: int | None) -> Iterator[None]:
     Args:
         seed: seed of ``random``, ``numpy.random``, ``os.urandom`` and thereby ``uuid``, or None.
         clock: time in ``time`` and ``datetime`` (epoch ms), or None.
-
-    Raises:
-        ConfigurationError: ``clock`` is set, and time-machine is not installed.
     """
     with ExitStack() as stack:
         if seed is not None:

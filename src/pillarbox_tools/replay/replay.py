@@ -1,4 +1,4 @@
-"""Replay of a recording in this process, without Spark, Java and, by default, service calls."""
+"""Replays a recording in this process, without Spark, Java and, by default, service calls."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ class Replay:
 
     Attributes:
         records: input records up to the end or the failure.
-        sent: records sent.
-        failure: its failure, or None.
-        error: the error that ended it.
-        differs: differences from the recording; empty if the same.
+        differs: differences from the recording; empty if equal.
         state: differences between its final state and the checkpoint's, or None if not compared.
         reasons: messages about possible reasons for differences.
         stopped: whether it stopped before the requested record, or in the debugger.
@@ -52,12 +49,10 @@ class Replay:
 
     @property
     def is_same(self) -> bool:
-        """Whether no difference from the recording is known."""
         return not self.differs and not self.state
 
 
-class _StopError(Exception):
-    """The replay has reached the record to stop at."""
+class _StopError(Exception): ...
 
 
 def replay(
@@ -74,11 +69,9 @@ def replay(
 
     Args:
         at: stop before this record of the input, counted from 1.
-        debug: open Python's debugger at that record, or at the record that failed. If the failing record is unknown, as
-            in a timer or a later operator of the task, the debugger opens where the exception was raised.
+        debug: open Python's debugger at that record, or where the task failed.
         diff: compare the final state with the checkpoint's, or the failure with the recorded one.
-        allow_calls: allow calls by asynchronous operators and by functions that open sockets or run programs. Otherwise
-            the task stops at the first call.
+        allow_calls: allow asynchronous operators, and functions that open sockets or run programs.
         seed: seed of user code's random numbers, or None.
         clock: fixed time of the task's clock and of user code (epoch ms). None: the task's clock repeats its readings,
             and user code sees the current time.
@@ -106,12 +99,6 @@ def _run(
     diff: bool = False,
     calls: list[str] | None = None,
 ) -> Replay:
-    """Run the task once.
-
-    Args:
-        stop: the record to stop before.
-        calls: filled with user code's nondeterministic calls.
-    """
     result, facts = Replay(), recording.facts
     look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else nondeterministic_calls()
     rerun: Rerun | None = None
@@ -127,7 +114,7 @@ def _run(
             if unanswered is not None:
                 result.unanswered = str(unanswered)
             elif refused is not None and refused.first is not None:
-                pass  # user code may have replaced the error
+                pass
             elif any(isinstance(cause, (_StopError, bdb.BdbQuit)) for cause in causes_of(error)):
                 result.stopped = True
             elif isinstance(error, Exception) and rerun is not None:
@@ -155,7 +142,6 @@ def _run(
 
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
-    """Make a task stop, or enter the debugger, before a record of its input."""
     for input_ in task.chain.head.inputs:
         _wrap(task, input_, number, debug=debug)
 
@@ -202,7 +188,6 @@ def _compare(recording: Recording, result: Replay, store: MemoryChunkStore) -> N
 
 
 def _reasons(recording: Recording, clock: int | None) -> list[str]:
-    """Return possible reasons for differences other than calls of user code."""
     facts = recording.facts
     reasons = list(facts.doubts)
     seed = os.environ.get("PYTHONHASHSEED")

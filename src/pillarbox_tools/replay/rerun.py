@@ -37,18 +37,13 @@ class Rerun:
 
     Args:
         shipped: the vertex, or None for the recorded one.
-        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number, or None for the recorded
-            ones.
+        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number; None means the recorded
+            values.
         clock: fixed time of its clock (epoch ms). None repeats the recorded readings.
         allow_calls: whether operators may call services; otherwise they stop the task.
 
     Attributes:
-        vertex: its vertex.
-        task: the task, with its state before the epoch.
         store: its log; after the run, as after the epoch.
-
-    Raises:
-        ConfigurationError: the vertex has other inputs than the recorded task.
     """
 
     def __init__(
@@ -67,7 +62,6 @@ class Rerun:
         if not allow_calls:
             without_calls(self.vertex)
         self._edges = {} if shipped is None else _edges(recording, self.vertex)
-        # The index of each edge, by a receiver's code and the edge's id.
         self._places = {(code, edge.id): index for index, edge in enumerate(self.vertex.edges) for code in edge.targets}
         self.vertex.budget_scope, self.vertex.shared = BudgetScope(), SharedResources()
         self.store: MemoryChunkStore = MemoryChunkStore()
@@ -83,11 +77,7 @@ class Rerun:
             task.restore(self.store)
 
     def run(self, portions: Iterable[Any] | None = None) -> Iterator[list[Buffer]]:
-        """Run the epoch, and yield its output in parts.
-
-        Args:
-            portions: its input: runs of a source's records, or lists of buffers. None for the recorded input.
-        """
+        """Run the epoch, and yield its output in parts. ``portions`` is its input; None means the recorded input."""
         facts, task = self._recording.facts, self.task
         batches = self.input() if portions is None else portions
         if isinstance(task, SourceStreamTask):
@@ -96,21 +86,18 @@ class Rerun:
         return task.run_epoch(batches, self.store, facts.time, last=facts.is_last)
 
     def input(self) -> Iterator[Any]:
-        """Yield the recorded input, as :meth:`run` expects it."""
         if self._recording.facts.level == 0:
             batches = map(batch_from_bytes, self._recording.portions())
             return map(pickled_records if self._recording.facts.is_pickled else ArrowRecords, batches)
         return ([self._renumbered(Buffer(*fields)) for fields in portion] for portion in self._recording.portions())
 
     def _renumbered(self, buffer: Buffer) -> Buffer:
-        """Set a buffer's channel to its edge's id in the other program."""
         edge = edge_of_channel(buffer.channel)
         if self._edges.get(edge, edge) == edge:
             return buffer
         return buffer._replace(channel=channel_code(self._edges[edge], subtask_of_channel(buffer.channel)))
 
     def outputs(self, buffers: Iterable[Buffer]) -> list[tuple[int, Records]]:
-        """Return the sent runs of records in ``buffers``, each with its edge's index."""
         return [
             (self._places[buffer.target, edge_of_channel(buffer.channel)], element)
             for buffer in buffers
@@ -133,11 +120,6 @@ def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
 
 
 def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
-    """Map the id of each edge into the recorded vertex to its id in another program.
-
-    Raises:
-        ConfigurationError: the other vertex has a different number of inputs.
-    """
     recorded, others = (
         [edge.id for edge in layout.inputs] for layout in (_laid_out(recording, recording.shipped), other)
     )

@@ -1,4 +1,4 @@
-"""Comparison of two states of a subtask, entry by entry."""
+"""Compares two states of a subtask, entry by entry."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Difference:
     """An entry with different values in two states.
 
     Attributes:
-        owner: the key as text, with its namespace if it has one.
+        owner: the key as text, with its namespace.
         state: name of the state, or ``timers``.
         then: value in the checkpoint as text, or None.
         now: value in the replay, or None.
-        part: the first differing part: its path and both values. Empty if everything differs.
+        part: the first differing part: its path and both values.
     """
 
     owner: str
@@ -39,7 +39,6 @@ class _Entry(NamedTuple):
 
 
 def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) -> list[Difference]:
-    """Return the differences between two logs of the same subtask, ordered by owner."""
     recorded, replayed = _entries(then, subtask), _entries(now, subtask)
     pairs = ((recorded.get(key), replayed.get(key)) for key in recorded.keys() | replayed.keys())
     differences = [difference for pair in pairs if (difference := _difference(*pair)) is not None]

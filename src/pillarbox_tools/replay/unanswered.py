@@ -1,7 +1,4 @@
-"""Operators that call services, in a replay: they report the pending requests and stop.
-
-An operator with recorded answers would replace them here.
-"""
+"""Replaces operators that call services, in a replay: they report the pending requests and stop."""
 
 from __future__ import annotations
 
@@ -13,16 +10,11 @@ from pillarbox._errors import PillarboxError, shorten_record
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task.vertex import Vertex
 
-# Maximum number of requests in the message.
 _TOLD = 5
 
 
 class UnansweredError(PillarboxError):
-    """A replay has reached a call that the recording has no answer to.
-
-    Attributes:
-        calls: the first requests, as text.
-    """
+    """A replay has reached a call that the recording has no answer to. ``calls`` are the first requests, as text."""
 
     def __init__(self, uid: str, asked: list[Any]) -> None:
         self.calls: list[str] = [shorten_record(call) for call in asked[:_TOLD]]
@@ -40,7 +32,6 @@ class UnansweredOperator(StreamOperator):
         raise UnansweredError(self.context.uid, list(records.values))
 
     def restore_state(self, state: Any) -> None:
-        """Raise the error for requests carried over from the epoch before, if any."""
         entries = state or ()
         carried = [value for what, *content in entries if what in ("request", "answer") for value in content[0]]
         carried += [content[2] for what, *content in entries if what == "element"]
@@ -50,7 +41,6 @@ class UnansweredOperator(StreamOperator):
 
 
 def without_calls(vertex: Vertex) -> None:
-    """Replace operators that call services."""
     for node in vertex.nodes:
         if node.factory.wakes_up:
             node.factory = replace(node.factory, make=UnansweredOperator, wakes_up=False)

@@ -1,7 +1,6 @@
-"""Values as trees of plain data, so that values of two versions of a program can be compared.
+"""Values as trees of plain data, to compare values of two versions of a program.
 
-Two versions have different classes, so their objects are never equal. A tree has a pickle's content: class names and
-all values.
+Two versions have different classes, so their objects are never equal. A tree has a pickle's content.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import loads_allowed
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
-# Maximum length of a shown part.
 _SHOWN = 120
 # Path within a value, and the values of both sides: trees, or ``MISSING``.
 ValueDifference = tuple[str, Any, Any]
@@ -40,10 +38,10 @@ class Tree(NamedTuple):
 
 
 def tree_of(value: Any) -> Any:
-    """Convert a value to a tree. Plain values stay as they are."""
+    """Convert a value to a tree. Plain values stay unchanged."""
     try:
         return _tree_of(value)
-    except RecursionError:  # the value contains itself
+    except RecursionError:
         return Tree(("pickle", type(value).__qualname__), (), (pickled(value),))
 
 
@@ -79,7 +77,6 @@ def _of_fields(kind: str, value: Any) -> Tree:
 
 
 def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
-    """Return the tree of a mapping, independent of the order of its keys."""
     entries = [(digest(_tree_of(key)), f"[{shorten(key, 40)}]", _tree_of(value)) for key, value in pairs]
     entries.sort(key=lambda entry: entry[0])
     keys, labels, parts = zip(*entries) if entries else ((), (), ())
@@ -87,7 +84,6 @@ def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
 
 
 def _of_steps(value: Opaque) -> Tree:
-    """Return the tree of an object, from the steps of its pickle."""
     state = value._state
     labels: list[str] = []
     parts: list[Any] = []
@@ -112,7 +108,6 @@ def _of_steps(value: Opaque) -> Tree:
 
 
 def _of_object(value: Any) -> Any:
-    """Return the tree of an object of any other class, from its pickle."""
     try:
         payload = pickled(value)
     except Exception:
@@ -141,7 +136,6 @@ def _plain(tree: Any) -> Any:
 
 
 def first_difference(left: Any, right: Any, path: str = "") -> ValueDifference | None:
-    """Return the innermost first part in which two trees differ, or None."""
     if digest(left) == digest(right):
         return None
     if isinstance(left, Tree) and isinstance(right, Tree):
@@ -171,7 +165,6 @@ def _name(tree: Tree) -> Any:
 
 
 def shown(tree: Any, limit: int = _SHOWN) -> str:
-    """Format a tree, shortened."""
     if tree is MISSING:
         return "missing"
     if not isinstance(tree, Tree):
@@ -185,6 +178,5 @@ def shown(tree: Any, limit: int = _SHOWN) -> str:
 
 
 def difference_text(name: str, difference: ValueDifference, left_name: str, right_name: str) -> str:
-    """Format a difference between two programs."""
     path, left, right = difference
     return f"{name}{path} is {shown(left)} in {left_name}, and {shown(right)} in {right_name}"

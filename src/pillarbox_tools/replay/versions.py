@@ -1,4 +1,4 @@
-"""Two versions of a program in one process: the recorded version's modules are loaded from the recording."""
+"""Two versions of a program in one process. The recording has the recorded version's modules."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RecordedModules(MetaPathFinder):
     """Finds the user's modules only in a recording.
 
     Attributes:
-        missing: the first user module that was imported and is not in the recording, or None.
+        missing: the first imported user module that is not in the recording, or None.
     """
 
     def __init__(self, sources: dict[str, Source]) -> None:
@@ -57,7 +57,6 @@ class RecordedModules(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a recorded module, or None for modules that are not the user's."""
         source = self._sources.get(fullname)
         if source is not None and source.text is not None:
             spec = spec_from_loader(fullname, _Loader(source), origin=source.path, is_package=source.is_package)
@@ -72,11 +71,7 @@ class RecordedModules(MetaPathFinder):
 
 @contextmanager
 def recorded_modules(recording: Recording) -> Iterator[None]:
-    """Use the recorded user modules during the block.
-
-    Raises:
-        ConfigurationError: the recording lacks a module of the program.
-    """
+    """Use the recorded user modules during the block. Refuses a recording that lacks a module of the program."""
     sources, _ = recording.modules()
     finder = RecordedModules(sources)
     before = _take_modules()
@@ -101,11 +96,7 @@ def _take_modules() -> dict[str, Any]:
 
 
 def check_installed(recording: Recording, vertex: Vertex) -> None:
-    """Refuse a recorded program with functions from an installed package of another version.
-
-    Raises:
-        ConfigurationError: a package has another version.
-    """
+    """Refuse a recorded program with functions from an installed package of another version."""
     _, versions = recording.modules()
     for node in vertex.nodes:
         for name in _modules_of(node.factory.make):

@@ -14,19 +14,15 @@ from pillarbox_tools.watching.watched import WatchedQuery
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-# Seconds between two reads of a followed query's progress.
 _READ_EVERY = 1.0
 
 
 def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
-    """Return the watched form of a query; a thread follows it if pillarbox does not run its hooks.
+    """Return the watched form of a query, as :func:`watched`.
 
     Args:
         method: the public method, for errors.
         otherwise: the advice for a query of another process.
-
-    Raises:
-        ProgramError: the query has no program of pillarbox, or another process has started it.
     """
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"{method} takes a query, as start() returned it, not {shorten(query)}")
@@ -44,7 +40,7 @@ _watched: WeakKeyDictionary[StartedQuery, WatchedQuery] = WeakKeyDictionary()
 
 
 def watched(started: StartedQuery) -> WatchedQuery:
-    """Return the watched form of a query; a thread follows it if it has no hooks. Any thread."""
+    """Return the watched form of a query. A thread follows it if it has no hooks. Any thread."""
     with _lock:
         query = _watched.get(started)
         if query is None:
@@ -64,19 +60,18 @@ class _Follower(threading.Thread):
         self._progress = ProgressReader(started.query)
 
     def run(self) -> None:
-        """Follow the query to its end."""
         while (end := self._managed.end_within(_READ_EVERY, self._log_failure)) is None:
             self._take_progress()
         self._take_progress()
         try:
             self._watched.end(end.failure)
-        except Exception as error:  # its Spark session has ended
+        except Exception as error:
             self._log_failure(error)
 
     def _take_progress(self) -> None:
         try:
             self._watched.take(self._progress.new())
-        except Exception as error:  # the next read catches up
+        except Exception as error:
             self._log_failure(error)
 
     def _log_failure(self, error: Exception) -> None:

@@ -1,9 +1,8 @@
 """The history of a checkpoint's queries: small files in the checkpoint's folder ``pillarbox/history/``.
 
-The driver writes its model of a run at most once a minute and at the end of the run, each time as a new file, and then
-removes the previous one. So the folder has one file for each recent run, with a bounded number of moments and epochs.
-Under Spark Connect files cannot be removed, so the driver writes only at the end. If the history cannot be written, the
-query continues, and the log has one warning.
+The driver writes its model of a run at most once a minute and at the end, each time as a new file, and removes the
+previous one. Under Spark Connect files cannot be removed, so the driver writes only at the end. If the history cannot
+be written, the query continues.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ _TASKS = 64
 
 
 def folder_of(checkpoint: str) -> str:
-    """Return the folder of a checkpoint's history."""
     return f"{checkpoint.rstrip('/')}/pillarbox/history"
 
 
@@ -49,7 +47,6 @@ class HistoryWriter:
         self._written = 0
         self._version = 0
         self._next = now_ms() + _EVERY
-        # The run's current file, or None.
         self._file: str | None = None
         self._warned = False
 
@@ -61,8 +58,7 @@ class HistoryWriter:
     def write(self, *, is_end: bool = False) -> None:
         """Write changes. Never raises.
 
-        Args:
-            is_end: whether the query has ended. Its session may have ended too, so a failure is not a warning.
+        At the query's end, its session may have ended too, so a failure is not a warning.
         """
         self._next = now_ms() + _EVERY
         version = self._model.refresh()
@@ -72,7 +68,7 @@ class HistoryWriter:
             content = {**plain(condensed(self._model.snapshot())), "format": FORMAT}
             self._write(json.dumps(content, separators=(",", ":")))
             self._version = version
-        except Exception as error:  # the query does not need its history
+        except Exception as error:
             is_quiet = self._warned or is_end
             (_log.debug if is_quiet else _log.warning)(
                 "the history in %s cannot be written: %s", self._folder, describe(error)
@@ -102,7 +98,6 @@ def _forget_old_runs(folder: HadoopFolder) -> None:
 
 
 def condensed(snapshot: Snapshot) -> Snapshot:
-    """Reduce a snapshot to the history's content: one run, with fewer epochs and tasks."""
     epochs = snapshot.epochs[-_EPOCHS:]
     return replace(snapshot, is_live=False, earlier=[], epochs=[_condensed(epoch) for epoch in epochs])
 
@@ -125,7 +120,6 @@ def _condensed(epoch: EpochRun) -> EpochRun:
 
 
 def _lowest(epoch: EpochRun) -> list[TaskReport]:
-    """Return each vertex's task with the lowest watermark, which shows the input that holds event time back."""
     lowest: dict[VertexId, TaskReport] = {}
     for task in epoch.tasks:
         current = lowest.get(vertex_id(task))
@@ -135,7 +129,7 @@ def _lowest(epoch: EpochRun) -> list[TaskReport]:
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
-    """Return the last snapshot of each run, newest first. Files in other formats are skipped."""
+    """Return the last snapshot of each run, newest first. Skips files in other formats."""
     newest: dict[str, Snapshot] = {}
     for _, line in session_of(spark).folder(folder_of(checkpoint)).lines():
         document: dict[str, Any] = json_object(line)
@@ -143,7 +137,7 @@ def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
             continue
         try:
             snapshot = read(Snapshot, document)
-        except (TypeError, ValueError, StopIteration) as error:  # incomplete JSON
+        except (TypeError, ValueError, StopIteration) as error:
             _log.debug("the history in %s cannot be read: %s", folder_of(checkpoint), describe(error))
             continue
         previous = newest.get(snapshot.run.id)
@@ -153,12 +147,10 @@ def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
 
 
 def with_earlier(snapshot: Snapshot, history: list[Snapshot]) -> Snapshot:
-    """Return a snapshot with the runs before its own, newest first."""
     runs = [_over(entry) for entry in history if entry.run.id != snapshot.run.id]
     return replace(snapshot, earlier=runs)
 
 
 def _over(snapshot: Snapshot) -> Run:
-    """Return a run that has a successor: without an end, its driver was lost."""
     run = snapshot.run
     return run if run.ended is not None else replace(run, status="lost", ended=snapshot.at)

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 
 
 def facts_of_session(spark: SparkSession) -> Facts:
-    """Return the facts of a session: its driver, and one of its workers by a Spark job."""
     settings, versions = configuration_of(spark)
     return Facts(versions, [worker_versions(spark)], settings)
 
 
 def worker_versions(spark: SparkSession) -> dict[str, str]:
-    """Return the package versions of a worker, by a job of one task."""
     rows = spark.range(1).repartition(1).mapInArrow(_versions, "versions STRING").collect()
     versions: dict[str, str] = json.loads(rows[0][0])
     return versions

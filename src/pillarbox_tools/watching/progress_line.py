@@ -1,4 +1,4 @@
-"""The progress of a query in the terminal: one line on standard error while the query catches up."""
+"""The progress of a query that catches up, in one line on standard error."""
 
 from __future__ import annotations
 
@@ -21,19 +21,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Seconds between two updates of the line.
 _EVERY = 1.0
 _CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
-    """A terminal line that is rewritten in place. One thread at a time uses it.
-
-    Args:
-        stream: the terminal.
-        snapshot: returns the query's snapshot.
-        is_batch: whether the query ends with its input.
-    """
+    """A terminal line that is rewritten in place. Methods never raise. One thread at a time uses it."""
 
     def __init__(
         self,
@@ -48,10 +41,9 @@ class ProgressLine:
         self._shown = ""
 
     def update(self) -> None:
-        """Rewrite the line. Never raises."""
         try:
             self._write(line_of(self._snapshot(), is_batch=self._is_batch) or "")
-        except Exception as error:  # the query does not need the line
+        except Exception as error:
             _log.debug("the progress line cannot be shown: %s", describe(error))
 
     def _write(self, line: str) -> None:
@@ -62,19 +54,15 @@ class ProgressLine:
         self._shown = line
 
     def clear(self) -> None:
-        """Remove the line. Never raises."""
         try:
             self._write("")
-        except Exception as error:  # the terminal is gone
+        except Exception as error:
             _log.debug("the progress line cannot be removed: %s", describe(error))
 
 
 @contextmanager
 def progress_line(started: StartedQuery) -> Iterator[None]:
-    """Show the line of a query during the block.
-
-    Not if standard error is not a terminal, or if Spark's own progress bar uses it.
-    """
+    """Show the line of a query during the block, if standard error is a terminal without Spark's progress bar."""
     stream = sys.stderr
     if not stream.isatty() or session_of(started.start.spark).shows_progress_bar:
         yield

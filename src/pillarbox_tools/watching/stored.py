@@ -29,7 +29,6 @@ class CheckpointQuery(StoredQuery):
     """The query of a checkpoint, which runs elsewhere or has stopped. Any thread may call its methods."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        # The last snapshot that could be read.
         self._known = stored_snapshot(spark, checkpoint)
         super().__init__(self._known)
         self._spark = spark
@@ -39,7 +38,6 @@ class CheckpointQuery(StoredQuery):
         self._read_at = time.monotonic()
 
     def refresh(self) -> int:
-        """Read the checkpoint again if the snapshot is too old, and return the snapshot's version."""
         with self._reading:
             if time.monotonic() - self._read_at >= _FRESH:
                 snapshot = self._read_again()
@@ -50,7 +48,7 @@ class CheckpointQuery(StoredQuery):
     def _read_again(self) -> Snapshot:
         try:
             self._known = stored_snapshot(self._spark, self._checkpoint)
-        except Exception as error:  # the last snapshot is still useful
+        except Exception as error:
             why = f"The checkpoint could not be read again, so the data is old: {describe(error)}."
             return replace(self._known, missing=[*self._known.missing, why])
         return self._known
@@ -60,18 +58,14 @@ class CheckpointQuery(StoredQuery):
 
 
 def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
-    """Return the snapshot of a checkpoint's query. ``missing`` names data that is unavailable.
-
-    Raises:
-        CheckpointMismatchError: the folder is not the checkpoint of a query.
-    """
+    """Return the snapshot of a checkpoint's query. ``missing`` names data that is unavailable."""
     notes = Checkpoint(spark, checkpoint)
     query_id = notes.started_query("one, or the file of a bundle")
     history = read_history(spark, checkpoint)
     if history:
         now, beat = now_ms(), newest_heartbeat(spark, checkpoint)
         if beat is not None and beat.run != history[0].run.id:
-            beat = None  # of a driver that was killed, or that has not written its history yet
+            beat = None
         snapshot = replace(with_earlier(history[0], history), checkpoint=checkpoint, read_at=now)
         if snapshot.run.ended is None:
             snapshot = replace(snapshot, heartbeat=beat or snapshot.heartbeat)

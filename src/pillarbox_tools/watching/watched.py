@@ -34,21 +34,17 @@ _log = logging.getLogger("pillarbox")
 
 
 class WatchedQuery(QueryModel):
-    """The model of a query that this process runs, with its history.
-
-    Attributes:
-        metrics: its metrics for exporters.
-    """
+    """The model of a query that this process runs, with its history and its metrics for exporters."""
 
     def __init__(self, started: StartedQuery) -> None:
         query: Any = started.query
         self._spark: SparkSession = started.start.spark
         self._warned = False
         self._examined = False
-        # Whether the earlier runs have been read, and the reason if they could not be.
-        self._has_read = True  # until the constructor is done
+        # The lock guards these two: whether the earlier runs have been read (True in the constructor), and why not.
+        self._has_read = True
         self._unread = ""
-        self._reading = threading.Lock()  # guards both
+        self._reading = threading.Lock()
         configuration = started.configuration or configuration_of(self._spark)
         run = Run(
             id=str(query.runId),
@@ -79,7 +75,6 @@ class WatchedQuery(QueryModel):
             self.log_missing_progress(describe(error))
 
     def _examine(self) -> None:
-        """Log the doctor's findings about the first epoch with tasks. Spark also reports epochs without any."""
         snapshot = super().snapshot()
         if snapshot.newest is not None and snapshot.newest.tasks:
             self._examined = True
@@ -91,7 +86,6 @@ class WatchedQuery(QueryModel):
         self._warned = True
 
     def end(self, failure: BaseException | None) -> None:
-        """Record the query's end, with its error if it failed."""
         if failure is not None:
             self.failed(str(failure))
         self.ended()
@@ -112,7 +106,7 @@ class WatchedQuery(QueryModel):
             try:
                 snapshot = super().snapshot()
                 self.follows(with_earlier(snapshot, read_history(self._spark, self._checkpoint)).earlier)
-            except Exception as error:  # its Spark session has ended
+            except Exception as error:
                 self._unread = f"Earlier runs are unknown, because the history cannot be read: {describe(error)}."
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
@@ -122,11 +116,6 @@ class WatchedQuery(QueryModel):
 
 
 def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) -> Plan | None:
-    """Return the plan of a query's programs, or None if unknown.
-
-    Args:
-        layouts: the layouts at run time, if they differ from the compiled ones.
-    """
     plans = [plan for plan in map(_plan_with, programs, chain(layouts, repeat(None))) if plan is not None]
     if not plans:
         return None

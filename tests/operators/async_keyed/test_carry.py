@@ -368,7 +368,7 @@ def test_connections_closed_between_epochs_are_seen_before_any_step() -> None:
         connection, _ = server.accept()
         end(harness)
         operator: Any = harness.operator
-        operator.runner.loop.loop.freeze()
+        operator.runner.loop.pause()
         connection.close()
         harness.push(("a", "second"))
         end(harness)

@@ -10,6 +10,7 @@ import pytest
 from pillarbox import ProgramError
 from pillarbox._elements import Records, Watermark
 from pillarbox._operators.async_keyed import options as options_module
+from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox.testing import StreamRecord
 from tests.operators.async_keyed.gates import Gate, Stateful, end, opened, operator_of, settle
 
@@ -272,23 +273,31 @@ def test_waiting_ends_by_the_harnesses_clock() -> None:
         assert harness.get_output() == [("a", 1), ("b", 1)]
 
 
-def test_time_stands_still_between_epochs() -> None:
-    """A timeout of a client does not run out while Spark commits (R23)."""
+def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The elements of one task progress while another task runs its loop, and leave in their own epoch (R23)."""
+    shared = SharedResources()
+    monkeypatch.setattr("pillarbox.testing._operator_harness.SharedResources", lambda **_: shared)
+    gate = Gate()
+    events: list[Any] = []
 
-    class Asking(Stateful):
+    class Waits(Stateful):
         async def process_element(self, value: Any, ctx: Any) -> Any:
-            await asyncio.wait_for(asyncio.sleep(60), 61)
+            self.value.update(value)
+            await gate(value)
+            events.append((value, self.value.value(), ctx.get_current_key()))
             yield value
 
-    with opened(Asking(), on_barrier="carry", timeout="62 seconds") as harness:
-        harness.push(("a", 1))
-        operator = operator_of(harness)
-        operator.runner.loop.loop.freeze()
-        harness.processing_time_service.set_current_time(1_000_000)
-        settle(harness)
-        assert harness.get_output() == []
-        harness.advance_processing_time(60_000)
-        assert harness.get_output() == [("a", 1)]
+    with opened(Waits(), on_barrier="carry") as first, opened(Waits(), on_barrier="carry") as second:
+        first.push(("a", 1))
+        second.push(("a", 2))
+        first.snapshot()
+        gate.release(("a", 1))
+        gate.open(second, ("a", 2))
+        assert sorted(events) == [(("a", number), ("a", number), "a") for number in (1, 2)]
+        assert (first.get_output(), second.get_output()) == ([], [("a", 2)])
+        settle(first)
+        assert first.get_output() == [("a", 1)]
+        assert first.state_of("a")["value"] == ("a", 1)
 
 
 def test_plain_and_async_methods_mix() -> None:

@@ -1,6 +1,5 @@
-"""Checks of users' arguments when the program is built, and errors for methods that do not exist.
+"""Checks of users' arguments when the program is built, and errors for missing methods.
 
-Imports the layers below `_datastream`, and streams for their types only. Start with `given_functions.py`; `schemas.py`
-checks columns, and `missing.py` names replacements for Flink methods. Weak spot: `code_search.py` reads byte code to
-find timers, and misses names that a program makes at run time.
+Imports the layers below `_datastream`, and streams for their types only. Start with `given_functions.py`. Weak spot:
+`code_search.py` searches byte code for timers, and misses names that a program creates at run time.
 """

@@ -12,23 +12,15 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.functions.basic import Function
 
-# Modules without user code.
 _LIBRARIES = {"cloudpickle", "numpy", "pandas", "pillarbox", "pillarbox_tools", "pyarrow", "pyspark"}
 _FOREIGN = (sys.stdlib_module_names | _LIBRARIES) - {"__main__"}
-# A function that reaches more objects than this reaches a library, or data.
+# A function that reaches more objects reaches a library, or data.
 _MOST = 10_000
 _MOST_ELEMENTS = 100
 
 
 def uses_processing_time(function: object) -> bool:
-    """Return whether a function sets processing-time timers.
-
-    It may declare so. If it declares nothing, its code, and the code of the helpers that it reaches, is searched for
-    the name of the method.
-
-    Raises:
-        ProgramError: it declares something that is no bool.
-    """
+    """Return whether a function sets processing-time timers, by its declaration or a search of its code and helpers."""
     declared = function.uses_processing_time if isinstance(function, Function) else None
     if declared is None:
         return mentions(function, "register_processing_time_timer")
@@ -40,12 +32,11 @@ def uses_processing_time(function: object) -> bool:
 
 
 def event_time_use(function: object) -> EventTimeUse:
-    """Return whether a function, or a helper that it calls, sets event-time timers."""
     return EventTimeUse.TIMERS if mentions(function, "register_event_time_timer") else EventTimeUse.NONE
 
 
 def mentions(function: object, name: str) -> bool:
-    """Return whether the code of a function, or code that it reaches, has ``name`` as an attribute or a string."""
+    """Return whether a function's code, or code that it reaches, has ``name`` as an attribute or a string."""
     pending: list[Any] = [function]
     seen: dict[int, Any] = {}  # keeps the objects: an identity is unique only among living objects
     while pending and len(seen) < _MOST:
@@ -81,7 +72,7 @@ def _reached(thing: Any) -> Iterable[Any]:
         return list(thing.values())[:_MOST_ELEMENTS]
     held = getattr(thing, "__dict__", {})
     if isinstance(thing, ModuleType) or _is_foreign(type(thing)):
-        return (held["__wrapped__"],) if "__wrapped__" in held else ()  # wrapped by functools
+        return (held["__wrapped__"],) if "__wrapped__" in held else ()
     return (type(thing), *held.values())
 
 
@@ -98,7 +89,7 @@ def _reached_by_function(function: FunctionType) -> Iterator[Any]:
         try:
             yield cell.cell_contents
         except ValueError:
-            pass  # not yet assigned
+            pass
     names = set(_names(function.__code__))
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]

@@ -1,4 +1,4 @@
-"""Checks of functions and types that users give to a stream's methods, and names of operators."""
+"""Checks of users' functions and types, and names of operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pillarbox._types.type_information import TypeInformation
 
 
 def name_of(kind: str, func: Any) -> str:
-    """Return an operator's name: the method, and the function's own name, if any."""
     name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
     return kind if name == "<lambda>" else f"{kind}: {name}"
 
@@ -28,7 +27,7 @@ def check_function(
     Args:
         may_await: whether its methods may be ``async def``.
     """
-    # Other classes, such as `str`, are functions like any other.
+    # Other classes, such as `str`, are functions.
     if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
         raise _not_an_instance(func, f"{method}()", f"a function or {interface.__name__}")
     if isinstance(func, interface):
@@ -41,7 +40,6 @@ def check_function(
 
 
 def check_requests(func: Any) -> None:
-    """Refuse a function that ``map_async`` cannot call for one result."""
     if isinstance(func, AsyncFunction):
         raise ProgramError(
             f"map_async() got {type(func).__name__}, an AsyncFunction: pass it to"
@@ -63,7 +61,6 @@ def check_requests(func: Any) -> None:
 
 
 def check_type(what: str, declared: Any) -> None:
-    """Refuse an object that does not declare a type of values."""
     if not (declared is None or isinstance(declared, (TypeInformation, type)) or get_origin(declared) is not None):
         raise ProgramError(
             f"{what} must be one of Types, such as Types.LONG(), or a class, not {shorten(declared)}."
@@ -74,11 +71,7 @@ def check_type(what: str, declared: Any) -> None:
 def check_instance(
     func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool, may_await: bool = False
 ) -> None:
-    """Refuse an object that does not implement an interface with several methods, or that returns no results.
-
-    Args:
-        may_await: whether its methods may be ``async def``.
-    """
+    """Refuse an object that does not implement an interface with several methods, or that returns no results."""
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
     check_parameters(func, interface, where, may_await=may_await)
@@ -87,7 +80,6 @@ def check_instance(
 
 
 def check_parameters(function: Any, interface: type, where: str, *, may_await: bool = False) -> None:
-    """Refuse an object whose methods do not accept the interface's parameters."""
     of_all = [base for base in (Function, CheckpointedFunction) if isinstance(function, base)]
     for name, _ in _methods(of_all):
         _check_runs(function, name, where, may_await or issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
@@ -103,7 +95,6 @@ def check_parameters(function: Any, interface: type, where: str, *, may_await: b
 
 
 def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
-    """Refuse a generator as a method without results, such as ``open``: its body would not run."""
     called = getattr(function, name)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
@@ -117,7 +108,6 @@ def _check_runs(function: Any, name: str, where: str, may_await: bool) -> None:
 
 
 def _methods(interfaces: Sequence[type]) -> Iterator[tuple[str, Any]]:
-    """Return the methods that a user may define."""
     for interface in interfaces:
         for name, method in vars(interface).items():
             if inspect.isfunction(method) and not name.startswith("_"):
@@ -125,7 +115,6 @@ def _methods(interfaces: Sequence[type]) -> Iterator[tuple[str, Any]]:
 
 
 def _check_call(func: Any, method: Any, what: str) -> None:
-    """Refuse a function that does not accept a method's parameters."""
     _, *names = inspect.signature(method).parameters
     check_call(func, names, what)
 

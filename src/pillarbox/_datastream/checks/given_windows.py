@@ -29,14 +29,6 @@ _FUNCTIONS = (WindowFunction, AllWindowFunction, ProcessWindowFunction, ProcessA
 
 
 def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
-    """Return the trigger of an assigner.
-
-    Args:
-        env: the program's environment, for assigners that ask for it.
-
-    Raises:
-        ProgramError: it is not an assigner, or has no default trigger.
-    """
     if not isinstance(assigner, WindowAssigner):
         hint = "one"
         if isinstance(assigner, type):
@@ -55,21 +47,13 @@ def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
 
 
 def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
-    """Refuse a trigger that cannot merge, if windows do."""
     cannot = not trigger.can_merge() or type(asked_trigger(trigger)).on_merge is Trigger.on_merge
     if isinstance(assigner, MergingWindowAssigner) and cannot:
         raise ProgramError(f"{assigner!r} merges windows, and {trigger!r} cannot merge: define on_merge()")
 
 
 def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
-    """Refuse windows that would never fire.
-
-    Args:
-        has_trigger: whether the program names a trigger.
-
-    Raises:
-        ProgramError: they would not.
-    """
+    """Refuse windows that would never fire: global windows without trigger."""
     if isinstance(assigner, GlobalWindows) and not assigner.fires_at_end and not has_trigger:
         raise ProgramError(
             f"{assigner!r} never end, so they would emit nothing: set a trigger(...), such as"
@@ -78,7 +62,6 @@ def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
 
 
 def event_time_of(assigner: WindowAssigner, trigger: Trigger) -> EventTimeUse:
-    """Return how windows use event time."""
     if isinstance(assigner, EventTimeAssigner):
         return EventTimeUse.TIMESTAMPS
     asked = asked_trigger(trigger)
@@ -88,7 +71,6 @@ def event_time_of(assigner: WindowAssigner, trigger: Trigger) -> EventTimeUse:
 
 
 def check_window_function(func: Any, expected: tuple[type, ...], asked_by: str, stream: str) -> None:
-    """Refuse an object that is not a window function of the expected kinds."""
     for kind in expected:
         if isinstance(func, kind):
             check_parameters(func, kind, asked_by)

@@ -1,4 +1,4 @@
-"""Errors for methods of another kind of stream, or of Flink only: where the method exists, or its replacement."""
+"""Errors for methods of another kind of stream, or of Flink only, with replacements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ = "read it with Spark, and pass it to from_dataframe(spark.readStream...)"
 _SHIPPED = "the session ships files: spark.addArtifact(..., pyfile=True), or spark-submit --py-files and --archives"
 _SPARKS = "Spark's own settings apply: drop the call"
 
-# Methods of PyFlink classes, and Java methods from Flink's documentation, that have no equivalent of the same name.
+# Methods of Flink without an equivalent of the same name.
 _OF_STREAMS = {
     "add_sink": _WRITE,
     "cache": "end the stream with to_dataframe(...), and persist that",
@@ -81,7 +81,6 @@ _OF_ENVIRONMENTS = {
     "set_stream_time_characteristic": "a stream has event time once it has watermarks: drop the call",
     "socket_text_stream": _READ,
 }
-# PyFlink's classes, with their replacements.
 _STATE_BACKENDS = "state is in the workers and in the query's checkpoint: drop it"
 _RESTARTS = "Spark runs failed tasks again (spark.task.maxFailures): drop it"
 _OF_ENVIRONMENT = "settings belong to the Spark session, or to the environment, such as env.set_parallelism(...)"
@@ -131,37 +130,29 @@ _CLOSES_WINDOWS = "reduce(...), aggregate(...), apply(...) or process(...)"
 
 
 def missing_class(name: str) -> MissingClassError | None:
-    """Return the error for a class of PyFlink's that pillarbox does not have, or None for an unknown class."""
     if name not in _ADVICE:
         return None
     return MissingClassError(f"pillarbox has no class {name}: {_ADVICE[name]}")
 
 
 def unknown(thing: object, name: str, advice: str | None = None) -> AttributeError:
-    """Return the error for an attribute that an object does not have.
-
-    Args:
-        advice: the whole message, if the method is known.
-    """
+    """Return the error for a missing attribute. ``advice`` is the whole message, if the method is known."""
     if advice is not None:
         return MissingMethodError(advice)
     return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}", name=name, obj=thing)
 
 
 def missing_in_environment(env: object, name: str) -> AttributeError:
-    """Return the error for a method that an environment does not have."""
     instead = _OF_ENVIRONMENTS.get(name)
     return unknown(env, name, instead and f"pillarbox's environment has no {name}(): {instead}")
 
 
 def missing_in_sink(sink: object, name: str) -> AttributeError:
-    """Return the error for a method that a sink does not have."""
     instead = _OF_STREAMS.get(name)
     return unknown(sink, name, instead and f"pillarbox's sinks have no {name}(): {instead}")
 
 
 def missing(stream: object, name: str) -> AttributeError:
-    """Return the error for a method that a stream does not have."""
     from pillarbox._datastream.streams.data_stream import DataStream
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.windows.windowed_stream import WindowedStream

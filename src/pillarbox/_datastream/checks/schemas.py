@@ -1,4 +1,4 @@
-"""Checks of columns when a program is built."""
+"""Checks of columns when a program is built, as far as the previous step shows."""
 
 from __future__ import annotations
 
@@ -28,20 +28,17 @@ if TYPE_CHECKING:
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:
-    """Check that column names are unique."""
     doubled = next((name for name, times in Counter(names).items() if times > 1), None)
     if doubled is not None:
         raise ProgramError(f"{where}: {names.count(doubled)} columns have the name {doubled!r}: rename them")
 
 
 def check_column(name: object, columns: Sequence[str], otherwise: str) -> None:
-    """Check that a column exists."""
     if name not in columns:
         raise ProgramError(f"{otherwise}; the columns are {', '.join(columns)}")
 
 
 def check_readable(schema: StructType) -> None:
-    """Check that Arrow supports the types of a DataFrame's columns."""
     for field in schema.fields:
         if _has_months(field.dataType):
             raise ProgramError(
@@ -61,7 +58,6 @@ def _has_months(kind: DataType) -> bool:
 
 
 def check_timestamp_column(step: Transformation, column: str | None) -> None:
-    """Check that the event-time column exists and holds a time, as far as ``step`` shows."""
     if column is None or not isinstance(step, DataFrameSource):
         return
     from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
@@ -77,11 +73,6 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
 
 
 def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> None:
-    """Check that the columns of a key exist, and can be a key, as far as ``step`` shows.
-
-    Raises:
-        ProgramError: one is not, or its values have no hash.
-    """
     if columns is None or not isinstance(step, SourceTransformation) or step.columns is None:
         return
     for column in columns:
@@ -95,11 +86,6 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
 
 
 def check_field(step: Transformation, field: int | str, method: str) -> None:
-    """Check that the column folded by ``method`` exists, as far as ``step`` shows.
-
-    Raises:
-        ProgramError: it is not.
-    """
     source = _source_of(step)
     columns = source.columns if isinstance(source, SourceTransformation) else None
     if columns is not None and (isinstance(field, str) or field >= len(columns)):
@@ -107,7 +93,7 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
 
 
 def _source_of(step: Transformation) -> Transformation:
-    """Return the step that has made the records, skipping steps that do not change records."""
+    """Return the step that created the records, skipping steps that do not change records."""
     while isinstance(step, PartitionTransformation) or (
         isinstance(step, OperatorTransformation) and step.factory.keeps_records
     ):
@@ -124,7 +110,6 @@ def _can_be_key(kind: DataType) -> bool:
 
 
 def key_types(step: Transformation, keying: Keying) -> list[str] | None:
-    """Return a key's types, if they are declared or its columns are known."""
     if keying.key_type is not None:
         return keying.declared_types
     columns = keying.columns
@@ -133,18 +118,14 @@ def key_types(step: Transformation, keying: Keying) -> list[str] | None:
     try:
         schema = known_schema(step)
     except (ProgramError, ConfigurationError):
-        return None  # a type that is no columns, or columns in Spark's words while there is no session to parse them
+        return None  # a type without columns, or a DDL string without a session to parse it
     if schema is None or not set(columns) <= set(schema.names):
         return None
     return [schema[column].dataType.simpleString() for column in columns]
 
 
 def check_key_type(keying: Keying, schema: StructType) -> None:
-    """Check that the declared type of a key is the type of its columns, so that no key has to be converted.
-
-    Raises:
-        ProgramError: it is another one.
-    """
+    """Check that a key's declared type is its columns' type, so that no key must be converted."""
     columns = keying.columns
     if keying.key_type is None or columns is None:
         return
@@ -161,7 +142,6 @@ def check_key_type(keying: Keying, schema: StructType) -> None:
 
 
 def declared_type(step: Transformation) -> TypeInformation[Any] | None:
-    """Return the type of ``Types`` that a step's records are declared to have, if there is one."""
     declared = _source_of(step).output_type
     return declared if isinstance(declared, TypeInformation) else None
 
@@ -173,7 +153,7 @@ def known_schema(step: Transformation) -> StructType | None:
     while pending:
         step = _source_of(pending.pop())
         if id(step) in seen:
-            continue  # a union may have the same stream in many ways
+            continue  # a union may contain the same stream several times
         seen.add(id(step))
         if isinstance(step, DataFrameSource):
             schemas.append(step.dataframe.schema)
@@ -185,19 +165,14 @@ def known_schema(step: Transformation) -> StructType | None:
 
 
 def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:
-    """Return the encoder of a stream's records to columns, or None if a type cannot be made from Python values."""
+    """Return the encoder of a stream's records to columns, or None for types without Python values."""
     try:
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
     except ProgramError:
-        return None  # rows untouched by functions need no encoder
+        return None
 
 
 def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: str, asked_by: str) -> RowEncoder:
-    """Return the encoder of an output's columns.
-
-    Raises:
-        ProgramError: as ``declared_columns``.
-    """
     columns = declared_columns(stream._step, schema, asked_by)
     check_column_names(columns.names, f"output {output!r}")
     declared = stream._step.output_type if schema is None else schema
@@ -206,11 +181,6 @@ def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: st
 
 
 def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:
-    """Return the columns of an output: the given schema's, or the declared columns of the previous step.
-
-    Raises:
-        ProgramError: the columns are missing or invalid.
-    """
     if schema is None and step.output_type is None:
         raise ProgramError(
             f"{asked_by} needs columns, such as 'card STRING, n LONG', and {step.name!r} declares no output_type"

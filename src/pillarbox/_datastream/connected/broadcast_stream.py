@@ -1,4 +1,4 @@
-"""Broadcast streams, and streams connected with them. Names and meaning are PyFlink's."""
+"""Broadcast streams, and streams connected with them, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PROCESS = "process() of a stream and a broadcast one"
 class BroadcastStream(Generic[T1]):
     """A stream that sends every record of type ``T1`` to each subtask, and the state that the records fill.
 
-    Made by ``DataStream.broadcast(descriptor, ...)``, for ``DataStream.connect``.
+    ``DataStream.broadcast(descriptor, ...)`` returns it, for ``DataStream.connect``.
     """
 
     def __init__(self, stream: DataStream[T1], descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
@@ -51,10 +51,7 @@ class BroadcastStream(Generic[T1]):
 
 
 class BroadcastConnectedStream(Generic[T1, T2]):
-    """A stream of type ``T1``, keyed or not, connected with a broadcast stream of type ``T2``.
-
-    Made by ``DataStream.connect``.
-    """
+    """A stream of type ``T1``, keyed or not, connected with a broadcast stream of type ``T2``."""
 
     def __init__(self, stream: DataStream[T1], broadcast: BroadcastStream[T2]) -> None:
         self._stream = stream
@@ -72,20 +69,12 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         """Process both streams: one fills the broadcast state, the other reads it.
 
         Event time is the minimum of both streams'; a stream without watermarks holds it back. A stream without
-        partitioning is rebalanced: see ``DataStream.rebalance``.
+        partitioning is rebalanced. Options are as in :meth:`KeyedStream.process`. With ``async def``, a broadcast
+        record waits for all earlier records, and later records wait for it.
 
         Args:
             func: on a keyed stream a ``KeyedBroadcastProcessFunction``, otherwise a ``BroadcastProcessFunction``.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            processing_time: as in ``KeyedStream.process``.
-            on_error: as in ``KeyedStream.process``. Each subtask processes a broadcast record and has its own dead
-                letter.
-            options: for a function with ``async def``, as in ``KeyedStream.process``: ``capacity``, ``timeout``,
-                ``ordered``, ``on_barrier``, ``budgets``, ``journal``. A broadcast record waits for all records before
-                it, and later records wait for it.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, or an option is invalid.
+            on_error: each subtask has its own dead letter for a broadcast record.
 
         Example:
             >>> WORDS = MapStateDescriptor[str, bool]("words")

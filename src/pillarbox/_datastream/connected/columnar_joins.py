@@ -1,4 +1,4 @@
-"""Columnar interval joins: their checks, and the operator."""
+"""Builds columnar interval joins, and checks their arguments."""
 
 from __future__ import annotations
 
@@ -43,12 +43,6 @@ def join_columns(
     suffixes: Any,
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> DataStream[Any]:
-    """Join the columns of two keyed streams.
-
-    Raises:
-        ProgramError: ``how`` is neither value; unknown columns; a key is not a column, or differs in type from the
-            other side's key; both sides have a column of the same name.
-    """
     if how not in ("inner", "left"):
         raise ProgramError(f'interval_join(): how must be "inner" or "left", not {shorten(how)}')
     left_side, right_side = _sides(left, right, late_tags, joins_nulls=False)
@@ -80,7 +74,7 @@ def sides_of_rows(
     right: KeyedStream[Any, Any],
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> tuple[JoinSide, JoinSide] | None:
-    """Return both sides of streams of unchanged rows, to be joined by columns, or None for other streams."""
+    """Return both sides of streams of unchanged rows, for a join by columns, or None for other streams."""
     if not all(_is_untouched(stream._plain_step()) for stream in (left, right)):
         return None
     try:
@@ -91,7 +85,6 @@ def sides_of_rows(
 
 
 def _is_untouched(step: Transformation) -> bool:
-    """Return whether rows are unchanged since the DataFrame, and usually still columns: a filter makes rows of them."""
     while isinstance(step, PartitionTransformation) or (
         isinstance(step, OperatorTransformation) and step.factory.keeps_columns
     ):
@@ -183,7 +176,6 @@ def _compared_as(kind: spark.DataType) -> Any:
 
 
 def _names(left: JoinSide, right: JoinSide, shared: set[str], suffixes: Any) -> tuple[str, ...]:
-    """Return the names of the results' columns."""
     ours: list[str] = left.columns.names
     theirs = [name for name in right.columns.names if name not in shared]
     both = [name for name in ours if name in theirs]

@@ -42,10 +42,13 @@ _PROCESS = "process() of connected streams"
 
 
 class ConnectedStreams(Generic[T1, T2]):
-    """Two streams, of types ``T1`` and ``T2``, for an operator that processes both.
+    """Two streams, of types ``T1`` and ``T2``, for an operator that processes both. As in PyFlink.
 
-    PyFlink's class of this name, made by ``DataStream.connect``. If both streams are keyed, before ``connect`` or by
-    :meth:`key_by`, records with the same key share a subtask and state.
+    If both streams are keyed, before ``connect`` or by :meth:`key_by`, records with the same key share a subtask and
+    keyed state. Streams without partitioning are rebalanced. The first stream's records go to the function's method
+    with the number 1, the second's to the method with the number 2.
+
+    ``output_type`` and ``on_error`` are as in :class:`DataStream`. Invalid arguments raise ``ProgramError``.
     """
 
     def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
@@ -61,12 +64,7 @@ class ConnectedStreams(Generic[T1, T2]):
         """Partition both streams by key: each by a function, a ``KeySelector``, or column names.
 
         Args:
-            key_selector1: the key of the first stream's records.
-            key_selector2: the key of the second stream's records. Equal keys share state.
             key_type: a type from ``Types`` that both streams' keys are converted to. Keys that do not fit are refused.
-
-        Raises:
-            ProgramError: a column does not exist, or its values cannot be keys.
 
         Example:
             >>> class Both(KeyedCoProcessFunction):
@@ -75,8 +73,7 @@ class ConnectedStreams(Generic[T1, T2]):
             ...
             ...     def process_element2(self, amount, ctx):
             ...         yield ctx.get_current_key(), amount
-            >>> names, amounts = env.from_collection(["ann"]), env.from_collection([3])
-            >>> keyed = names.connect(amounts).key_by(len, lambda amount: amount)
+            >>> keyed = env.from_collection(["ann"]).connect(env.from_collection([3])).key_by(len, int)
             >>> sorted(keyed.process(Both()).execute_and_collect(), key=str)
             [(3, 'ann'), (3, 3)]
         """
@@ -92,20 +89,7 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Map each record of both streams to at most one result: None is not emitted, as in PyFlink.
-
-        Streams without partitioning are rebalanced: see ``DataStream.rebalance``.
-
-        Args:
-            func: ``map1`` gets the first stream's records, ``map2`` the second stream's. If both streams are keyed,
-                they share keyed state.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
-                a
-                :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, or the keys' types differ.
+        """Map each record of both streams to at most one result. Does not emit None, as in PyFlink.
 
         Example:
             >>> class AsText(CoMapFunction[int, str, str]):
@@ -129,19 +113,6 @@ class ConnectedStreams(Generic[T1, T2]):
         on_error: OnError = "fail",
     ) -> DataStream[U]:
         """Map each record of both streams to any number of results.
-
-        Streams without partitioning are rebalanced: see ``DataStream.rebalance``.
-
-        Args:
-            func: ``flat_map1`` gets the first stream's records, ``flat_map2`` the second stream's. If both streams are
-                keyed, they share keyed state.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
-                a
-                :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, or the keys' types differ.
 
         Example:
             >>> class Words(CoFlatMapFunction[str, int, str]):
@@ -169,38 +140,26 @@ class ConnectedStreams(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Process both streams, with side outputs and, if both are keyed, keyed state and timers.
 
-        Event time is the minimum of both streams': timers wait for the slower one. Streams without partitioning are
-        rebalanced: see ``DataStream.rebalance``.
+        Event time is the minimum of both streams': timers wait for the slower one. Options are as in
+        :meth:`KeyedStream.process`.
 
         Args:
-            func: ``process_element1`` gets the first stream's records, ``process_element2`` the second stream's. A
-                ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` runs without state or timers.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            processing_time: as in ``KeyedStream.process``.
-            on_error: as in ``KeyedStream.process``.
-            options: for a function with ``async def``, as in ``KeyedStream.process``: ``capacity``, ``timeout``,
-                ``ordered``, ``on_barrier``, ``budgets``, ``journal``.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, a stream has no key, the keys' types differ, or an option is
-                invalid.
+            func: a ``KeyedCoProcessFunction`` for keyed streams, or a ``CoProcessFunction`` without state and timers.
 
         Example:
             >>> class Balance(KeyedCoProcessFunction[str, int, int, int]):
             ...     def open(self, runtime_context):
-            ...         self.balance = runtime_context.get_state(ValueStateDescriptor[int]("balance"))
+            ...         self.balance = runtime_context.get_state(ValueStateDescriptor("balance", int, default=0))
             ...
             ...     def process_element1(self, paid_in, ctx):
-            ...         self.balance.update((self.balance.value() or 0) + paid_in)
-            ...         yield self.balance.value()
+            ...         self.balance.update(self.balance.value() + paid_in)
             ...
             ...     def process_element2(self, paid_out, ctx):
-            ...         self.balance.update((self.balance.value() or 0) - paid_out)
+            ...         self.balance.update(self.balance.value() - paid_out)
             ...         yield self.balance.value()
-            >>> paid_in = env.from_collection([50, 20]).key_by(lambda amount: "ann")
-            >>> paid_out = env.from_collection([30]).key_by(lambda amount: "ann")
-            >>> paid_in.connect(paid_out).process(Balance()).execute_and_collect()
-            [50, 70, 40]
+            >>> paid_in, paid_out = env.from_collection([50, 20]), env.from_collection([30])
+            >>> paid_in.connect(paid_out).key_by(bool, bool).process(Balance()).execute_and_collect()
+            [40]
         """
         methods = ("process_element1", "process_element2")
         if isinstance(func, CoProcessFunction):
@@ -240,7 +199,6 @@ class ConnectedStreams(Generic[T1, T2]):
         return self._apply(kind, func, factory, output_type)
 
     def _keyings(self, method: str) -> Keyings:
-        """Return both streams' keyings; None for both if one stream is not keyed."""
         first, second = self._first, self._second
         if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
             return None, None
@@ -266,7 +224,6 @@ class ConnectedStreams(Generic[T1, T2]):
 
 
 def check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any], method: str) -> None:
-    """Refuse keys whose known types can never be equal."""
     steps = [stream._step for stream in (first, second)]
     types1, types2 = (step.key_types if isinstance(step, KeyByTransformation) else None for step in steps)
     if types1 is not None and types2 is not None and (len(types1) != len(types2) or are_other_types(types1, types2)):

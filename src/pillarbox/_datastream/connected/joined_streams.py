@@ -1,4 +1,7 @@
-"""Joins of two streams. Names and meanings are Flink's, from its Java API; PyFlink has no joins."""
+"""Joins of two streams, as in Flink's Java API. PyFlink has no joins.
+
+Invalid arguments raise ``ProgramError``. ``output_type`` and ``on_error`` are as in :class:`DataStream`.
+"""
 
 from __future__ import annotations
 
@@ -50,17 +53,7 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the first stream's key: a function, a ``KeySelector``, or one or several column names.
-
-        Args:
-            key_selector: as in ``DataStream.key_by``.
-            on_error: the fate of a record without a key, as in ``DataStream.key_by``: ``"fail"`` fails the task; an
-                ``OutputTag`` sends a :class:`DeadLetter` to that side output (:meth:`get_side_output`), and the record
-                joins nothing.
-
-        Raises:
-            ProgramError: a column does not exist, or its values cannot be keys.
-        """
+        """Set the first stream's key, as in :meth:`DataStream.key_by`. :meth:`get_side_output` returns dead letters."""
         check_on_error(on_error, "where()")
         changed = copy.copy(self)
         changed._first = self._first.key_by(key_selector, on_error=on_error)
@@ -72,15 +65,7 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the second stream's key. Records with equal keys are joined.
-
-        Args:
-            key_selector: as in ``DataStream.key_by``.
-            on_error: as in :meth:`where`.
-
-        Raises:
-            ProgramError: a column does not exist, or its values cannot be keys.
-        """
+        """Set the second stream's key, as :meth:`where`. Records with equal keys are joined."""
         check_on_error(on_error, "equal_to()")
         changed = copy.copy(self)
         changed._second = self._second.key_by(key_selector, on_error=on_error)
@@ -89,18 +74,12 @@ class _Pair(Generic[T1, T2]):
     def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
         """Return the dead letters of both streams' records without a key.
 
-        Args:
-            tag: the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
-
-        Raises:
-            ProgramError: not an ``OutputTag``, or neither method has one.
+        ``tag`` is the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda text: 0)
-            >>> one = env.from_collection(["1", "2"]).assign_timestamps_and_watermarks(at)
-            >>> two = env.from_collection(["2", "x"]).assign_timestamps_and_watermarks(at)
-            >>> pairs = one.join(two).where(int, on_error=BAD).equal_to(int, on_error=BAD)
+            >>> first, second = env.from_collection(["1", "2"]), env.from_collection(["2", "x"])
+            >>> pairs = first.join(second).where(int, on_error=BAD).equal_to(int, on_error=BAD)
             >>> pairs.get_side_output(BAD).map(lambda letter: letter.value).execute_and_collect()
             ['x']
         """
@@ -128,48 +107,26 @@ class _Pair(Generic[T1, T2]):
 
 
 class JoinedStreams(_Pair[T1, T2], Generic[T1, T2]):
-    """Two streams, of types ``T1`` and ``T2``, whose records are joined by key and window.
-
-    Made by ``DataStream.join``.
-    """
+    """Two streams, of types ``T1`` and ``T2``, whose records are joined by key and window."""
 
     _method = "join"
 
     def window(self, assigner: WindowAssigner) -> JoinedWindows[T1, T2]:
-        """Window both streams.
-
-        Args:
-            assigner: assigns windows to records, such as ``TumblingEventTimeWindows.of("1 minute")``.
-
-        Raises:
-            ProgramError: not a ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
-        """
+        """Window both streams, for instance with ``TumblingEventTimeWindows.of("1 minute")``."""
         return JoinedWindows(*self._keyed(), assigner)
 
 
 class CoGroupedStreams(_Pair[T1, T2], Generic[T1, T2]):
-    """Two streams, of types ``T1`` and ``T2``, whose records are grouped by key and window.
-
-    Made by ``DataStream.co_group``.
-    """
+    """Two streams, of types ``T1`` and ``T2``, whose records are grouped by key and window."""
 
     _method = "co_group"
 
     def window(self, assigner: WindowAssigner) -> CoGroupedWindows[T1, T2]:
-        """Window both streams.
-
-        Args:
-            assigner: assigns windows to records, such as ``TumblingEventTimeWindows.of("1 minute")``.
-
-        Raises:
-            ProgramError: not a ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
-        """
+        """Window both streams, for instance with ``TumblingEventTimeWindows.of("1 minute")``."""
         return CoGroupedWindows(*self._keyed(), assigner)
 
 
 class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
-    """The windows of two streams."""
-
     _method: str
 
     def __init__(self, first: KeyedStream[Any, T1], second: KeyedStream[Any, T2], assigner: WindowAssigner) -> None:
@@ -187,7 +144,7 @@ class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
 
 
 class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
-    """The windows of two joined streams. Made by ``JoinedStreams.window``."""
+    """The windows of two joined streams."""
 
     _method = "join"
 
@@ -198,21 +155,15 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
     ) -> DataStream[U]:
         """Call a function with each pair of records of the same key and window, when the window ends.
 
-        Args:
-            func: ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-
-        Raises:
-            ProgramError: ``func`` is not such a function.
+        ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-            >>> one = env.from_collection([("a", 1_000), ("a", 61_000)]).assign_timestamps_and_watermarks(at)
-            >>> two = env.from_collection([("a", 2_000), ("b", 3_000)]).assign_timestamps_and_watermarks(at)
-            >>> pairs = one.join(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
-            >>> windows = pairs.window(TumblingEventTimeWindows.of("1 minute"))
-            >>> windows.apply(lambda a, b: (a[1], b[1])).execute_and_collect()
-            [(1000, 2000)]
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> first = env.from_collection([1, 61]).assign_timestamps_and_watermarks(at)
+            >>> second = env.from_collection([2]).assign_timestamps_and_watermarks(at)
+            >>> windows = first.join(second).where(bool).equal_to(bool).window(TumblingEventTimeWindows.of(60))
+            >>> windows.apply(lambda a, b: (a, b)).execute_and_collect()
+            [(1, 2)]
         """
         flat = isinstance(func, FlatJoinFunction)
         check_function(func, FlatJoinFunction if flat else JoinFunction, "apply", "join", many=flat)
@@ -221,7 +172,7 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
 
 class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
-    """The windows of two grouped streams. Made by ``CoGroupedStreams.window``."""
+    """The windows of two grouped streams."""
 
     _method = "co_group"
 
@@ -230,23 +181,17 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[Sequence[T1], Sequence[T2]], Iterable[U] | None] | CoGroupFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """Call a function with all records of a key and window, when the window ends; one stream's may be empty.
+        """Call a function with all records of a key and window, when the window ends. One stream may have no records.
 
-        Args:
-            func: ``f(firsts, seconds)`` returns or yields the results; or a ``CoGroupFunction``.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-
-        Raises:
-            ProgramError: ``func`` is not such a function.
+        ``f(firsts, seconds)``, or a ``CoGroupFunction``, returns or yields the results.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-            >>> one = env.from_collection([("a", 1_000), ("a", 2_000)]).assign_timestamps_and_watermarks(at)
-            >>> two = env.from_collection([("a", 2_000), ("b", 3_000)]).assign_timestamps_and_watermarks(at)
-            >>> groups = one.co_group(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
-            >>> windows = groups.window(TumblingEventTimeWindows.of("1 minute"))
-            >>> windows.apply(lambda ones, twos: [(len(ones), len(twos))]).execute_and_collect()
-            [(2, 1), (0, 1)]
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> first = env.from_collection([1, 61]).assign_timestamps_and_watermarks(at)
+            >>> second = env.from_collection([2]).assign_timestamps_and_watermarks(at)
+            >>> windows = first.co_group(second).where(bool).equal_to(bool).window(TumblingEventTimeWindows.of(60))
+            >>> windows.apply(lambda firsts, seconds: [(firsts, seconds)]).execute_and_collect()
+            [([1], [2]), ([61], [])]
         """
         check_function(func, CoGroupFunction, "apply", "co_group", many=True)
         call: Any = func.co_group if isinstance(func, CoGroupFunction) else func
@@ -254,10 +199,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
 
 class IntervalJoin(Generic[T1, T2]):
-    """Two keyed streams, of types ``T1`` and ``T2``, whose records are joined by close event times.
-
-    Made by ``KeyedStream.interval_join``.
-    """
+    """Two keyed streams, of types ``T1`` and ``T2``, whose records are joined by close event times."""
 
     def __init__(self, left: KeyedStream[Any, T1], right: KeyedStream[Any, T2]) -> None:
         self._streams = (left, right)
@@ -269,12 +211,8 @@ class IntervalJoin(Generic[T1, T2]):
         """Set the interval of a pair's event times: ``left + lower <= right <= left + upper``.
 
         Args:
-            lower: the right record's minimum distance from the left one, such as ``"-5 seconds"``; an int is
-                milliseconds.
-            upper: the maximum distance.
-
-        Raises:
-            ProgramError: not a duration, or ``lower`` is more than ``upper``.
+            lower: such as ``"-5 seconds"``; an int is milliseconds.
+            upper: at least ``lower``.
         """
         bounds = tuple(
             to_millis(bound, f"between(): {name}", allow_negative=True)
@@ -295,20 +233,12 @@ class IntervalJoin(Generic[T1, T2]):
         return self._changed(_exclusive=(self._exclusive[0], 1))
 
     def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
-        """Emit the left stream's late records to a side output, instead of dropping and counting them.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Emit the left stream's late records to a side output, instead of dropping and counting them."""
         check_takes(tag, OutputTag, "side_output_left_late_data()", "an OutputTag")
         return self._changed(_late_tags=(tag, self._late_tags[1]))
 
     def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
-        """Emit the right stream's late records to a side output, instead of dropping and counting them.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Emit the right stream's late records to a side output, instead of dropping and counting them."""
         check_takes(tag, OutputTag, "side_output_right_late_data()", "an OutputTag")
         return self._changed(_late_tags=(self._late_tags[0], tag))
 
@@ -327,38 +257,30 @@ class IntervalJoin(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Call a function with each pair, when its second record arrives.
 
-        For two streams of DataFrame rows keyed by columns, pairs are found by columns, when event time advances or the
-        micro-batch ends: only rows with a partner become Python objects.
+        For two streams of DataFrame rows keyed by columns, pairs are computed on columns, when event time advances or
+        the micro-batch ends: only rows with a partner become Python objects.
 
-        Each side keeps a record until event time, the minimum of both streams, has passed its last possible partner. A
-        record that arrives after event time has passed it is late: it is dropped and counted
-        (``late_records_dropped``), or emitted to a side output.
+        Each side stores a record until event time, the minimum of both streams', has passed its last possible partner.
+        A record that event time has passed on arrival is late: it is dropped and counted (``late_records_dropped``), or
+        emitted to a side output.
 
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            on_error: the fate of a record if ``func`` raises for any of its pairs: ``"fail"`` fails the task; an
-                ``OutputTag`` sends a :class:`DeadLetter` to that side output, instead of all pairs of the later record,
-                which is dropped.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, or there are no bounds.
+            on_error: one dead letter replaces all pairs of the later record, which is dropped.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-            >>> sent = env.from_collection([("a", 1_000), ("a", 9_000)]).assign_timestamps_and_watermarks(at)
-            >>> answered = env.from_collection([("a", 3_500)]).assign_timestamps_and_watermarks(at)
-            >>> both = sent.key_by(lambda e: e[0]).interval_join(answered.key_by(lambda e: e[0]))
-            >>> pairs = both.between("0 seconds", "5 seconds")
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> sent = env.from_collection([1_000, 9_000]).assign_timestamps_and_watermarks(at).key_by(bool)
+            >>> answered = env.from_collection([3_500]).assign_timestamps_and_watermarks(at).key_by(bool)
+            >>> pairs = sent.interval_join(answered).between("0 seconds", "5 seconds")
             >>> pairs.process(lambda left, right, ctx: [(left, right)]).execute_and_collect()
-            [(('a', 1000), ('a', 3500))]
+            [(1000, 3500)]
         """
         check_function(func, ProcessJoinFunction, "process", "process_element", many=True)
         left, right = self._streams
         interval = self._interval("process")
         sides = sides_of_rows(left, right, self._late_tags)
         make: Callable[[OperatorContext], StreamOperator]
-        # An operator with dead letters gets single records: columns would not help.
         if sides is None or on_error != "fail":
             keyings = (left._keying, right._keying)
             make = partial(
@@ -368,7 +290,7 @@ class IntervalJoin(Generic[T1, T2]):
             make = partial(
                 ColumnarProcessJoinOperator, keying=left._keying, sides=sides, interval=interval, function=func
             )
-        # A record is kept after its pairs are processed: the join itself has nothing to undo.
+        # A record is stored after its pairs are processed: the join itself has nothing to undo.
         factory = OperatorFactory(make, keyed=True, sides_are_fixed=True)
         factory = guarded(factory, on_error, "interval_join().process()", unchanged=IntervalJoinOperator.own_states)
         return left._apply(
@@ -380,23 +302,16 @@ class IntervalJoin(Generic[T1, T2]):
     ) -> DataStream[Any]:
         """Join the columns of both streams with Arrow: no row becomes a Python object.
 
-        Both streams come from DataFrames, or from functions that declare their ``output_type``, and are keyed by named
-        columns. A null in a key joins nothing, and NaN equals NaN, as in Spark. For late rows see :meth:`process`. A
-        pair has the later of its two event times; a row without a partner has the event time of its last possible
-        partner.
+        Both streams must have known columns, from a DataFrame or a declared ``output_type``, and be keyed by named
+        columns of the same types. A null in a key joins nothing, and NaN equals NaN, as in Spark. For late rows see
+        :meth:`process`. A pair has the later of its two event times; a row without a partner has the event time of its
+        last possible partner. Results have the left stream's columns first.
 
         Args:
             how: ``"inner"``: pairs; ``"left"``: also left rows without a partner, with nulls in the right columns, once
                 event time has passed their last possible partner.
-            suffixes: suffixes for the names of columns that both sides have: the left side's and the right side's, such
-                as ``("", "_right")``. By default such columns are refused. Key columns with the same name occur once.
-
-        Returns:
-            The left stream's columns, then the right stream's.
-
-        Raises:
-            ProgramError: there are no bounds; unknown columns; a key is not a column, or differs in type from the other
-                side's key; both sides have a column of the same name.
+            suffixes: for names of columns that both sides have, left and right, such as ``("", "_right")``. By default
+                such columns are refused. Key columns with the same name occur once.
 
         Example:
             >>> event = Types.ROW_NAMED(["id", "at"], [Types.STRING(), Types.LONG()])
@@ -411,7 +326,6 @@ class IntervalJoin(Generic[T1, T2]):
         return join_columns(*self._streams, self._interval("columns"), how, suffixes, self._late_tags)
 
     def _interval(self, method: str) -> Interval:
-        """Return the bounds, both inclusive."""
         if self._bounds is None:
             raise ProgramError(
                 f"interval_join() has no bounds: call interval_join(other).between(lower, upper).{method}(...)"

@@ -1,4 +1,4 @@
-"""The environment of a program: its sources, and how it runs."""
+"""The environment of a program: its sources, and its execution."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 class StreamExecutionEnvironment(ProgramSettings):
     """Builds programs and runs them: on Spark if they read DataFrames, otherwise in this process.
 
+    Setters return the environment. Invalid arguments raise ``ProgramError``.
+
     Example:
         >>> env = StreamExecutionEnvironment.get_execution_environment()
         >>> env.from_collection(["to", "be"]).map(str.upper).execute_and_collect()
@@ -48,9 +50,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         self._spark = spark
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
-        # Sinks that became DataFrames, by name, for the plan.
         self._outputs: dict[str, SinkTransformation] = {}
-        # All sinks of all programs.
         self._ends: list[SinkTransformation] = []
 
     if not TYPE_CHECKING:
@@ -63,10 +63,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return a new environment.
 
         Args:
-            spark: the session to run on; by default the session of the DataFrames that the program reads.
-
-        Raises:
-            ProgramError: not a session. (The session has the settings that Flink's method takes.)
+            spark: the session to run on; by default the session of the DataFrames that the program reads. Flink's
+                method takes settings, which the session has here.
 
         Example:
             >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
@@ -78,7 +76,6 @@ class StreamExecutionEnvironment(ProgramSettings):
 
     @property
     def _runtime(self) -> Runtime:
-        """The program's runtime: of the given session, or of the session of a DataFrame that it reads."""
         frames = (step.dataframe for step in self._steps if isinstance(step, DataFrameSource))
         spark = self._spark or next((frame.sparkSession for frame in frames), None)
         if spark is None:
@@ -97,18 +94,14 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Read a DataFrame. Functions receive its rows as light named tuples.
 
         Args:
-            df: a streaming or batch DataFrame.
-            name: the source's name in plans, metrics and errors. A start from a savepoint matches sources by name, as
-                it matches operators by uid (:meth:`from_savepoint`).
-
-        Raises:
-            ProgramError: not a Spark DataFrame, two columns have the same name, or Python cannot read a column's type.
+            df: a streaming or batch DataFrame, with unique column names and types that Python can read.
+            name: the source's name in plans, metrics, errors and savepoints (:meth:`from_savepoint`).
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
             >>> rows = env.from_dataframe(spark.sql("SELECT 'ann' AS card, 5 AS amount"))
-            >>> rows.map(lambda row: (row.card, row["amount"], row)).execute_and_collect()
-            [('ann', 5, Row(card='ann', amount=5))]
+            >>> rows.map(lambda row: (row.card, row["amount"])).execute_and_collect()
+            [('ann', 5)]
         """
         if not hasattr(df, "mapInArrow"):
             raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
@@ -128,12 +121,11 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Read a Python collection, in its order.
 
         Args:
-            collection: the elements: any finite iterable except a string.
+            collection: any finite iterable except a string.
             type_info: a type from ``Types`` that elements are converted to, as in PyFlink: values of a ROW become named
                 rows, FLOAT is rounded to 32 bits. By default they stay unchanged.
 
         Raises:
-            ProgramError: ``collection`` is not iterable, or a string.
             TypeMismatchError: an element does not fit the type; the message names the element and the field.
 
         Example:
@@ -152,8 +144,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         step = CollectionSource(self._next(), "collection", [], type_info, collection=elements)
         return DataStream(self, self._add(step))
 
-    # -- running --
-
     def get_execution_graph(self) -> Program:
         """Return the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram.
 
@@ -168,7 +158,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         if self._sinks:
             sinks += self._branches(_is_bounded)
         if not sinks:
-            # Show all streams without a consumer.
             upstream_steps = {upstream for step in self._steps for upstream in step.inputs}
             sinks = [
                 SinkTransformation(self._next() + i, "sink", [step], output=f"stream {i}")
@@ -179,14 +168,11 @@ class StreamExecutionEnvironment(ProgramSettings):
     def execute(self, job_name: str = "pillarbox") -> None:
         """Run the program's sinks, such as ``print()``, to the end of its bounded sources.
 
-        As in Flink, a branch that ends in an operator runs as well: ``stream.map(write)`` needs no sink. Each sink and
-        branch runs once: a second call runs sinks and branches added since the first.
-
-        Args:
-            job_name: the program's display name.
+        As in Flink, a branch that ends in an operator, such as ``stream.map(write)``, runs without a sink. Each sink
+        and branch runs once: a second call skips it.
 
         Raises:
-            ProgramError: there is neither a sink nor a branch to run.
+            ProgramError: no sink and no branch.
             OperatorError: a function raised.
 
         Example:
@@ -197,7 +183,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         """
         branches = self._branches(_is_bounded)
         program = self._compile(job_name, [*self._sinks, *branches])
-        # As in Flink: the next execute() runs later sinks.
         self._sinks = []
         self._ends += branches
         for _ in self._runtime.collect(program):
@@ -214,8 +199,7 @@ class StreamExecutionEnvironment(ProgramSettings):
 
         Args:
             clock: processing time; by default the system's.
-            savepoint: initial state, as returned by :meth:`LocalJob.savepoint`; takes precedence over
-                :meth:`from_savepoint`.
+            savepoint: initial state from :meth:`LocalJob.savepoint`; overrides :meth:`from_savepoint`.
             outputs: the streams whose records each epoch returns, by name.
 
         Example:
@@ -238,25 +222,16 @@ class StreamExecutionEnvironment(ProgramSettings):
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
                 For exactly-once results, its writes must replace earlier writes of the same batch id. The outputs are
-                computed once before the call and kept until it returns, so each may be read several times. Branches of
-                the same sources that end in an operator run as well, as in :meth:`execute`.
-            outputs: the streams by output name; each a stream, or a stream and columns, as in
-                :meth:`DataStream.to_dataframe`.
-
-        Raises:
-            ProgramError: no output, an empty name, or an output without declared columns.
-            OperatorError: (at run time) the function raised.
+                cached during the call. Branches also run, as in :meth:`execute`.
+            outputs: output name -> a stream, or a stream and columns, as in :meth:`DataStream.to_dataframe`.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
             >>> rows = env.from_dataframe(spark.readStream.format("rate").load())
             >>> def write(outputs, batch_id):
-            ...     outputs["even"].write.mode("append").parquet("even")
-            ...     outputs["odd"].write.mode("append").parquet("odd")
-            >>> even, odd = rows.filter(lambda row: row.value % 2 == 0), rows.filter(lambda row: row.value % 2 == 1)
-            >>> columns = "timestamp TIMESTAMP, value LONG"
-            >>> writer = env.for_each_batch(write, {"even": (even, columns), "odd": (odd, columns)})
-            >>> type(writer).__name__
+            ...     outputs["values"].write.mode("append").parquet("values")
+            >>> values = rows.map(lambda row: row.value)
+            >>> type(env.for_each_batch(write, {"values": (values, "value LONG")})).__name__
             'DataStreamWriter'
         """
         if not callable(function):
@@ -281,11 +256,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         return self._runtime.for_each_batch(program, schemas, function)
 
     def _branches(self, takes: Callable[[SourceTransformation], bool]) -> list[SinkTransformation]:
-        """Return sinks for the operators that have neither a consumer nor a successor.
-
-        Args:
-            takes: whether the program may read a source.
-        """
         steps_with_ends = set(steps_leading_to(self._ends))
         operators = [
             step
@@ -302,7 +272,6 @@ class StreamExecutionEnvironment(ProgramSettings):
         return sinks
 
     def _collect(self, sink: SinkTransformation) -> Generator[list[Any], None, None]:
-        """Return the results of a program, in portions, while it runs."""
         return self._runtime.collect(self._compile("collect", [sink]), sink.limit)
 
     def _next(self) -> int:

@@ -10,13 +10,12 @@ from pillarbox._graph.transformations import DataFrameSource, Transformation, st
 
 
 class RuntimeExecutionMode(Enum):
-    """The execution mode of a program. Flink's enumeration of this name.
+    """The execution mode of a program, as in Flink.
 
     Example:
         >>> words = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection(["to", "be", "to"])
-        >>> counts = words.map(lambda word: (word, 1)).key_by(lambda pair: pair[0]).sum(1)
-        >>> sorted(counts.execute_and_collect())
-        [('be', 1), ('to', 2)]
+        >>> sorted(words.key_by(str).reduce(lambda total, word: total + word).execute_and_collect())
+        ['be', 'toto']
     """
 
     #: Processes records as they arrive; watermarks advance event time. The default.
@@ -28,11 +27,6 @@ class RuntimeExecutionMode(Enum):
 
 
 def is_batch(mode: RuntimeExecutionMode, sinks: Iterable[Transformation]) -> bool:
-    """Return whether the program of these sinks runs in batch mode.
-
-    Raises:
-        ProgramError: batch mode with an unbounded source.
-    """
     if mode is RuntimeExecutionMode.STREAMING:
         return False
     steps = steps_leading_to(sinks)

@@ -1,4 +1,4 @@
-"""The settings of a program: parallelism, mode, its savepoint, and aliases of moved classes."""
+"""The settings of a program: parallelism, mode, savepoint, and aliases of moved classes."""
 
 from __future__ import annotations
 
@@ -40,24 +40,14 @@ class ProgramSettings:
 
     @property
     def _runtime(self) -> Runtime:
-        """The runtime of programs."""
         raise NotImplementedError
 
     def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of concurrent subtasks after a shuffle: Spark's partitions.
 
-        :func:`pillarbox.rescale`, ``pillarbox rescale`` and :meth:`set_auto_rescale` change the parallelism of a
-        stopped query, up to the max parallelism; otherwise a query keeps the parallelism of its first start. An
-        operator may have its own number (:meth:`DataStream.set_parallelism`).
-
-        Args:
-            parallelism: the number, from 1 to the max parallelism.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: not a whole number from 1.
+        A query keeps the parallelism of its first start, unless :func:`pillarbox.rescale` or :meth:`set_auto_rescale`
+        changes it while the query is stopped, up to the max parallelism. :meth:`DataStream.set_parallelism` sets one
+        operator's.
 
         Example:
             >>> env.set_parallelism(4).get_parallelism()
@@ -70,8 +60,8 @@ class ProgramSettings:
     def get_parallelism(self) -> int:
         """Return the number of concurrent subtasks after a shuffle.
 
-        The default is Spark's ``spark.sql.shuffle.partitions`` if that is set, at most 128; otherwise the cluster's
-        number of cores, at most 16; 1 without Spark. A checkpoint keeps the number of its first start.
+        The default is Spark's ``spark.sql.shuffle.partitions`` if set, at most 128; otherwise the cluster's number of
+        cores, at most 16; 1 without Spark.
 
         Example:
             >>> env.get_parallelism()
@@ -80,20 +70,10 @@ class ProgramSettings:
         return self._runtime.parallelism if self._parallelism is None else self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Set the number of key groups, which is the largest possible parallelism.
+        """Set the number of key groups: the largest possible parallelism, at most 32768.
 
-        A streaming query has a subtask per key group, spread over as many Spark partitions as the parallelism. So
-        further key groups are cheap, but not free. A checkpoint keeps the number of its first start, and a program
-        without a setting resumes with it.
-
-        Args:
-            max_parallelism: the number, from the parallelism to 32768.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: not such a number.
+        A streaming query has a subtask per key group, so further key groups are cheap, but not free. A checkpoint keeps
+        the number of its first start, and a program without a setting resumes with it.
 
         Example:
             >>> env.set_max_parallelism(1024).get_max_parallelism()
@@ -110,8 +90,7 @@ class ProgramSettings:
     def get_max_parallelism(self) -> int:
         """Return the number of key groups.
 
-        The default is twice the parallelism, at most 128, but at least the highest parallelism of an operator. A
-        checkpoint keeps the number of its first start.
+        The default is twice the parallelism, at most 128, but at least the highest parallelism of an operator.
 
         Example:
             >>> env.set_parallelism(4).get_max_parallelism()
@@ -120,20 +99,13 @@ class ProgramSettings:
         return self._max_parallelism or default_max_parallelism(self.get_parallelism())
 
     def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> Self:
-        """Measure in each task how long timers, completed requests and checkpoints wait for their turn.
+        """Measure in each task how long mails (timers, completed requests, checkpoints) wait in the mailbox.
 
-        A task processes one run of records at a time while mails wait in its mailbox. During an epoch, a probe joins
-        the mailbox at intervals, and ``TaskReport.mailbox_latency_ms`` reports its waiting time. If that is long,
-        functions take long for a run of records. It needs a timer thread in each task.
+        During an epoch, a probe joins the mailbox at intervals; ``TaskReport.mailbox_latency_ms`` reports its waiting
+        time. If that is long, functions take long for a run of records.
 
         Args:
             interval: time from a probe's turn to the next probe; an int is milliseconds.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: not a duration of at least a millisecond.
 
         Example:
             >>> env.measure_mailbox_latency("500 ms") is env
@@ -143,21 +115,11 @@ class ProgramSettings:
         return self
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
-        """Set the execution mode: streaming, or batch, which needs bounded sources.
+        """Set the execution mode: streaming (default), batch, or automatic.
 
-        In batch mode a task holds the state of one key at a time, ``reduce``, ``sum`` and the like emit only a key's
-        last result, a key's timers fire after its last record, and there are no watermarks before the end.
-
-        Args:
-            execution_mode: ``STREAMING``, the default, ``BATCH``, or ``AUTOMATIC``: ``BATCH`` if all sources are
-                bounded: collections and batch DataFrames.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: not a ``RuntimeExecutionMode``; at the program's start, also ``BATCH`` with a streaming
-                DataFrame.
+        Batch mode needs bounded sources. A task then holds the state of one key at a time, ``reduce``, ``sum`` and
+        similar methods emit only a key's last result, a key's timers fire after its last record, and there are no
+        watermarks before the end.
 
         Example:
             >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
@@ -174,9 +136,6 @@ class ProgramSettings:
 
         Each is then a level of the Spark plan, after a shuffle. Use it to find a slow operator.
 
-        Returns:
-            The environment.
-
         Example:
             >>> _ = env.disable_operator_chaining().from_collection([1]).map(str).map(len).print()
             >>> len(env.get_execution_graph().levels)
@@ -186,7 +145,7 @@ class ProgramSettings:
         return self
 
     def is_chaining_enabled(self) -> bool:
-        """Return whether operators may share a task: False after ``disable_operator_chaining()``.
+        """Return whether operators may share a task.
 
         Example:
             >>> env.is_chaining_enabled()
@@ -195,16 +154,12 @@ class ProgramSettings:
         return self._chaining
 
     def enable_object_reuse(self) -> Self:
-        """Emit values without copies, as Flink's ``enableObjectReuse()`` does.
+        """Emit values without copies, like Flink's ``enableObjectReuse()``.
 
-        By default, a value that a function emits is copied unless its type is known to be immutable (numbers, text,
-        times, tuples and rows of these, ...), and so is a record for several operators: a function may change its own
-        objects at any time. With object reuse, a function must change neither emitted values nor received records:
-        otherwise emitted records change, and results depend on where micro-batches end. :func:`pillarbox.immutable`
-        does the same for one class.
-
-        Returns:
-            The environment.
+        By default, emitted values, and records for several operators, are copied unless their type is known to be
+        immutable (numbers, text, times, tuples and rows of these). With object reuse, a function must change neither
+        emitted values nor received records: otherwise results depend on micro-batch boundaries.
+        :func:`pillarbox.immutable` does the same for one class.
 
         Example:
             >>> env.enable_object_reuse() is env
@@ -216,14 +171,8 @@ class ProgramSettings:
     def set_auto_rescale(self, enabled: bool = True) -> Self:
         """Rescale a checkpoint in :func:`pillarbox.start` if its parallelism differs from the program's.
 
-        Like :func:`pillarbox.rescale`, before the query starts; it is logged. An uncommitted last epoch is finished
+        Like :func:`pillarbox.rescale`, before the query starts, and logged. An uncommitted last epoch is finished
         first, in a separate run. Needs a classic session of Spark 4.2 or newer.
-
-        Args:
-            enabled: False: the query keeps the checkpoint's parallelism, as without this call.
-
-        Returns:
-            The environment.
 
         Example:
             >>> env = env.set_parallelism(4).set_auto_rescale(True)
@@ -234,21 +183,13 @@ class ProgramSettings:
     def enable_dashboard(self, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1", token: str | None = None) -> Self:
         """Open the driver's dashboard for the query in :func:`pillarbox.start`, and log its address.
 
-        One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`. Needs the extra
-        ``pillarbox[dashboard]``.
+        One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`.
 
         Args:
-            port: the port to listen on, or 0 for any free port.
+            port: 0 for any free port.
             host: the address to listen on; by default, only this machine can connect.
-            token: the credential for browsers, any text, or None for no token on loopback and a random token, logged as
-                a part of the address, elsewhere.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ConfigurationError: the token is empty.
-            ProgramError: not a port.
+            token: the credential for browsers. None: no token on loopback; elsewhere a random token, logged in the
+                address.
 
         Example:
             >>> env = env.enable_dashboard(8082)
@@ -258,19 +199,10 @@ class ProgramSettings:
         return self
 
     def set_time_zone(self, time_zone: str) -> Self:
-        """Set the time zone of dates and naive datetimes for programs without a Spark session.
+        """Set the time zone, such as ``"Europe/Berlin"``, of naive datetimes for programs without a Spark session.
 
         A naive datetime is then a point in time: as an event time, a watermark, a timer's time, and in a column.
-        Without a time zone it is refused there. A session's time zone is ``spark.sql.session.timeZone``.
-
-        Args:
-            time_zone: its name, such as ``"Europe/Berlin"``.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: no such time zone; when the program is built, also if there is a session.
+        Otherwise it is refused there. A session's time zone is ``spark.sql.session.timeZone``.
 
         Example:
             >>> env = env.set_time_zone("Europe/Berlin")
@@ -281,20 +213,11 @@ class ProgramSettings:
     def add_class_alias(self, former: str, cls: type) -> Self:
         """Read state that was written with a class under its former name.
 
-        Applies to all state: values and keys, of declared types and pickled. The first epoch rewrites an operator's
-        state with such values under the new name; once that epoch is committed the call is needed only to start from
-        older checkpoints and savepoints. ``pillarbox inspect`` shows the classes that a checkpoint names.
+        The first epoch rewrites an operator's state under the new name. Once that epoch is committed, only older
+        checkpoints and savepoints need the call. ``pillarbox inspect`` shows the classes in a checkpoint.
 
         Args:
             former: the former module and qualified name, as in ``"shop.model:Order"``.
-            cls: the class that replaces it.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: ``former`` is not such a text, or is the current name of ``cls``; ``cls`` is not a class, or
-                ``former`` already has another class.
 
         Example:
             >>> from fractions import Fraction
@@ -310,7 +233,7 @@ class ProgramSettings:
         if (module, name) == (cls.__module__, cls.__qualname__):
             raise ProgramError(f"add_class_alias({former!r}, ...): the class already has this name")
         previous = self._moved.get((module, name), cls)
-        # By name: running a notebook cell again makes another class of the same name.
+        # By name, because running a notebook cell again creates another class.
         if (previous.__module__, previous.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ProgramError(f"add_class_alias({former!r}, ...) was called before with another class")
         self._moved[module, name] = cls
@@ -329,26 +252,20 @@ class ProgramSettings:
         """Start the program with the state of a savepoint, at any parallelism.
 
         A streaming query restores it on a new checkpoint, in a separate epoch before the first; later starts resume
-        from that checkpoint and no longer need the savepoint. The savepoint is compared with the program before
-        anything runs. Programs in this process restore the state each time, and read no positions.
+        from that checkpoint without the savepoint. The savepoint is compared with the program before anything runs.
+        Programs in this process restore the state each time, and read no positions.
 
         Args:
-            directory: the savepoint.
-            allow_non_restored_state: whether to skip state and source positions that the program has no operator or
-                source for.
-            renamed: new uids of operators, and new names of sources, by the uid or name in the savepoint.
-            positions: where sources begin. ``"savepoint"``: at the savepoint's positions; sources are matched by name,
-                and a new one begins as in a new query. ``"none"``: all as in a new query. A dict: positions of some
-                sources by name, in the form of Spark's offset log (a dict, an int, or None to start as in a new query);
-                others as with ``"savepoint"``. A list: a position for each of Spark's sources, in order.
-
-        Returns:
-            The environment.
+            allow_non_restored_state: whether to skip state and positions without an operator or source in the program.
+            renamed: former uid of an operator, or name of a source -> its new one.
+            positions: where sources begin. ``"savepoint"``: at the savepoint's positions, matched by source name; new
+                sources begin as in a new query. ``"none"``: all as in a new query. A dict: source name -> position as
+                in Spark's offset log (a dict, an int, or None as in a new query); others as with ``"savepoint"``. A
+                list: a position for each of Spark's sources, in order.
 
         Raises:
-            ProgramError: an argument of another kind; when the program is built, also if it is in batch mode or lacks
-                an operator with a new uid; when it starts on Spark, also if the query has no checkpoint location, or
-                contains other programs or Spark's stateful operators.
+            ProgramError: also in batch mode, without an operator with a new uid, or when a query starts on Spark
+                without a checkpoint location, or with other programs or Spark's stateful operators.
             CheckpointMismatchError: (at the start) the savepoint is missing, damaged, or does not fit the program; or
                 the checkpoint was begun differently.
 

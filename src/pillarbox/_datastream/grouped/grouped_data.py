@@ -1,4 +1,4 @@
-"""``group_by``: Spark's own stateful programs on pillarbox. Names, arguments and defaults are Spark's."""
+"""``group_by``: Spark's stateful programs on pillarbox, with Spark's names, arguments and defaults."""
 
 from __future__ import annotations
 
@@ -25,25 +25,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _WATERMARK = "spark.watermarkDelayMs"
-# Rows of an initial state travel with the program to each task.
+# Bytes: each task receives the initial state with the program.
 _INITIAL_BYTES = 64 * 1024 * 1024
 
 
 def group_by(
     df: DataFrame, *cols: str | Column | Sequence[str | Column], env: StreamExecutionEnvironment | None = None
 ) -> GroupedData:
-    """Group a DataFrame by columns, for stateful programs written for Spark: ``df.groupBy(...)``, run by pillarbox.
+    """Group a DataFrame by columns, to run stateful programs written for Spark's ``df.groupBy(...)`` on pillarbox.
 
-    The classes and functions need no change. pillarbox keeps their state in Python, so an access to it is a dictionary
-    look-up, and not a call to the JVM. The guide "From transformWithState" lists the differences.
+    The classes and functions need no change. Their state is in Python, so an access is a dictionary look-up instead of
+    a call to the JVM. The guide "From transformWithState" lists the differences.
 
     Args:
-        df: a streaming or batch DataFrame.
-        cols: columns of it, at least one.
-        env: a separate environment, with settings: parallelism, or a savepoint to start from.
-
-    Raises:
-        ProgramError: it is no DataFrame, or one of them is not a column of it.
+        env: an environment with settings, such as parallelism or a savepoint.
 
     Example:
         >>> from pyspark.sql import Row
@@ -56,9 +51,8 @@ def group_by(
         ...         (n,) = self.count.get() or (0,)
         ...         self.count.update((n + len(list(rows)),))
         ...         yield Row(card=key[0], n=self.count.get()[0])
-        >>> payments = spark.sql("SELECT 'ann' AS card, 5 AS amount")
-        >>> counts = group_by(payments, "card").transformWithState(Count(), "card STRING, n LONG", "append", "None")
-        >>> counts.collect()
+        >>> payments = group_by(spark.sql("SELECT 'ann' AS card"), "card")
+        >>> payments.transformWithState(Count(), "card STRING, n LONG", "append", "None").collect()
         [Row(card='ann', n=1)]
     """
     if not hasattr(df, "mapInArrow"):
@@ -79,7 +73,7 @@ def group_by(
 
 
 class GroupedData:
-    """A grouped DataFrame; ``group_by`` returns it. It has the stateful methods of Spark's ``GroupedData``."""
+    """A grouped DataFrame with Spark's stateful methods. Invalid arguments raise ``ProgramError``."""
 
     def __init__(self, df: DataFrame, names: list[str], env: StreamExecutionEnvironment) -> None:
         self._env = env
@@ -98,15 +92,14 @@ class GroupedData:
         """Call a ``StatefulProcessor`` with the rows of each key, as PySpark rows.
 
         Args:
-            statefulProcessor: the processor; each subtask has its own copy in each micro-batch.
+            statefulProcessor: each subtask has its own copy in each micro-batch.
             outputStructType: the columns that it emits.
             outputMode: ``append``, ``update`` or ``complete``.
             timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
             initialState: rows for ``handleInitialState``.
-            eventTimeColumnName: the emitted column that is the event time for operators after this one.
+            eventTimeColumnName: the emitted event-time column, for later operators.
 
         Raises:
-            ProgramError: an argument is wrong.
             PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
         """
         modes = outputMode, timeMode, eventTimeColumnName
@@ -121,7 +114,7 @@ class GroupedData:
         initialState: GroupedData | None = None,
         eventTimeColumnName: str = "",
     ) -> DataFrame:
-        """Call a ``StatefulProcessor`` with the rows of each key, as pandas frames; it emits frames, too.
+        """Call a ``StatefulProcessor`` with the rows of each key, as pandas frames. It emits frames, too.
 
         Arguments and errors as in :meth:`transformWithState`.
         """
@@ -139,15 +132,14 @@ class GroupedData:
         """Call ``func(key, frames, state)`` with the rows of each key as pandas frames, and with keys that time out.
 
         Args:
-            func: a function that returns frames.
+            func: returns frames.
             outputStructType: the columns that it emits.
             stateStructType: the columns of the state.
             outputMode: ``append`` or ``update``.
             timeoutConf: ``NoTimeout``, ``ProcessingTimeTimeout`` or ``EventTimeTimeout``.
 
         Raises:
-            ProgramError: an argument is wrong.
-            UnsupportedOperationException: the DataFrame is not a streaming one.
+            UnsupportedOperationException: a batch DataFrame.
         """
         modes = {timeout: mode for mode, timeout in TIMEOUTS.items()}
         if timeoutConf not in modes:
@@ -162,7 +154,7 @@ class GroupedData:
             )
         mode = modes[timeoutConf]
         declarations = Declarations({STATE: StateVariable("value", (self._parse(stateStructType),), None)})
-        # Without a timeout the function may nevertheless ask for the watermark.
+        # Without a timeout the function may nevertheless request the watermark.
         spark_mode = "eventtime" if mode == "none" and self._watermark is not None else mode
         time = SparkTime(outputMode, TIME_MODES[spark_mode])
         return self._run(GroupStateOperator, func, declarations, outputStructType, time, mode, pandas=True)
@@ -179,7 +171,6 @@ class GroupedData:
         return self._run(StatefulProcessorOperator, *arguments, pandas=pandas, initial=self._collected(initial))
 
     def _collected(self, initial_state: GroupedData | None) -> pa.Table | None:
-        """Return the rows of an initial state, with the key's columns first: they are sent with the program."""
         if initial_state is None:
             return None
         check_kind(initial_state, GroupedData, "initialState", "a DataFrame grouped by pillarbox.group_by()")
@@ -204,7 +195,6 @@ class GroupedData:
 
     @property
     def _watermark(self) -> str | None:
-        """The column that has a watermark."""
         return next((field.name for field in self._frame.schema if _WATERMARK in (field.metadata or {})), None)
 
     def _frame_options(self, schema: StructType) -> FrameOptions:
@@ -276,11 +266,6 @@ class GroupedData:
 
 
 def _time_mode(mode: str) -> str:
-    """Return a time mode in lower case.
-
-    Raises:
-        IllegalArgumentException: there is no such mode.
-    """
     time_mode = mode.lower() if isinstance(mode, str) else ""
     if time_mode not in TIME_MODES:
         from pyspark.errors import IllegalArgumentException

@@ -1,4 +1,4 @@
-"""Asynchronous requests on a stream. Names and meaning are PyFlink's."""
+"""Asynchronous requests on a stream, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 class AsyncDataStream:
-    """Applies an :class:`AsyncFunction` or an :class:`AsyncBatchFunction` to a stream.
+    """Applies an :class:`AsyncFunction` or an :class:`AsyncBatchFunction` to a stream, as in PyFlink.
 
     ``DataStream.map_async`` takes plain functions. In all methods, ``timeout`` is the longest duration of a request,
-    retries included (an int is milliseconds), ``capacity`` the maximum number of concurrent requests in a partition,
-    and ``output_type`` the results' columns, for ``to_dataframe()``. The names are PyFlink's; further options are as in
-    ``map_async``.
+    including retries (an int is milliseconds), ``capacity`` the maximum number of concurrent requests in a partition,
+    and ``output_type`` the results' columns. Keyword ``options`` are as in ``map_async``: ``rate_limit``,
+    ``job_rate_limit``, ``budgets``, ``on_failure``, ``on_barrier``, and ``cache`` (single records) or ``retry``
+    (batches). Invalid arguments raise ``ProgramError``.
     """
 
     @staticmethod
@@ -38,19 +39,7 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each record; results keep the records' order.
-
-        Args:
-            data_stream: the records.
-            async_function: sends the requests.
-            timeout: the longest duration of a request, retries included.
-            capacity: the maximum number of concurrent requests in a partition.
-            output_type: the results' columns, for ``to_dataframe()``.
-            options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
-                in ``DataStream.map_async``.
-
-        Raises:
-            ProgramError: an argument of another kind, or an invalid option.
+        """Send a request for each record. Results keep the records' order.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
@@ -71,27 +60,15 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each record; results leave on arrival, but never cross a watermark.
-
-        Args:
-            data_stream: the records.
-            async_function: sends the requests.
-            timeout: the longest duration of a request, retries included.
-            capacity: the maximum number of concurrent requests in a partition.
-            output_type: the results' columns, for ``to_dataframe()``.
-            options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
-                in ``DataStream.map_async``.
-
-        Raises:
-            ProgramError: an argument of another kind, or an invalid option.
+        """Send a request for each record. Results are emitted on arrival, but never cross a watermark.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
             ...     async def async_invoke(self, word):
             ...         return [len(word)]
-            >>> words = env.from_collection(["be", "not"])
-            >>> sorted(AsyncDataStream.unordered_wait(words, Length(), "5 seconds").execute_and_collect())
-            [2, 3]
+            >>> words = env.from_collection(["be"])
+            >>> AsyncDataStream.unordered_wait(words, Length(), "5 seconds").execute_and_collect()
+            [2]
         """
         return _ask("unordered_wait", data_stream, async_function, output_type, timeout, capacity, options)
 
@@ -105,31 +82,15 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each record, with retries; results keep the records' order.
-
-        Args:
-            data_stream: the records.
-            async_function: sends the requests.
-            timeout: the longest duration of a request, retries included.
-            async_retry_strategy: when to retry, and after which pause.
-            capacity: the maximum number of concurrent requests in a partition.
-            output_type: the results' columns, for ``to_dataframe()``.
-            options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
-                in ``DataStream.map_async``.
-
-        Raises:
-            ProgramError: an argument of another kind, or an invalid option.
+        """Send a request for each record, with retries. Results keep the records' order.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
             ...     async def async_invoke(self, word):
             ...         return [len(word)]
-            >>> words = env.from_collection(["be", "not"])
-            >>> lengths = AsyncDataStream.ordered_wait_with_retry(
-            ...     words, Length(), "5 seconds", AsyncRetryStrategy.fixed_delay(3, "100 ms")
-            ... )
-            >>> lengths.execute_and_collect()
-            [2, 3]
+            >>> words, retry = env.from_collection(["be"]), AsyncRetryStrategy.fixed_delay(3, "100 ms")
+            >>> AsyncDataStream.ordered_wait_with_retry(words, Length(), "5 seconds", retry).execute_and_collect()
+            [2]
         """
         retry = _checked_strategy("ordered_wait_with_retry", async_retry_strategy)
         return _ask("ordered_wait", data_stream, async_function, output_type, timeout, capacity, options, retry=retry)
@@ -144,31 +105,15 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each record, with retries; results leave on arrival.
-
-        Args:
-            data_stream: the records.
-            async_function: sends the requests.
-            timeout: the longest duration of a request, retries included.
-            async_retry_strategy: when to retry, and after which pause.
-            capacity: the maximum number of concurrent requests in a partition.
-            output_type: the results' columns, for ``to_dataframe()``.
-            options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
-                in ``DataStream.map_async``.
-
-        Raises:
-            ProgramError: an argument of another kind, or an invalid option.
+        """Send a request for each record, with retries. Results are emitted on arrival, but never cross a watermark.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
             ...     async def async_invoke(self, word):
             ...         return [len(word)]
-            >>> words = env.from_collection(["be", "not"])
-            >>> lengths = AsyncDataStream.unordered_wait_with_retry(
-            ...     words, Length(), "5 seconds", AsyncRetryStrategy.fixed_delay(3, "100 ms")
-            ... )
-            >>> sorted(lengths.execute_and_collect())
-            [2, 3]
+            >>> words, retry = env.from_collection(["be"]), AsyncRetryStrategy.fixed_delay(3, "100 ms")
+            >>> AsyncDataStream.unordered_wait_with_retry(words, Length(), "5 seconds", retry).execute_and_collect()
+            [2]
         """
         retry = _checked_strategy("unordered_wait_with_retry", async_retry_strategy)
         return _ask("unordered_wait", data_stream, async_function, output_type, timeout, capacity, options, retry=retry)
@@ -184,22 +129,13 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[BatchWaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each batch of records; results keep the records' order.
+        """Send a request for each batch of records. Results keep the records' order.
 
         Args:
-            data_stream: the records.
-            async_function: sends the requests.
-            timeout: the longest duration of a request, retries included.
             batch_size: the maximum number of records of a batch.
-            batch_timeout: how long a smaller batch waits for more records; None: until the epoch ends or event time
-                advances.
+            batch_timeout: how long a smaller batch waits for records; None until the epoch ends or event time advances.
             capacity: the maximum number of concurrent batches in a partition.
-            output_type: the results' columns, for ``to_dataframe()``.
-            options: ``retry``, ``rate_limit``, ``job_rate_limit``, ``budgets``, ``on_failure`` and ``on_barrier``, as
-                in ``DataStream.map_async``; retries, failures and timeouts apply to whole batches.
-
-        Raises:
-            ProgramError: an argument of another kind, or an invalid option.
+            options: as in the class; retries, failures and timeouts apply to whole batches.
 
         Example:
             >>> class Lengths(AsyncBatchFunction[str, int]):
@@ -225,30 +161,17 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[BatchWaitKeywords],
     ) -> DataStream[U]:
-        """Send a request for each batch; results leave batch by batch on arrival, but never cross a watermark.
+        """Send a request for each batch. Results are emitted on arrival, but never cross a watermark.
 
-        Args:
-            data_stream: the records.
-            async_function: sends the requests.
-            timeout: the longest duration of a request, retries included.
-            batch_size: the maximum number of records of a batch.
-            batch_timeout: how long a smaller batch waits for more records; None: until the epoch ends or event time
-                advances.
-            capacity: the maximum number of concurrent batches in a partition.
-            output_type: the results' columns, for ``to_dataframe()``.
-            options: as in :meth:`ordered_wait_batch`.
-
-        Raises:
-            ProgramError: an argument of another kind, or an invalid option.
+        Arguments as in :meth:`ordered_wait_batch`.
 
         Example:
             >>> class Lengths(AsyncBatchFunction[str, int]):
             ...     async def async_invoke_batch(self, words):
             ...         return [len(word) for word in words]
-            >>> words = env.from_collection(["be", "not", "to"])
-            >>> lengths = AsyncDataStream.unordered_wait_batch(words, Lengths(), "5 seconds", batch_size=2)
-            >>> sorted(lengths.execute_and_collect())
-            [2, 2, 3]
+            >>> words = env.from_collection(["be", "not"])
+            >>> AsyncDataStream.unordered_wait_batch(words, Lengths(), "5 seconds", batch_size=2).execute_and_collect()
+            [2, 3]
         """
         batches = {"batch_size": batch_size, "batch_timeout": batch_timeout}
         return _ask(
@@ -266,13 +189,7 @@ def _ask(
     keywords: WaitKeywords | BatchWaitKeywords,
     **more: Any,
 ) -> DataStream[Any]:
-    """Return the stream of the results.
-
-    Args:
-        method: the called method's name; methods with ``batch`` in their names take an ``AsyncBatchFunction``.
-        keywords: its keywords.
-        more: parameters that not all methods have.
-    """
+    """Return the stream of the results. Methods with ``batch`` in their names take an ``AsyncBatchFunction``."""
     batches = "batch" in method
     expected: type = AsyncBatchFunction if batches else AsyncFunction
     check_takes(stream, DataStream, f"{method}()", "a DataStream")

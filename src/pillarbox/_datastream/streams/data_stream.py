@@ -1,4 +1,4 @@
-"""Streams, as a user transforms them. Names and meaning are PyFlink's."""
+"""Streams and their transformations, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -62,9 +62,13 @@ if TYPE_CHECKING:
 class DataStream(Stream[T1], Generic[T1]):
     """A stream of records of type ``T1``.
 
-    Made by the sources of a ``StreamExecutionEnvironment``, and by the methods of other streams. A method describes a
-    step of the program; nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
-    ``to_dataframe()``.
+    A method adds a step to the program; nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
+    ``to_dataframe()``. Invalid arguments raise ``ProgramError``.
+
+    A function is a Python function or an instance of the named class; such an instance has keyed state on a keyed
+    stream. ``output_type`` declares the results' columns; a type from ``Types`` also converts the results. If a
+    function raises, ``on_error="fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side
+    output, and the stream continues.
     """
 
     _keying: Keying | None = None
@@ -76,17 +80,7 @@ class DataStream(Stream[T1], Generic[T1]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Map each record to one result.
-
-        Args:
-            func: a function of the record, or a ``MapFunction``, which has keyed state on a keyed stream.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
-                a
-                :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, is a generator, or is an ``async def``.
+        """Map each record to one result, by a function or a ``MapFunction``.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(lambda n: n * n).execute_and_collect()
@@ -105,15 +99,7 @@ class DataStream(Stream[T1], Generic[T1]):
         """Map each record to any number of results.
 
         Args:
-            func: a function of the record that returns or yields the results, or a ``FlatMapFunction``, which has keyed
-                state on a keyed stream. None stands for no results.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
-                a
-                :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, or is an ``async def``.
+            func: a function or ``FlatMapFunction`` that returns or yields the results. None means no results.
 
         Example:
             >>> env.from_collection(["to be", "or not"]).flat_map(str.split).execute_and_collect()
@@ -123,17 +109,10 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_function("flat_map", FlatMapOperator, func, output_type, on_error)
 
     def filter(self, func: Callable[[T1], bool] | FilterFunction[T1], *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep records if ``func`` returns True.
-
-        Args:
-            func: a function of the record, or a ``FilterFunction``, which has keyed state on a keyed stream. At run
-                time, a result other than a bool raises an ``OperatorError``.
-            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
-                a
-                :class:`DeadLetter` to that side output, and the stream continues.
+        """Keep records if ``func``, a function or ``FilterFunction``, returns True.
 
         Raises:
-            ProgramError: ``func`` is not such a function, is a generator, or is an ``async def``.
+            OperatorError: (at run time) a result is not a bool.
 
         Example:
             >>> env.from_collection([5, 500, 50]).filter(lambda amount: amount > 10).execute_and_collect()
@@ -211,47 +190,40 @@ class DataStream(Stream[T1], Generic[T1]):
         on_barrier: OnBarrier = "drain",
         record: bool = False,
     ) -> DataStream[Any]:
-        """Map each record to one result of a service, with many requests at a time.
+        """Map each record to one result of a service, with many concurrent requests.
 
         Args:
             func: ``async def f(record)``; or a plain function, which runs in a thread pool; or an object with such a
-                ``__call__``, which may derive from :class:`Function`: its ``open`` and ``close`` (``async def`` or
-                plain) run in the event loop's thread, once in the task's life, for at most ten minutes and half a
-                minute. Its exceptions are failures of the record. Requests have their own context variables but share
-                asyncio tasks: ``asyncio.current_task()`` does not identify them.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+                ``__call__``. ``open`` and ``close`` of a :class:`Function`, ``async def`` or plain, run once per task
+                in the event loop's thread, for at most ten minutes and 30 seconds. Its exceptions are failures of the
+                record. Requests have their own context variables but share asyncio tasks: ``asyncio.current_task()``
+                does not identify them.
             capacity: the maximum number of concurrent requests in a partition.
-            timeout: the longest duration of a request, retries included (an int is milliseconds), or None for no limit.
-            ordered: whether results keep the records' order; otherwise they leave on arrival, but never cross a
+            timeout: the longest duration of a request, including retries (an int is milliseconds), or None for no
+                limit.
+            ordered: whether results keep the records' order. Otherwise they are emitted on arrival, but never cross a
                 watermark.
             retry: a strategy, or the number of retries: after 100 ms, 200 ms, 400 ms, ... (at most 10 s), for any
                 exception.
-            batch_size: ``func`` gets a list of up to this many records, and returns a list with one result per record.
-            batch_timeout: how long a smaller batch waits for more records; by default until the epoch ends or event
-                time advances.
+            batch_size: ``func`` receives a list of up to this many records, and returns a list with one result per
+                record.
+            batch_timeout: how long a smaller batch waits for records; None until the epoch ends or event time advances.
             rate_limit: the maximum number of requests per second in a partition.
-            job_rate_limit: the maximum number of requests per second of all subtasks together: a :class:`Budget` of
-                this operator alone.
+            job_rate_limit: the maximum number of requests per second of all subtasks.
             budgets: the budgets that requests are charged to; operators and queries share them by name.
-            cache: caches results, by a key of the record.
-            on_failure: the fate of a record whose last attempt failed: ``"fail"`` fails the task, ``"drop"`` drops it
-                (the task's metrics count it), a side output's tag sends an :class:`AsyncFailure` there, and
-                ``fallback(f)`` emits the result of ``f(record, error)``.
-            on_barrier: at an epoch's end, ``"drain"`` waits for its requests; ``"carry"`` carries them over to the next
-                (only after a ``key_by``): they are part of the state, and repeated only if the task is created again.
-                Their timeout counts from their first attempt.
-            record: with ``"carry"``, answers that wait for earlier records are part of the state, too, so that the
-                service is not asked again. They must be data that can be pickled.
-
-        Raises:
-            ProgramError: ``func`` is not such a function, or an invalid option.
+            on_failure: for a record whose last attempt failed, ``"fail"`` fails the task, ``"drop"`` drops and counts
+                it, a side output's tag sends an :class:`AsyncFailure` there, and ``fallback(f)`` emits the result of
+                ``f(record, error)``.
+            on_barrier: at an epoch's end, ``"drain"`` waits for its requests; ``"carry"`` (only after a ``key_by``)
+                carries them over to the next as state, and repeats them only if the task is created again.
+            record: with ``"carry"``, answers that wait for earlier records are state, too, so that the service is not
+                asked again. They must be data that can be pickled.
 
         Example:
             >>> async def score(card):
             ...     await asyncio.sleep(0.001)  # or a request
             ...     return card, len(card)
-            >>> cards = env.from_collection(["ann", "robert"])
-            >>> cards.map_async(score, capacity=200, timeout="2 seconds").execute_and_collect()
+            >>> env.from_collection(["ann", "robert"]).map_async(score, timeout="2 seconds").execute_and_collect()
             [('ann', 3), ('robert', 6)]
         """
         check_requests(func)
@@ -288,13 +260,6 @@ class DataStream(Stream[T1], Generic[T1]):
 
         Args:
             func: a ``ProcessFunction``, or a function ``f(value, ctx)`` that returns or yields the results.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
-                a
-                :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: ``func`` is not such a function; a ``KeyedProcessFunction`` needs ``key_by()`` before it.
 
         Example:
             >>> def positive(amount, ctx):
@@ -319,17 +284,11 @@ class DataStream(Stream[T1], Generic[T1]):
 
         Args:
             watermark_strategy: the source of timestamps, the lateness of records, and when a silent partition is idle.
-            on_error: the fate of a record without a timestamp, because the timestamp assigner raises or does not return
-                a timestamp: ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side
-                output, and the stream continues without the record.
-
-        Raises:
-            ProgramError: not a ``WatermarkStrategy``, or its column does not exist or holds no timestamps.
+            on_error: for a record whose timestamp assigner raises or does not return a timestamp.
 
         Example:
-            >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
-            >>> events = env.from_collection([("a", 1_000), ("b", 2_000)])
-            >>> timed = events.assign_timestamps_and_watermarks(late_by.with_timestamp_assigner(lambda e: e[1]))
+            >>> at = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner(int)
+            >>> timed = env.from_collection([1_000, 2_000]).assign_timestamps_and_watermarks(at)
             >>> timed.process(lambda event, ctx: [ctx.timestamp()]).execute_and_collect()
             [1000, 2000]
         """
@@ -381,17 +340,12 @@ class DataStream(Stream[T1], Generic[T1]):
                 as instants, so all machines, now and later, need the same time zone data (``tzdata``).
             more: further column names. A type here is the ``key_type``, as in PyFlink.
             key_type: a type from ``Types`` that keys are converted to. Keys that do not fit are refused.
-            on_error: the fate of a record without a key, because the function raises or does not return a key:
-                ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output of the keyed
-                stream, and the stream continues without the record. The function is called once more for it.
-
-        Raises:
-            ProgramError: a column does not exist, or its values cannot be keys.
+            on_error: for a record whose key function raises or does not return a key. The function is called once more
+                for it; the keyed stream has the side output.
 
         Example:
             >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])
-            >>> larger = payments.key_by("card").reduce(lambda a, b: a if a.amount > b.amount else b)
-            >>> larger.execute_and_collect()
+            >>> payments.key_by("card").max("amount").execute_and_collect()
             [Row(card='ann', amount=5), Row(card='ann', amount=7)]
         """
         from pillarbox._datastream.streams.keyed_stream import KeyedStream
@@ -421,14 +375,8 @@ class DataStream(Stream[T1], Generic[T1]):
     def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
         """Window the whole stream, in one subtask at any parallelism.
 
-        Args:
-            window_assigner: assigns windows to records, such as ``TumblingEventTimeWindows.of("1 minute")``.
-
-        Raises:
-            ProgramError: not a ``WindowAssigner``.
-
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
             >>> numbers = env.from_collection([100, 900, 1_200]).assign_timestamps_and_watermarks(at)
             >>> numbers.window_all(TumblingEventTimeWindows.of("1 second")).reduce(max).execute_and_collect()
             [900, 1200]
@@ -441,11 +389,7 @@ class DataStream(Stream[T1], Generic[T1]):
         """Window the whole stream by number of records, in one subtask. Only full windows fire.
 
         Args:
-            size: number of records in a window.
-            slide: number of records from one window's beginning to the next; 0 stands for ``size``.
-
-        Raises:
-            ProgramError: a number below 1.
+            slide: number of records between two windows' starts; 0 means ``size``.
 
         Example:
             >>> env.from_collection([1, 2, 3, 4, 5]).count_window_all(3, 1).reduce(max).execute_and_collect()
@@ -454,13 +398,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return self.window_all(count_windows(size, slide))
 
     def get_side_output(self, output_tag: OutputTag[V]) -> DataStream[V]:
-        """Return a side output of the operator that makes this stream.
-
-        Args:
-            output_tag: the tag that the operator's function emits to.
-
-        Raises:
-            ProgramError: not an ``OutputTag``, or no operator makes this stream.
+        """Return a side output of this stream's operator.
 
         Example:
             >>> REFUND = OutputTag[int]("refund")
@@ -483,10 +421,8 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._after(step)
 
     def _step_with_sides(self) -> Transformation:
-        """Return the step with this stream's side outputs."""
         return self._step
 
 
 def _one_key(value: object) -> int:
-    """Return the common key of a stream's records, for windows over the whole stream."""
     return 0

@@ -1,4 +1,4 @@
-"""Keyed streams. Names and meaning are PyFlink's."""
+"""Keyed streams, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -43,10 +43,7 @@ if TYPE_CHECKING:
 
 
 class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
-    """A stream of records of type ``T1``, partitioned by key: operators on it have keyed state and timers.
-
-    Made by ``DataStream.key_by``.
-    """
+    """A stream of records of type ``T1``, partitioned by key: operators on it have keyed state and timers."""
 
     _keying: Keying
 
@@ -72,46 +69,38 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     ) -> DataStream[U]:
         """Map each record to any number of results, with keyed state and timers.
 
-        Each method of ``func`` may be an ``async def`` that awaits anything, such as a request to a service: records
-        of one key are processed one after another, different keys concurrently.
+        Methods of ``func`` may be ``async def``, and await, for instance, requests to a service: records of one key are
+        processed one after another, different keys concurrently.
 
         Args:
             func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which cannot set timers; a
-                ``ProcessFunction`` runs without state or timers.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-            processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs without new
-                data, too. By default, the function's declaration (:attr:`Function.uses_processing_time`), or else
-                pillarbox searches its code and the helpers that it calls. If that says no, setting such a timer fails
-                the streaming query.
-            on_error: the fate of a record or timer for which ``func`` raises: ``"fail"`` fails the task; an
-                ``OutputTag`` sends a :class:`DeadLetter` to that side output, undoes the changes of ``func`` in state
-                and timers, and the stream continues.
-            capacity: (for ``async def``, as all that follow) the maximum number of records and timers in progress in a
-                partition; 100 by default.
+                ``ProcessFunction`` has no state or timers.
+            processing_time: whether ``func`` sets processing-time timers, so that Spark must also run epochs without
+                new data. By default, as :attr:`Function.uses_processing_time` declares, or by a search of its code. If
+                False, setting such a timer fails the streaming query.
+            on_error: a dead letter also undoes the changes of ``func`` in state and timers.
+            capacity: (for ``async def``, like all later options) the maximum number of records and timers in progress
+                in a partition; 100 by default.
             timeout: the longest duration of a record or timer, which then fails with ``TimeoutError``; an int is
                 milliseconds. By default without limit. Time between epochs does not count.
-            ordered: whether results keep the records' order. By default, records leave as they end, but in order per
-                key, and never cross a watermark.
-            on_barrier: ``"drain"`` (the default) lets each epoch wait for its records; ``"carry"`` puts unfinished
-                records into the checkpoint, and they continue in the next epoch; after a failure they start again,
-                with the state before them.
+            ordered: whether results keep the records' order. By default, they are emitted on completion, but in order
+                per key, and never across a watermark.
+            on_barrier: ``"drain"`` (default) makes each epoch wait for its records; ``"carry"`` stores unfinished
+                records in the checkpoint, and continues them in the next epoch; after a failure they start again, with
+                the state before them.
             budgets: the budgets of its ``ctx.call(..., budget=...)``.
             journal: a folder that all workers can write, such as ``"s3://bucket/prefix"``: answers of ``ctx.call`` are
                 written there before they are used, so that they are used again if the epoch fails.
 
-        Raises:
-            ProgramError: ``func`` is not such a function, its declaration is not a bool, or an option is invalid.
-
         Example:
             >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
             ...     def open(self, runtime_context):
-            ...         self.count = runtime_context.get_state(ValueStateDescriptor[int]("count"))
+            ...         self.count = runtime_context.get_state(ValueStateDescriptor("count", int, default=0))
             ...
             ...     def process_element(self, word, ctx):
-            ...         self.count.update((self.count.value() or 0) + 1)
+            ...         self.count.update(self.count.value() + 1)
             ...         yield word, self.count.value()
-            >>> words = env.from_collection(["to", "be", "to"]).key_by(lambda word: word)
-            >>> words.process(Count()).execute_and_collect()
+            >>> env.from_collection(["to", "be", "to"]).key_by(str).process(Count()).execute_and_collect()
             [('to', 1), ('be', 1), ('to', 2)]
         """
         options: Any = {"capacity": capacity, "timeout": timeout, "ordered": ordered, "on_barrier": on_barrier}
@@ -137,18 +126,11 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[T1]:
-        """Reduce the records of each key; emits the new result after every record.
+        """Reduce the records of each key. Emits the new result after every record.
 
         Args:
             func: ``f(result_so_far, record)``, or a ``ReduceFunction``. A key's first record is emitted unchanged.
-            output_type: the results' columns, for ``to_dataframe()``; by default the records' declared type, if it is
-                from ``Types``.
-            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
-                a
-                :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: ``func`` is not such a function.
+            output_type: by default the records' declared type, if it is from ``Types``.
 
         Example:
             >>> amounts = env.from_collection([3, 4, 10, 20]).key_by(lambda amount: amount < 10)
@@ -162,40 +144,29 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply("reduce", func, factory, declared if output_type is None else output_type)
 
     def sum(self, position_to_sum: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Sum a field of each key's records; emits the new sum after every record.
+        """Sum a field of each key's records. Emits the new sum after every record.
 
-        The result is the key's first record with the sum in the field: its other fields stay, as in Flink.
+        The result is the key's first record with the sum in the field, as in Flink.
 
         Args:
-            position_to_sum: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
-                Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with a field that cannot be added: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+            position_to_sum: a position in tuples and rows, or a name in rows, dictionaries and objects. Position 0 of a
+                number is the number itself.
+            on_error: for a record without the field, or with a field that cannot be added.
 
         Example:
-            >>> amounts = env.from_collection([("a", 3), ("b", 5), ("a", 4)]).key_by(lambda pair: pair[0])
-            >>> amounts.sum(1).execute_and_collect()
-            [('a', 3), ('b', 5), ('a', 7)]
+            >>> env.from_collection([("a", 3), ("b", 5)]).key_by(bool).sum(1).execute_and_collect()
+            [('a', 3), ('a', 8)]
         """
         return self._fold_field("sum", position_to_sum, on_error)
 
     def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep the minimum of a field of each key's records; emits it after every record.
+        """Compute the minimum of a field (see :meth:`sum`) of each key's records. Emits it after every record.
 
-        The result is the key's first record with the minimum in the field: its other fields stay, as in Flink.
-        :meth:`min_by` keeps the whole record. NaN is greater than all numbers.
+        The result is the key's first record with the minimum in the field, as in Flink. :meth:`min_by` emits the whole
+        record with the minimum. NaN is greater than all numbers.
 
         Args:
-            position_to_min: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
-                Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with a field that cannot be compared: ``"fail"`` fails
-                the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+            on_error: for a record without the field, or with a field that cannot be compared.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -205,39 +176,16 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min", position_to_min, on_error)
 
     def max(self, position_to_max: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep the maximum of a field of each key's records; emits it after every record.
-
-        The result is the key's first record with the maximum in the field: its other fields stay, as in Flink.
-        :meth:`max_by` keeps the whole record. NaN is greater than all numbers.
-
-        Args:
-            position_to_max: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
-                Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with a field that cannot be compared: ``"fail"`` fails
-                the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Compute the maximum of a field of each key's records, otherwise as :meth:`min`.
 
         Example:
-            >>> env.from_collection([3, 8, 5]).key_by(lambda n: "all").max().execute_and_collect()
+            >>> env.from_collection([3, 8, 5]).key_by(bool).max().execute_and_collect()
             [3, 8, 8]
         """
         return self._fold_field("max", position_to_max, on_error)
 
     def min_by(self, position_to_min_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep each key's record with the smallest field; emits it after every record.
-
-        Of records with equal fields, keeps the earliest. NaN is greater than all numbers.
-
-        Args:
-            position_to_min_by: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
-                Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with a field that cannot be compared: ``"fail"`` fails
-                the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Compute each key's record with the smallest field, the earliest of equals, otherwise as :meth:`min`.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -247,21 +195,10 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min_by", position_to_min_by, on_error)
 
     def max_by(self, position_to_max_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep each key's record with the largest field; emits it after every record.
-
-        Of records with equal fields, keeps the earliest. NaN is greater than all numbers.
-
-        Args:
-            position_to_max_by: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
-                Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with a field that cannot be compared: ``"fail"`` fails
-                the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Compute each key's record with the largest field, otherwise as :meth:`min_by`.
 
         Example:
-            >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}]).key_by(lambda w: "all")
+            >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}]).key_by(bool)
             >>> words.max_by("n").execute_and_collect()
             [{'word': 'to', 'n': 2}, {'word': 'to', 'n': 2}]
         """
@@ -275,23 +212,16 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply(method, None, guarded(factory, on_error, f"{method}()"))
 
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
-        """Drop records whose key was seen before.
+        """Drop records with a key that has already been seen.
 
-        A key's first record passes. The key is remembered until event time has passed that record's timestamp by
-        ``within``; then the key's next record counts as the first again. Columnar runs stay columnar.
-
-        Args:
-            within: how long a key is remembered, in event time; an int is milliseconds.
-
-        Raises:
-            ProgramError: ``within`` is not a duration of at least a millisecond.
+        A key is stored until event time has passed its first record's timestamp by ``within`` (an int is milliseconds);
+        the key's next record then counts as the first again. Columnar runs stay columnar.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-            >>> events = env.from_collection([("a", 0), ("b", 1_000), ("a", 2_000)])
-            >>> by_name = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
-            >>> by_name.deduplicate("1 hour").execute_and_collect()
-            [('a', 0), ('b', 1000)]
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> events = env.from_collection([0, 1_000, 2_000]).assign_timestamps_and_watermarks(at)
+            >>> events.key_by(bool).deduplicate("1 hour").execute_and_collect()
+            [0, 1000]
         """
         millis = positive_millis(within, "deduplicate(): within")
         make = partial(DeduplicateOperator, keying=self._keying, within=millis)
@@ -301,18 +231,15 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def in_event_time_order(self) -> DataStream[T1]:
         """Sort the records of each key by their timestamps.
 
-        A record waits in state until the watermark reaches its timestamp: all earlier records of its key are then out.
-        Later records are dropped and counted in the metrics (``late_records_dropped``). Records with equal timestamps
-        keep their order of arrival. A following ``key_by`` with the same key keeps the order.
+        A record waits in state until the watermark reaches its timestamp. Records that arrive later are dropped and
+        counted (``late_records_dropped``). Records with equal timestamps keep their order of arrival. A following
+        ``key_by`` with the same key keeps the order.
 
         Example:
-            >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("1 minute")
-            >>> at = late_by.with_timestamp_assigner(lambda event: event[1])
-            >>> events = env.from_collection([("a", 2_000), ("b", 1_000), ("a", 1_000)])
-            >>> by_name = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
-            >>> in_order = by_name.in_event_time_order().execute_and_collect()
-            >>> [event for event in in_order if event[0] == "a"]
-            [('a', 1000), ('a', 2000)]
+            >>> at = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner(int)
+            >>> events = env.from_collection([2_000, 1_000]).assign_timestamps_and_watermarks(at)
+            >>> events.key_by(bool).in_event_time_order().execute_and_collect()
+            [1000, 2000]
         """
         make = partial(InEventTimeOrderOperator, keying=self._keying)
         factory = OperatorFactory(make, keyed=True, keeps_records=True)
@@ -321,19 +248,12 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def interval_join(self, other: KeyedStream[Any, T2]) -> IntervalJoin[T1, T2]:
         """Join records of two keyed streams that have equal keys and close event times.
 
-        Args:
-            other: a keyed stream of the same environment.
-
-        Raises:
-            ProgramError: not a keyed stream of the same environment, or its keys have another type.
-
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-            >>> clicks = env.from_collection([("a", 5_000)]).assign_timestamps_and_watermarks(at)
-            >>> views = env.from_collection([("a", 3_000), ("a", 9_000)]).assign_timestamps_and_watermarks(at)
-            >>> joined = clicks.key_by(lambda e: e[0]).interval_join(views.key_by(lambda e: e[0]))
-            >>> near = joined.between("-1 minute", 0)
-            >>> near.process(lambda click, view, ctx: [(view[1], click[1])]).execute_and_collect()
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> clicks = env.from_collection([5_000]).assign_timestamps_and_watermarks(at).key_by(bool)
+            >>> views = env.from_collection([3_000, 9_000]).assign_timestamps_and_watermarks(at).key_by(bool)
+            >>> near = clicks.interval_join(views).between("-1 minute", 0)
+            >>> near.process(lambda click, view, ctx: [(view, click)]).execute_and_collect()
             [(3000, 5000)]
         """
         from pillarbox._datastream.connected.connected_streams import check_key_types
@@ -349,21 +269,13 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return IntervalJoin(self, other)
 
     def window(self, window_assigner: WindowAssigner) -> WindowedStream[T1, KeyOut, Any]:
-        """Window the stream.
-
-        Args:
-            window_assigner: assigns windows to records, such as ``TumblingEventTimeWindows.of("1 minute")``.
-
-        Raises:
-            ProgramError: not a ``WindowAssigner``.
+        """Window the stream, for instance with ``TumblingEventTimeWindows.of("1 minute")``.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-            >>> events = env.from_collection([("a", 1_000), ("b", 2_000), ("a", 3_000), ("a", 63_000)])
-            >>> keyed = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
-            >>> windows = keyed.window(TumblingEventTimeWindows.of("1 minute"))
-            >>> windows.reduce(lambda a, b: (a[0], a[1] + b[1])).execute_and_collect()
-            [('a', 4000), ('b', 2000), ('a', 63000)]
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> events = env.from_collection([1, 3, 63]).assign_timestamps_and_watermarks(at).key_by(bool)
+            >>> events.window(TumblingEventTimeWindows.of(60)).reduce(max).execute_and_collect()
+            [3, 63]
         """
         from pillarbox._datastream.windows.windowed_stream import WindowedStream
 
@@ -373,16 +285,12 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         """Window the stream by number of records per key. Only full windows fire.
 
         Args:
-            size: number of records in a window.
-            slide: number of records from one window's beginning to the next; 0 stands for ``size``.
-
-        Raises:
-            ProgramError: a number below 1.
+            slide: number of records between two windows' starts; 0 means ``size``.
 
         Example:
-            >>> words = env.from_collection(["to", "be", "or", "not", "to", "be"]).key_by(len)
-            >>> words.count_window(2).reduce(lambda a, b: f"{a} {b}").execute_and_collect()
-            ['to be', 'or to']
+            >>> words = env.from_collection(["to", "be", "or", "not"]).key_by(len)
+            >>> words.count_window(2).reduce(max).execute_and_collect()
+            ['to']
         """
         return self.window(count_windows(size, slide))
 
@@ -391,7 +299,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
 
     @property
     def _has_sides(self) -> bool:
-        """Whether ``key_by(..., on_error=...)`` made this stream, which then has a side output."""
+        """Whether ``key_by(..., on_error=...)`` created this stream, which then has a side output."""
         before = self._plain_step()
         return isinstance(before, OperatorTransformation) and before.kind == "keys"
 

@@ -21,18 +21,14 @@ if TYPE_CHECKING:
 class OperatorSettings:
     """The settings of a step of the program, common to streams and sinks. Most apply to operators only.
 
-    Args:
-        step: the step that makes the stream's records, or consumes them.
+    Invalid settings, or a stream without operator, raise ``ProgramError``.
     """
 
     def __init__(self, step: Transformation) -> None:
         self._step = step
 
     def name(self, name: str) -> Self:
-        """Set the display name of the sink, or of this stream's operator: for plans, metrics and errors.
-
-        Raises:
-            ProgramError: not a non-empty string; or the stream is keyed, so it has no operator.
+        """Set the display name of this operator or sink, for plans, metrics and errors.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).name("as text").print()
@@ -46,18 +42,12 @@ class OperatorSettings:
         return self
 
     def uid(self, uid: str) -> Self:
-        """Set the uid that the state of the sink, or of this stream's operator, is stored under.
+        """Set the uid of this operator's or sink's state, unique in the program.
 
-        By default it is derived from the operator's position in the program. A uid allows changes around the operator.
-
-        Args:
-            uid: unique in the program, and kept when the program changes.
-
-        Raises:
-            ProgramError: not a non-empty string, or no operator makes this stream.
+        The default depends on the operator's position in the program. A uid allows changes around the operator.
 
         Example:
-            >>> totals = env.from_collection([3, 4]).key_by(lambda n: "all").reduce(lambda a, b: a + b).uid("totals")
+            >>> totals = env.from_collection([3, 4]).key_by(bool).sum().uid("totals")
             >>> totals.execute_and_collect()
             [3, 7]
         """
@@ -69,30 +59,22 @@ class OperatorSettings:
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of subtasks of the sink, or of this stream's operator.
+        """Set the number of subtasks of this operator or sink, at most the max parallelism.
 
         If it differs from the previous operator's and no method partitions the stream between them, the stream is
-        rebalanced; so is the stream after this operator, whose successors have the program's parallelism. (Sinks stay
-        with the operator before them.) Between a source and the first shuffle, operators run in the source's partitions
-        unless they have their own parallelism. A checkpoint keeps the number.
-
-        Args:
-            parallelism: the number, from 1 to the max parallelism (``env.set_max_parallelism``).
-
-        Raises:
-            ProgramError: not a whole number from 1, or no operator makes this stream; at the program's start, also a
-                number above the max parallelism.
+        rebalanced; so is the stream after this operator. Sinks have the parallelism of the operator before them.
+        Between a source and the first shuffle, operators run in the source's partitions unless they have their own
+        parallelism. A checkpoint keeps the number.
 
         Example:
-            >>> _ = env.set_parallelism(4)
-            >>> totals = env.from_collection([3, 4]).key_by(lambda n: n).sum()
-            >>> sorted(totals.map(lambda n: n).set_parallelism(1).execute_and_collect())
+            >>> totals = env.set_parallelism(4).from_collection([3, 4]).key_by(int).sum()
+            >>> sorted(totals.map(int).set_parallelism(1).execute_and_collect())
             [3, 4]
         """
         check_count(parallelism, "parallelism")
         step = self._step
         if isinstance(step, CollectionSource) and parallelism == 1:
-            return self  # always 1
+            return self
         if isinstance(step, SourceTransformation):
             raise ProgramError(
                 f"set_parallelism({parallelism}): the parallelism of the source {step.name!r} is the number of its"
@@ -102,26 +84,15 @@ class OperatorSettings:
         return self
 
     def disable_chaining(self) -> Self:
-        """Run the sink, or this stream's operator, in its own tasks.
+        """Run this operator or sink in its own tasks.
 
-        That adds a level to the Spark plan on each side: records pass a shuffle to the subtask with the same index. The
+        Adds a level to the Spark plan on each side: records pass a shuffle to the subtask with the same index. The
         metrics then have its own busy times.
-
-        Raises:
-            ProgramError: no operator makes this stream.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()
-            >>> print(env.get_execution_graph())
-            Program 'program': parallelism 1, max parallelism 2
-            Level 0 (sources)
-              [0] collection -> map: str
-                    --forward--> [1]
-            Level 1
-              [1] map: len  uid=map-3
-                    --forward--> [2]
-            Level 2
-              [2] print  uid=sink-4
+            >>> len(env.get_execution_graph().levels)
+            3
         """
         self._operator("disable_chaining()").chaining = ChainingStrategy.NEVER
         return self

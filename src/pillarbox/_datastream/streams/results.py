@@ -9,22 +9,17 @@ from pillarbox._datastream.checks.missing import missing_in_sink
 from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._generics import Generic, T
 
-# The program pauses when this many results are unread.
 _AHEAD = 10_000
 
 
 class CollectedResults(Generic[T]):
-    """The records that a program emits; the program runs while they are read. PyFlink's iterator.
+    """The records that a program emits. The program runs while they are read, as with PyFlink's iterator.
 
-    The program runs ahead until some thousand records are unread: a small program has ended, closed its functions and
-    raised its errors before the results are returned.
+    It runs ahead until 10,000 records are unread: a small program has ended, closed its functions and raised its errors
+    before the results are returned.
 
-    ``next()`` takes a record. The rest acts as a list: it can be iterated repeatedly, compared, measured, indexed and
-    printed, because records are kept. In a ``with`` statement it is an iterator that keeps nothing, for results larger
-    than memory, and leaving the statement ends the program.
-
-    Args:
-        portions: the records, as they arrive.
+    ``next()`` removes a record. The rest acts as a list of stored records. In a ``with`` statement it is an iterator
+    that stores nothing, for results larger than memory, and leaving the statement ends the program.
 
     Example:
         >>> results = env.from_collection([1, 2, 3]).map(str).execute_and_collect()
@@ -37,14 +32,13 @@ class CollectedResults(Generic[T]):
 
     def __init__(self, portions: Generator[list[T], None, None]) -> None:
         self._portions: Generator[list[T], None, None] | None = portions
-        # Received records; `_next` is the index of the next to return.
         self._records: list[T] = []
         self._next = 0
         self._keeps = True
         self._run_ahead(0)
 
     def _run_ahead(self, position: int) -> bool:
-        """Run the program until enough records after a position are available; return whether there are any."""
+        """Run the program until enough records after a position are available. Returns whether there are any."""
         while self._portions is not None and len(self._records) - position < _AHEAD:
             portion = next(self._portions, None)
             if portion is None:
@@ -72,7 +66,6 @@ class CollectedResults(Generic[T]):
             position += 1
 
     def _all_left(self) -> list[T]:
-        """Run the program to its end; return all remaining records."""
         while self._portions is not None:
             self._run_ahead(len(self._records))
         return self._records[self._next :] if self._next else self._records
@@ -99,7 +92,7 @@ class CollectedResults(Generic[T]):
         return repr(self._all_left())
 
     def close(self) -> None:
-        """End the program if it still runs, and close its functions. No more records arrive."""
+        """End the program if it still runs, and close its functions."""
         portions, self._portions = self._portions, None
         if portions is not None:
             portions.close()

@@ -47,12 +47,7 @@ if TYPE_CHECKING:
 
 
 class Stream(OperatorSettings, Generic[T1]):
-    """A stream of records of type ``T1``; :class:`DataStream` has its transformations.
-
-    Args:
-        env: the program's environment.
-        step: the step that makes the records.
-    """
+    """A stream of records of type ``T1``; :class:`DataStream` has its transformations."""
 
     def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
         super().__init__(step)
@@ -82,12 +77,9 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._step.name
 
     def start_new_chain(self) -> Self:
-        """Start new tasks with this stream's operator, which the operators after it may join.
+        """Start new tasks with this stream's operator. Later operators may join them.
 
-        That adds a level to the Spark plan, as :meth:`disable_chaining` does.
-
-        Raises:
-            ProgramError: no operator makes this stream.
+        Adds a level to the Spark plan, as :meth:`disable_chaining` does.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).start_new_chain().print()
@@ -97,21 +89,18 @@ class Stream(OperatorSettings, Generic[T1]):
         self._operator("start_new_chain()").chaining = ChainingStrategy.HEAD
         return self
 
-    # -- partitions --
-
     def rebalance(self) -> DataStream[T1]:
-        """Spread the records evenly over the next operators' subtasks.
+        """Spread the records evenly over the next operators' subtasks, which have the program's parallelism.
 
-        These have the program's parallelism, after a shuffle. Use it before slow operators if the source has few
-        partitions, or partitions of different sizes. Records keep their order between each pair of subtasks.
+        Use it before slow operators if the source has few partitions, or partitions of different sizes. Records keep
+        their order between each pair of subtasks.
 
-        When Spark repeats a failed task, it must distribute the records as before: the order within a source's
-        partition must be the same at each reading, as in files and in Kafka. Spark's own shuffles and joins do not
-        guarantee it; after them, ``key_by`` is safe.
+        When Spark repeats a failed task, the order within a source's partition must be the same at each reading, as in
+        files and in Kafka. Spark's own shuffles and joins do not guarantee it; after them, ``key_by`` is safe.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> sorted(env.from_collection(range(4)).rebalance().map(str).execute_and_collect())
+            >>> numbers = env.set_parallelism(2).from_collection(range(4)).rebalance()
+            >>> sorted(numbers.map(str).execute_and_collect())
             ['0', '1', '2', '3']
         """
         return self._partition("rebalance", partitioners.RebalancePartitioner())
@@ -120,12 +109,10 @@ class Stream(OperatorSettings, Generic[T1]):
         """Send each subtask's records to few subtasks of the next operators: to one, if their numbers are equal.
 
         With fewer sending than receiving subtasks, each sends to several in turn; with more, several send to one, as in
-        Flink. A source's partition sends to one subtask: with fewer partitions than subtasks, some subtasks get
-        nothing, and ``rebalance`` is better.
+        Flink. A source's partition sends to one subtask: with few partitions, ``rebalance`` is better.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> env.from_collection(range(4)).rescale().map(str).execute_and_collect()
+            >>> env.set_parallelism(2).from_collection(range(4)).rescale().map(str).execute_and_collect()
             ['0', '1', '2', '3']
         """
         return self._partition("rescale", partitioners.RescalePartitioner())
@@ -136,17 +123,15 @@ class Stream(OperatorSettings, Generic[T1]):
         A repeated epoch draws the same numbers. For the order of records, see :meth:`rebalance`.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> sorted(env.from_collection(range(4)).shuffle().map(str).execute_and_collect())
+            >>> sorted(env.set_parallelism(2).from_collection(range(4)).shuffle().map(str).execute_and_collect())
             ['0', '1', '2', '3']
         """
         return self._partition("shuffle", partitioners.ShufflePartitioner())
 
     def forward(self) -> DataStream[T1]:
-        """Keep each record in its subtask, the default; undoes a previous partitioning.
+        """Keep each record in its subtask, the default. Undoes a previous partitioning.
 
-        The next operator must have the same parallelism, or the program is refused at its start. Without ``forward()``,
-        the stream would be rebalanced there.
+        The next operator must have the same parallelism, or the program is refused at its start.
 
         Example:
             >>> env.from_collection([1, 2]).forward().map(str).execute_and_collect()
@@ -158,8 +143,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """Send all records to the first subtask of the next operators.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> env.from_collection(range(4)).global_().map(str).execute_and_collect()
+            >>> env.set_parallelism(2).from_collection(range(4)).global_().map(str).execute_and_collect()
             ['0', '1', '2', '3']
         """
         return self._partition("global", partitioners.GlobalPartitioner())
@@ -172,17 +156,13 @@ class Stream(OperatorSettings, Generic[T1]):
         """Partition the stream with a function. The next operators have no keyed state.
 
         Args:
-            partitioner: ``f(key, n)`` returns the index of one of the next operators' ``n`` subtasks; or a
-                ``Partitioner``. It must always return the same index for a key.
-            key_selector: the record's key: a function, a ``KeySelector``, or one or several column names.
-
-        Raises:
-            ProgramError: ``partitioner`` is not such a function, or a column does not exist.
+            partitioner: a ``Partitioner``, or ``f(key, n)``, which returns the index of one of the next operators'
+                ``n`` subtasks. A key must always have the same index.
+            key_selector: as in :meth:`DataStream.key_by`.
 
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> numbers = env.from_collection(range(4)).partition_custom(lambda key, n: key % n, lambda number: number)
-            >>> numbers.map(str).execute_and_collect()
+            >>> numbers = env.set_parallelism(2).from_collection(range(4))
+            >>> numbers.partition_custom(lambda key, n: key % n, int).map(str).execute_and_collect()
             ['0', '2', '1', '3']
         """
         check_function(partitioner, Partitioner, "partition_custom", "partition")
@@ -204,12 +184,8 @@ class Stream(OperatorSettings, Generic[T1]):
             descriptors: the broadcast state that the records fill; the result is then for ``connect``. Without
                 descriptors, each subtask of the next operator processes each record.
 
-        Raises:
-            ProgramError: not a ``MapStateDescriptor``, or two with the same name.
-
         Example:
-            >>> _ = env.set_parallelism(2)
-            >>> env.from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
+            >>> env.set_parallelism(2).from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
             ['TO', 'BE', 'TO', 'BE']
         """
         for descriptor in descriptors:
@@ -231,16 +207,8 @@ class Stream(OperatorSettings, Generic[T1]):
 
         return BroadcastStream(stream, descriptors)
 
-    # -- other streams --
-
     def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
-        """Merge this stream with others.
-
-        Args:
-            streams: at least one stream of the same environment. Their order is not kept.
-
-        Raises:
-            ProgramError: no stream, or not a stream of the same environment.
+        """Merge this stream with streams of the same environment. The order of their records is undefined.
 
         Example:
             >>> odd, even = env.from_collection([1, 3]), env.from_collection([2, 4])
@@ -265,26 +233,22 @@ class Stream(OperatorSettings, Generic[T1]):
     ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
         """Connect this stream with another: one operator processes both, with shared state.
 
-        Key both, before or after: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``; or
+        Key both, before or after (``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``), or
         neither.
 
         Args:
             ds: a stream of the same environment, with records of any type; or a broadcast stream,
                 ``b.broadcast(descriptor)``, whose records reach every subtask.
 
-        Raises:
-            ProgramError: not such a stream.
-
         Example:
-            >>> class Tagged(KeyedCoProcessFunction):
-            ...     def process_element1(self, value, ctx):
-            ...         yield "first", value
+            >>> class Tagged(CoMapFunction):
+            ...     def map1(self, value):
+            ...         return "first", value
             ...
-            ...     def process_element2(self, value, ctx):
-            ...         yield "second", value
-            >>> one, two = env.from_collection([1]), env.from_collection(["a"])
-            >>> connected = one.connect(two).key_by(lambda n: str(n), lambda text: text)
-            >>> sorted(connected.process(Tagged()).execute_and_collect())
+            ...     def map2(self, value):
+            ...         return "second", value
+            >>> connected = env.from_collection([1]).connect(env.from_collection(["a"]))
+            >>> sorted(connected.map(Tagged()).execute_and_collect())
             [('first', 1), ('second', 'a')]
         """
         from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream, BroadcastStream
@@ -299,23 +263,16 @@ class Stream(OperatorSettings, Generic[T1]):
     def join(self, other: DataStream[T2]) -> JoinedStreams[T1, T2]:
         """Join records of two streams that have equal keys and the same window.
 
-        ``one.join(two).where(key).equal_to(key).window(assigner).apply(function)``. To join by closeness in time
-        instead, use ``KeyedStream.interval_join``.
-
-        Args:
-            other: a stream of the same environment.
-
-        Raises:
-            ProgramError: not such a stream.
+        ``first.join(second).where(key).equal_to(key).window(assigner).apply(function)``. To join by closeness in time,
+        use ``KeyedStream.interval_join``.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
-            >>> one = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
-            >>> two = env.from_collection(["not"]).assign_timestamps_and_watermarks(at)
-            >>> pairs = one.join(two).where(lambda word: "o" in word).equal_to(lambda word: "o" in word)
-            >>> windows = pairs.window(TumblingEventTimeWindows.of("1 second"))
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
+            >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+            >>> second = env.from_collection(["go"]).assign_timestamps_and_watermarks(at)
+            >>> windows = first.join(second).where(len).equal_to(len).window(TumblingEventTimeWindows.of("1 second"))
             >>> windows.apply(lambda a, b: f"{a} {b}").execute_and_collect()
-            ['to not']
+            ['to go', 'be go']
         """
         from pillarbox._datastream.connected.joined_streams import JoinedStreams
 
@@ -325,22 +282,15 @@ class Stream(OperatorSettings, Generic[T1]):
     def co_group(self, other: DataStream[T2]) -> CoGroupedStreams[T1, T2]:
         """Process the records of two streams with equal keys and the same window together.
 
-        ``one.co_group(two).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, it also calls
-        the function if one stream has no record, as outer joins need.
-
-        Args:
-            other: a stream of the same environment.
-
-        Raises:
-            ProgramError: not such a stream.
+        ``first.co_group(second).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, it also
+        calls the function if one stream has no record, as outer joins need.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
-            >>> one = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
-            >>> two = env.from_collection(["to"]).assign_timestamps_and_watermarks(at)
-            >>> groups = one.co_group(two).where(lambda word: word).equal_to(lambda word: word)
-            >>> windows = groups.window(TumblingEventTimeWindows.of("1 second"))
-            >>> sorted(windows.apply(lambda ones, twos: [(ones, twos)]).execute_and_collect())
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
+            >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+            >>> second = env.from_collection(["to"]).assign_timestamps_and_watermarks(at)
+            >>> windows = first.co_group(second).where(str).equal_to(str).window(TumblingEventTimeWindows.of(1_000))
+            >>> sorted(windows.apply(lambda firsts, seconds: [(firsts, seconds)]).execute_and_collect())
             [(['be'], []), (['to'], ['to'])]
         """
         from pillarbox._datastream.connected.joined_streams import CoGroupedStreams
@@ -382,18 +332,15 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: ignored; PyFlink has it.
-            limit: maximum number of records, returned as a list: the program ends when it has them, and closes its
-                functions. Without a limit the program runs while the results are read: see :class:`CollectedResults`.
+            limit: maximum number of records, returned as a list: the program then ends. Without a limit it runs while
+                the results are read: see :class:`CollectedResults`.
 
         Raises:
-            ProgramError: ``limit`` is not a whole number from 1.
             OperatorError: a function raised; with many results, possibly while they are read.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)
             ['1', '2']
-            >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect()
-            ['1', '2', '3']
         """
         if limit is None:
             return CollectedResults(self._env._collect(self._sink("collect", output="collect", uid="collect")))
@@ -413,14 +360,13 @@ class Stream(OperatorSettings, Generic[T1]):
                 previous operator's ``output_type``.
 
         Raises:
-            ProgramError: no columns are declared, or there is no Spark session.
             TypeMismatchError: (at run time) a record does not fit the columns.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
-            >>> doubled = env.from_dataframe(spark.range(3)).map(lambda row: 2 * row.id)
+            >>> doubled = env.from_dataframe(spark.range(2)).map(lambda row: 2 * row.id)
             >>> sorted(doubled.to_dataframe("doubled LONG").collect())
-            [Row(doubled=0), Row(doubled=2), Row(doubled=4)]
+            [Row(doubled=0), Row(doubled=2)]
         """
         sink, columns = self._columns_sink("output", schema, "to_dataframe()")
         return self._env._runtime.dataframe(self._env._compile("to_dataframe", [sink]), columns)
@@ -428,19 +374,12 @@ class Stream(OperatorSettings, Generic[T1]):
     def _columns_sink(
         self, output: str, schema: SchemaLike | None, asked_by: str
     ) -> tuple[SinkTransformation, StructType]:
-        """Return a sink that makes columns, and the columns."""
         encoder = encoder_of_output(self, schema, output, asked_by)
         factory = OperatorFactory(partial(ColumnsOperator, encoder=encoder))
         sink = self._env._outputs[output] = self._sink(output, "columns", factory=factory)
         return sink, encoder.schema
 
     def _sink(self, name: str, kind: str | None = None, **attributes: Any) -> SinkTransformation:
-        """Return a sink. Programs compiled with it include it.
-
-        Args:
-            kind: its uid's prefix, if its records are a program output of the same name.
-            attributes: the step's attributes.
-        """
         if kind is not None:
             attributes = {"uid": f"{kind}-{name}", "output": name, **attributes}
         sink = SinkTransformation(self._env._next(), name, [self._plain_step()], **attributes)
@@ -459,7 +398,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._after(step)
 
     def _plain_step(self) -> Transformation:
-        """Return the step that makes this stream's records, before any partitioning."""
+        """Return the step that creates this stream's records, before any partitioning."""
         return self._step
 
     def _apply(
@@ -488,7 +427,6 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._after(step)
 
     def _after(self, step: Transformation) -> DataStream[Any]:
-        """Add a step to the program; return its stream."""
         from pillarbox._datastream.streams.data_stream import DataStream
 
         self._env._add(step)

@@ -1,4 +1,4 @@
-"""Windows over a non-keyed stream. Names and meaning are PyFlink's."""
+"""Windows over a non-keyed stream, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from pillarbox._types.type_information import TypeInformation
 
 
 class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut]):
-    """Windows over a whole stream of type ``T1``, in one subtask.
-
-    Made by ``DataStream.window_all`` and ``count_window_all``.
-    """
+    """Windows over a whole stream of type ``T1``, in one subtask."""
 
     _kinds = AllWindowFunction, ProcessAllWindowFunction
     _of_keys = False
@@ -65,27 +62,15 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         """Aggregate the records of each window on arrival: see :meth:`WindowedStream.aggregate`.
 
         Aggregates of columns return rows of ``window_start``, ``window_end`` and the aggregates. Each partition is
-        aggregated before the shuffle, so the one subtask merges a few partial results.
+        aggregated before the shuffle.
 
         Example:
-            >>> class Total(AggregateFunction):
-            ...     def create_accumulator(self):
-            ...         return 0
-            ...
-            ...     def add(self, value, accumulator):
-            ...         return accumulator + value
-            ...
-            ...     def get_result(self, accumulator):
-            ...         return accumulator
-            >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).aggregate(Total()).execute_and_collect()
-            [3, 7]
             >>> payment = Types.ROW_NAMED(["at", "amount"], [Types.LONG(), Types.LONG()])
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
-            >>> payments = env.from_collection([(1_000, 5), (2_000, 7), (61_000, 1)], payment)
-            >>> timed = payments.assign_timestamps_and_watermarks(at)
-            >>> totals = timed.window_all(TumblingEventTimeWindows.of("1 minute")).aggregate(total=sum_("amount"))
-            >>> [row.total for row in totals.execute_and_collect()]
-            [12, 1]
+            >>> payments = env.from_collection([(1, 5), (2, 7)], payment).assign_timestamps_and_watermarks(at)
+            >>> windows = payments.window_all(TumblingEventTimeWindows.of(60))
+            >>> [row.total for row in windows.aggregate(total=sum_("amount")).execute_and_collect()]
+            [12]
         """
         return self._aggregate(aggregate_function, window_function, accumulator_type, output_type, aggregates)
 

@@ -1,4 +1,4 @@
-"""Columnar window aggregates: their checks, and their two operators."""
+"""Builds columnar window aggregates, and checks their arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python
 
 
 def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:
-    """Return why windows of this kind, with these options, have no aggregates of columns, or None."""
+    """Return why such windows with these options have no aggregates of columns, or None."""
     assigner = windows._assigner
     if type(assigner) is not EventTimeSessionWindows and (panes_of(assigner) is None or not assigner.is_event_time()):
         return f"are for tumbling, sliding, cumulating and session windows of event time, not for {assigner!r}"
@@ -49,12 +49,6 @@ def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:
 
 
 def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping[str, Any]) -> DataStream[Any]:
-    """Aggregate columns by window.
-
-    Raises:
-        ProgramError: unsuitable windows or options; not an aggregate of columns; a column is missing or has the wrong
-            type; the keys are not columns, or the columns are unknown.
-    """
     misfit = _misfit(windows)
     if misfit is not None:
         raise ProgramError(f"aggregates of columns {misfit}: {_INSTEAD}")
@@ -133,7 +127,6 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
 
 
 def _is_grouped(kind: spark.DataType) -> bool:
-    """Return whether Spark groups by values of this type, and pillarbox as Spark does."""
     if isinstance(kind, spark.StructType):
         return all(_is_grouped(field.dataType) for field in kind.fields)
     return is_compared(kind)

@@ -1,6 +1,6 @@
 """The common part of windows: options, choice of operator, and aggregation of one field.
 
-The names ``sum``, ``min`` and so on are from Flink's Java API; PyFlink has no such methods.
+``sum``, ``min`` and similar methods are from Flink's Java API; PyFlink lacks them.
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ if TYPE_CHECKING:
 
 
 class Windowed(Generic[T1, WindowOut]):
-    """The common part of windows: options and choice of operator."""
+    """The common part of windows: options and choice of operator. Invalid arguments raise ``ProgramError``."""
 
-    # Whether the stream is keyed by the user.
     _of_keys = True
     # Further streams whose records enter the windows.
     _more_inputs: Sequence[Transformation] = ()
@@ -86,17 +85,10 @@ class Windowed(Generic[T1, WindowOut]):
 
         With two streams, the trigger's elements are pairs (0 or 1, record).
 
-        Args:
-            trigger: a built-in trigger, or the program's own.
-
-        Raises:
-            ProgramError: not a ``Trigger``; or windows merge, and the trigger cannot.
-
         Example:
-            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
-            >>> windows = numbers.window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(2)))
-            >>> windows.reduce(lambda a, b: a + b).execute_and_collect()
-            [1, 5]
+            >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
+            >>> windows.trigger(PurgingTrigger.of(CountTrigger.of(2))).reduce(max).execute_and_collect()
+            [1, 3]
         """
         if not isinstance(trigger, Trigger):
             raise ProgramError(f"trigger() takes a Trigger, such as CountTrigger.of(10), not {shorten(trigger)}")
@@ -109,17 +101,14 @@ class Windowed(Generic[T1, WindowOut]):
         """Keep windows for a while after their end: each late record then fires them again.
 
         Args:
-            lateness: how far event time may be past a window's end; an int is milliseconds. 0 by default.
-
-        Raises:
-            ProgramError: not a duration, or not event-time windows.
+            lateness: event time after a window's end; an int is milliseconds. 0 by default.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-            >>> events = env.from_collection([("a", 1_000), ("a", 2_000)]).assign_timestamps_and_watermarks(at)
-            >>> windows = events.key_by(lambda event: event[0]).window(TumblingEventTimeWindows.of("1 minute"))
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> events = env.from_collection([1, 2]).assign_timestamps_and_watermarks(at)
+            >>> windows = events.window_all(TumblingEventTimeWindows.of("1 minute"))
             >>> windows.allowed_lateness("5 seconds").reduce(max).execute_and_collect()
-            [('a', 2000)]
+            [2]
         """
         millis = to_millis(lateness, "allowed_lateness()")
         if not self._assigner.is_event_time():
@@ -132,22 +121,16 @@ class Windowed(Generic[T1, WindowOut]):
     def side_output_errors(self, tag: OutputTag[Any]) -> Self:
         """Emit a dead letter for each exception of a function, and continue: ``on_error`` of other operators.
 
-        If a function that aggregates elements or assigns windows raises, the dead letter has the record, which then is
-        in no window. If a window function raises, the letter has the window's contents: all its elements, or its
-        accumulator in a tuple, and the window continues as if it had emitted nothing. With two streams, records are
+        If a function that aggregates elements or assigns windows raises, the dead letter has the record, which is then
+        in no window. If a window function raises, the letter has the window's contents (all elements, or the
+        accumulator in a tuple), and the window continues as if it had emitted nothing. With two streams, records are
         pairs (0 or 1, record). These windows always use the general operator.
-
-        Args:
-            tag: the side output for :class:`DeadLetter` records: ``get_side_output(tag)`` of the resulting stream.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
-            >>> numbers = env.from_collection([1, "two", 3, 4]).key_by(lambda n: "all").count_window(2)
-            >>> sums = numbers.side_output_errors(BAD).reduce(lambda a, b: a + b)
-            >>> sums.get_side_output(BAD).map(lambda letter: letter.value).execute_and_collect()
+            >>> windows = env.from_collection([1, "two", 3]).count_window_all(2).side_output_errors(BAD)
+            >>> letters = windows.reduce(lambda a, b: a + b).get_side_output(BAD)
+            >>> letters.map(lambda letter: letter.value).execute_and_collect()
             ['two']
         """
         if not isinstance(tag, OutputTag):
@@ -158,20 +141,13 @@ class Windowed(Generic[T1, WindowOut]):
     def evictor(self, evictor: Evictor) -> Self:
         """Remove elements from a window before or after its function is called.
 
-        The window then keeps all elements with their timestamps, even with ``reduce`` or ``aggregate``: each firing
+        The window then stores all elements with their timestamps, even with ``reduce`` or ``aggregate``: each firing
         aggregates all of them again. With two streams, elements are pairs (0 or 1, record).
 
-        Args:
-            evictor: a built-in evictor, or the program's own.
-
-        Raises:
-            ProgramError: not an ``Evictor``.
-
         Example:
-            >>> numbers = env.from_collection(range(6)).key_by(lambda n: "all").window(GlobalWindows.create())
-            >>> last_two = numbers.trigger(CountTrigger.of(3)).evictor(CountEvictor.of(2))
-            >>> last_two.reduce(lambda a, b: a + b).execute_and_collect()
-            [3, 9]
+            >>> windows = env.from_collection(range(6)).window_all(GlobalWindows.create()).trigger(CountTrigger.of(3))
+            >>> windows.evictor(CountEvictor.of(2)).reduce(min).execute_and_collect()
+            [1, 4]
         """
         if not isinstance(evictor, Evictor):
             raise ProgramError(f"evictor() takes an Evictor, such as CountEvictor.of(10), not {shorten(evictor)}")
@@ -212,7 +188,6 @@ class Windowed(Generic[T1, WindowOut]):
         )
 
     def _make(self, program: WindowProgram) -> Callable[[OperatorContext], StreamOperator]:
-        """Return the operator's factory function."""
         operator = _operator_for(program) if self._error_tag is None else WindowOperator
         return partial(operator, keying=self._stream._keying, program=program)
 
@@ -227,24 +202,16 @@ class Windowed(Generic[T1, WindowOut]):
 class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
     """The windows of one stream."""
 
-    # The classes of window functions for apply() and process().
     _kinds: tuple[type, type]
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> Self:
         """Emit records that are late for all their windows to a side output, instead of dropping and counting them.
 
-        Args:
-            output_tag: the side output: ``get_side_output(output_tag)`` of the resulting stream.
-
-        Raises:
-            ProgramError: ``output_tag`` is not an ``OutputTag``.
-
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-            >>> events = env.from_collection([("a", 1_000)]).assign_timestamps_and_watermarks(at)
-            >>> windows = events.key_by(lambda event: event[0]).window(TumblingEventTimeWindows.of("1 minute"))
-            >>> latest = windows.side_output_late_data(OutputTag("late")).reduce(max)
-            >>> latest.get_side_output(OutputTag("late")).execute_and_collect()
+            >>> at, LATE = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int), OutputTag("late")
+            >>> events = env.from_collection([1_000]).assign_timestamps_and_watermarks(at)
+            >>> windows = events.window_all(TumblingEventTimeWindows.of("1 minute")).side_output_late_data(LATE)
+            >>> windows.reduce(max).get_side_output(LATE).execute_and_collect()
             []
         """
         if not isinstance(output_tag, OutputTag):
@@ -253,50 +220,31 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream[T1]:
-        """Sum a field of each window's records; other fields are from the window's first record, as in Flink.
+        """Sum a field of each window's records. Other fields are from the window's first record, as in Flink.
 
         Args:
-            position_to_sum: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
-                Position 0 of a number is the number itself.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+            position_to_sum: a position in tuples and rows, or a name in rows, dictionaries and objects. Position 0 of a
+                number is the number itself.
 
         Example:
-            >>> amounts = env.from_collection([("a", 3), ("b", 5), ("a", 4)]).key_by(lambda pair: pair[0])
-            >>> amounts.count_window(2).sum(1).execute_and_collect()
-            [('a', 7)]
+            >>> env.from_collection([("a", 3), ("b", 5)]).count_window_all(2).sum(1).execute_and_collect()
+            [('a', 8)]
         """
         return self._fold_field("sum", position_to_sum)
 
     def min(self, position_to_min: int | str = 0) -> DataStream[T1]:
-        """Return each window's first record with the minimum of a field.
+        """Return each window's first record with the minimum of a field (see :meth:`sum`).
 
         :meth:`min_by` keeps the whole record.
 
-        Args:
-            position_to_min: the field: see :meth:`sum`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
-
         Example:
-            >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
-            >>> trips.count_window(2).min(1).execute_and_collect()
-            [('a', 2, 'x')]
+            >>> env.from_collection([(3, "x"), (2, "y")]).count_window_all(2).min(0).execute_and_collect()
+            [(2, 'x')]
         """
         return self._fold_field("min", position_to_min)
 
     def max(self, position_to_max: int | str = 0) -> DataStream[T1]:
-        """Return each window's first record with the maximum of a field.
-
-        :meth:`max_by` keeps the whole record.
-
-        Args:
-            position_to_max: the field: see :meth:`sum`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Return each window's first record with the maximum of a field (see :meth:`sum`).
 
         Example:
             >>> env.from_collection([3, 8, 5, 7]).count_window_all(2).max().execute_and_collect()
@@ -305,29 +253,16 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("max", position_to_max)
 
     def min_by(self, position_to_min_by: int | str = 0) -> DataStream[T1]:
-        """Return each window's record with the smallest field; of equal records the earliest.
-
-        Args:
-            position_to_min_by: the field: see :meth:`sum`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Return each window's record with the smallest field (see :meth:`sum`), the earliest of equals.
 
         Example:
-            >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
-            >>> trips.count_window(2).min_by(1).execute_and_collect()
-            [('a', 2, 'y')]
+            >>> env.from_collection([(3, "x"), (2, "y")]).count_window_all(2).min_by(0).execute_and_collect()
+            [(2, 'y')]
         """
         return self._fold_field("min_by", position_to_min_by)
 
     def max_by(self, position_to_max_by: int | str = 0) -> DataStream[T1]:
-        """Return each window's record with the largest field; of equal records the earliest.
-
-        Args:
-            position_to_max_by: the field: see :meth:`sum`.
-
-        Raises:
-            ProgramError: neither a position nor a name, or the column does not exist.
+        """Return each window's record with the largest field (see :meth:`sum`), the earliest of equals.
 
         Example:
             >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}])
@@ -368,7 +303,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
             raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
         check_parameters(func, AggregateFunction, "aggregate()")
-        merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None  # it keeps elements
+        merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None
         if merges and type(func).merge is AggregateFunction.merge:
             raise ProgramError(
                 f"{self._assigner!r} merges windows, and {type(func).__name__} cannot merge accumulators: define"
@@ -404,13 +339,12 @@ def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
         return WindowOperator
     if isinstance(assigner, Sessions) and is_built_in(assigner):
         return SessionWindowOperator
-    # A window made of panes has no state, so a window function cannot have state either.
+    # A window of panes has no state, so its function cannot have state either.
     if isinstance(panes, EvenPanes) and not program.clears and not mentions(program.function, "window_state"):
         return PaneWindowOperator
     return WindowOperator
 
 
 def _given(window_function: Any, accumulator_type: Any, output_type: Any) -> dict[str, Any]:
-    """Return the given parameters of the other form, which may be names of results instead."""
     arguments = {"window_function": window_function, "accumulator_type": accumulator_type, "output_type": output_type}
     return {name: value for name, value in arguments.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Windows over a keyed stream. Names and meaning are PyFlink's."""
+"""Windows over a keyed stream, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pillarbox._types.type_information import TypeInformation
 class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
     """Windows over a keyed stream of type ``T1``.
 
-    Made by ``KeyedStream.window`` and ``count_window``. Records enter their windows on arrival; the trigger decides
-    when a window's function is called, by default at the window's end.
+    Records enter their windows on arrival; the trigger decides when a window's function is called, by default at the
+    window's end. ``output_type`` is as in :class:`DataStream`.
     """
 
     _kinds = WindowFunction, ProcessWindowFunction
@@ -34,19 +34,15 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         | None = None,
         output_type: SchemaLike | None = None,
     ) -> DataStream[Any]:
-        """Reduce the records of each window on arrival: a window keeps one record.
+        """Reduce the records of each window on arrival: a window stores one record.
 
         For windows that overlap or merge, partial results are combined as well, so the function must be associative:
         ``f(f(a, b), c)`` equals ``f(a, f(b, c))``.
 
         Args:
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
-            window_function: gets the one result, with key and window; by default the result is emitted.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-                By default, without a window function, the records' declared type, if any.
-
-        Raises:
-            ProgramError: a function of another kind.
+            window_function: receives the one result, with key and window; by default the result is emitted.
+            output_type: by default, without a window function, the records' declared type.
 
         Example:
             >>> words = env.from_collection(["to", "be", "to", "go"]).key_by(len).count_window(2)
@@ -77,27 +73,20 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
     ) -> DataStream[Any]:
         """Aggregate the records of each window on arrival, with a function or by named aggregates of columns.
 
-        A function adds each record to the window's accumulator. If it has ``merge``, it adds a record only once to
-        overlapping windows, and accumulators are merged when a window fires.
+        A function adds each record to the window's accumulator. With ``merge``, which merging windows need, it adds a
+        record only once to overlapping windows, and accumulators are merged when a window fires.
 
-        Aggregates of columns, such as ``total=sum_("amount")``, are computed by Arrow for whole runs of rows, before
-        and after the shuffle; a window keeps columns. The results are rows of the key columns, ``window_start``,
-        ``window_end`` and the aggregates. The key must be named columns, and the columns known: from a DataFrame,
-        or declared by the previous function. They are fastest on rows that no Python function has touched. They need
-        event-time windows without trigger, evictor or side output for late rows; with ``allowed_lateness``, a run's
-        late rows fire their keys' windows once.
+        Arrow computes aggregates of columns, such as ``total=sum_("amount")``, for whole runs of rows, before and after
+        the shuffle. The results are rows of the key columns, ``window_start``, ``window_end`` and the aggregates. The
+        key must be named columns, and the columns known: from a DataFrame, or declared by the previous function. They
+        are fastest on rows that no Python function has used. They need event-time windows without trigger, evictor or
+        side output for late rows; with ``allowed_lateness``, a run's late rows fire their keys' windows once.
 
         Args:
-            aggregate_function: makes accumulators, adds records and returns results.
-            window_function: gets the one result, with key and window; by default the result is emitted.
+            window_function: receives the one result, with key and window; by default the result is emitted.
             accumulator_type: the accumulators' type: from ``Types``, or a class. If the key's type is declared as well,
                 the state is plain data (docs/security.md), and an accumulator of another type is refused.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
             aggregates: aggregates of columns, by the names of their results.
-
-        Raises:
-            ProgramError: a function of another kind; windows merge and ``aggregate_function`` has no ``merge``; a
-                column is missing, or its aggregate does not accept its type; unsuitable windows.
 
         Example:
             >>> class Mean(AggregateFunction):
@@ -109,31 +98,22 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
             ...
             ...     def get_result(self, accumulator):
             ...         return accumulator[0] / accumulator[1]
-            >>> numbers = env.from_collection([1, 2, 3, 6]).key_by(lambda n: "all").count_window(2)
-            >>> numbers.aggregate(Mean()).execute_and_collect()
+            >>> env.from_collection([1, 2, 3, 6]).key_by(bool).count_window(2).aggregate(Mean()).execute_and_collect()
             [1.5, 4.5]
             >>> payment = Types.ROW_NAMED(["card", "at", "amount"], [Types.STRING(), Types.LONG(), Types.LONG()])
-            >>> payments = env.from_collection([("ann", 1_000, 5), ("bob", 2_000, 7), ("ann", 3_000, 1)], payment)
+            >>> payments = env.from_collection([("ann", 1, 5), ("bob", 2, 7), ("ann", 3, 1)], payment)
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
-            >>> windows = payments.assign_timestamps_and_watermarks(at).key_by("card")
-            >>> windows = windows.window(TumblingEventTimeWindows.of("1 minute"))
-            >>> [(row.card, row.n, row.total) for row in windows.aggregate(
-            ...     n=count_(), total=sum_("amount")).execute_and_collect()]
-            [('ann', 2, 6), ('bob', 1, 7)]
+            >>> keyed = payments.assign_timestamps_and_watermarks(at).key_by("card")
+            >>> totals = keyed.window(TumblingEventTimeWindows.of(60)).aggregate(total=sum_("amount"))
+            >>> [(row.card, row.total) for row in totals.execute_and_collect()]
+            [('ann', 6), ('bob', 7)]
         """
         return self._aggregate(aggregate_function, window_function, accumulator_type, output_type, aggregates)
 
     def apply(
         self, window_function: WindowFunction[T1, U, KeyOut, WindowOut], output_type: SchemaLike | None = None
     ) -> DataStream[U]:
-        """Call a function with all records of each window.
-
-        Args:
-            window_function: gets key, window and records.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-
-        Raises:
-            ProgramError: not a ``WindowFunction``.
+        """Call a ``WindowFunction`` with all records of each window.
 
         Example:
             >>> class Join(WindowFunction):
@@ -150,23 +130,16 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         process_window_function: ProcessWindowFunction[T1, U, KeyOut, WindowOut],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U | SideOutput]:
-        """Call a function with all records of each window; it has state, clocks and side outputs.
-
-        Args:
-            process_window_function: gets key, context and records.
-            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
-
-        Raises:
-            ProgramError: not a ``ProcessWindowFunction``.
+        """Call a ``ProcessWindowFunction`` with all records of each window, with state, clocks and side outputs.
 
         Example:
             >>> class Span(ProcessWindowFunction):
             ...     def process(self, key, context, elements):
-            ...         yield key, context.window().start, len(elements)
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-            >>> events = env.from_collection([("a", 1_000), ("a", 61_000), ("a", 62_000)])
-            >>> keyed = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
-            >>> keyed.window(TumblingEventTimeWindows.of("1 minute")).process(Span()).execute_and_collect()
-            [('a', 0, 1), ('a', 60000, 2)]
+            ...         yield context.window().start, len(elements)
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> events = env.from_collection([1_000, 61_000, 62_000]).assign_timestamps_and_watermarks(at)
+            >>> windows = events.key_by(bool).window(TumblingEventTimeWindows.of("1 minute"))
+            >>> windows.process(Span()).execute_and_collect()
+            [(0, 1), (60000, 2)]
         """
         return self._whole("process", ProcessWindowFunction, process_window_function, output_type)

@@ -1,4 +1,4 @@
-"""Batches of records, each one request."""
+"""Batches of records, each sent as one request."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ class Batches:
     """The open batch. Mailbox thread only.
 
     Args:
-        size: the most records of a batch.
         timeout: milliseconds until a smaller batch is sent, or None if only a flush sends it.
-        clock: for the timeout.
-        put: called with each new, still growing batch; its place in the queue is its first record's.
+        put: called with each new, still growing batch, which is queued at its first record's position.
         send: called with each complete batch.
         is_due: called at a batch's timeout.
     """
@@ -41,7 +39,6 @@ class Batches:
         self._timer: ScheduledTimer | None = None
 
     def add(self, value: object, timestamp: int | None) -> None:
-        """Add a record to the batch."""
         if self._forming is None:
             self._timestamps = []
             self._forming = Request([], self._timestamps)
@@ -53,14 +50,12 @@ class Batches:
             self.flush()
 
     def flush(self) -> None:
-        """Send the batch, full or not."""
         batch = self._forming
         if batch is not None:
             self.clear()
             self._send(batch)
 
     def clear(self) -> None:
-        """Discard the batch."""
         self._forming = None
         if self._timer is not None:
             self._timer.cancel()

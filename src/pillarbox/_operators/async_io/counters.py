@@ -1,4 +1,4 @@
-"""An async operator's counters in an epoch, for the task's metrics."""
+"""An async operator's counters of an epoch, for the task's metrics."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ import numpy as np
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.budgets.gate import RATE_LIMITED
 
-# Latency percentiles cover an epoch's last requests, up to this number.
 _SAMPLES = 4096
 
 
 class Counters:
-    """The figures of one epoch. Mailbox thread only.
-
-    Attributes:
-        completed: records with results.
-        failed: records whose last attempt failed.
-        timed_out: records whose request timed out.
-        cache_hits: records without a request of their own.
-    """
+    """The figures of one epoch. Mailbox thread only."""
 
     def __init__(self) -> None:
         self.completed = 0
@@ -34,7 +26,6 @@ class Counters:
         self._seconds: deque[float] = deque(maxlen=_SAMPLES)
 
     def taken(self, requests: Sequence[Request]) -> None:
-        """Count the attempts of completed requests."""
         for request in requests:
             attempts = request.attempts
             self._attempts += attempts
@@ -44,12 +35,7 @@ class Counters:
                 self._seconds.append(request.seconds)
 
     def report(self, *, drops: bool, in_flight: int, in_flight_max: int, rate_limited: float | None) -> dict[str, int]:
-        """Return the figures by name.
-
-        Args:
-            drops: whether failed records are dropped.
-            rate_limited: seconds that the next request waited for a rate limit, or None without a limit.
-        """
+        """Return the figures by name. ``rate_limited`` is seconds, or None without a limit."""
         p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
         return {
             "requests": self._attempts,

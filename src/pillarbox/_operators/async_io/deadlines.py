@@ -12,14 +12,12 @@ from pillarbox.mailbox import MailboxExecutor
 class Deadlines:
     """One timer, for the earliest deadline. Mailbox thread only.
 
-    A request's deadline is its timeout after its first attempt. Relative time measures it, because the wall clock may
-    be set; a first attempt in another process is known by wall-clock time.
+    A timeout runs from the request's first attempt, in relative time, because the wall clock may be set. The wall clock
+    measures a first attempt in another process.
 
     Args:
         timeout: milliseconds, or None for no deadlines.
-        clock: processing time.
         executor: runs ``expire`` for requests that are already overdue.
-        expire: called when a request may be overdue.
     """
 
     def __init__(
@@ -32,31 +30,25 @@ class Deadlines:
         self._timer: ScheduledTimer | None = None
 
     def watch(self) -> None:
-        """Set the timer for requests that begin from now on."""
         if self._timer is None and self._timeout is not None:
             self._set(self._timeout)
 
     def cancel(self) -> None:
-        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def is_past(self, started: int) -> bool:
-        """Return whether a request with its first attempt at ``started`` (relative time) is overdue."""
         return self._timeout is not None and started + self._timeout <= self._clock.relative_time_millis()
 
     def to_wall_clock(self, started: int) -> int:
-        """Convert relative time to epoch milliseconds, for a snapshot."""
         return self._clock.current_processing_time() - (self._clock.relative_time_millis() - started)
 
     def from_wall_clock(self, started: int) -> int:
-        """Convert epoch milliseconds of a snapshot to relative time, at most now."""
         ago = max(0, self._clock.current_processing_time() - started)
         return self._clock.relative_time_millis() - ago
 
     def overdue(self, elements: Iterable[Request | Event]) -> list[Request]:
-        """Return the overdue requests, and set the timer for the others."""
         if self._timeout is None:
             return []
         now = self._clock.relative_time_millis()
@@ -75,7 +67,6 @@ class Deadlines:
         return overdue
 
     def look(self) -> None:
-        """Expire overdue requests in a separate mail."""
         if self._timeout is not None:
             self._executor.execute(self._expire, "look for overdue requests")
 

@@ -1,7 +1,4 @@
-"""The requests of an open async operator, from input to output.
-
-Mailbox thread only, except ``_notify``.
-"""
+"""The requests of an open async operator, from input to output. Mailbox thread only, except ``_notify``."""
 
 from __future__ import annotations
 
@@ -37,16 +34,11 @@ _SETTLED = RequestState.SETTLED
 
 
 class InFlight:
-    """The requests of an async operator, from its opening to its closing.
+    """The requests of an async operator.
 
     Args:
-        context: the operator's.
-        function: the user's function or object.
         tasks: before the first shuffle, the number of concurrent tasks.
         emit_event: emits a watermark or a status change.
-
-    Raises:
-        OperatorError: the function could not be opened.
     """
 
     def __init__(
@@ -67,7 +59,7 @@ class InFlight:
         self._queue: OrderedQueue[Request] | UnorderedQueue[Request] = (
             OrderedQueue() if options.ordered else UnorderedQueue()
         )
-        # The queue's limit: the pending requests, and as many more so that none of them waits for a record.
+        # The queue's limit: the pending requests, and as many more.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None
         if options.batch_size is not None:
@@ -85,8 +77,8 @@ class InFlight:
         self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
         self._results = Results(context, function, options)
-        # Requests of a snapshot that timed out before they could be asked here. Their timeout begins again, and the
-        # epoch waits for them: otherwise they might never end if processes die again and again.
+        # Requests of a snapshot that timed out before they could be sent here. Their timeout begins again, and the
+        # epoch waits for them: otherwise they might never end if processes die repeatedly.
         self._last_chances: set[Request] = set()
         try:
             self.host: FunctionHost = FunctionHost(function, options, context, tasks=tasks, notify=self._notify)
@@ -97,7 +89,6 @@ class InFlight:
         self._turns = self.host.turns
 
     def close(self) -> None:
-        """Abandon pending requests, and close the function."""
         self._deadlines.cancel()
         if self._batches is not None:
             self._batches.clear()
@@ -114,13 +105,9 @@ class InFlight:
         return len(self._queue)
 
     def is_empty(self) -> bool:
-        """Return whether all requests and events have left."""
         return self._queue.is_empty()
 
-    # -- input --
-
     def process_records(self, records: Records) -> None:
-        """Request a run's records, as fast as there is room."""
         values, stamps = records.values, records.timestamps
         keys = None if self._cache is None else self._cache.keys_of(records)
         size = self._options.batch_size or 1
@@ -153,7 +140,6 @@ class InFlight:
             submit(request)
 
     def _admit_by_key(self, values: Sequence[Any], stamps: Iterable[int | None], keys: Sequence[Any]) -> None:
-        """Request only keys whose result is neither cached nor pending."""
         for value, stamp, key in zip(values, stamps, keys):
             request = Request([value], None if stamp is None else [stamp])
             self._queue.put(request)
@@ -174,7 +160,6 @@ class InFlight:
         self._workers.submit(request)
 
     def put_event(self, event: Event) -> None:
-        """Add a watermark or status change, in order with the results."""
         self.flush_batch()
         if self._queue.is_empty():
             self._emit_event(event)
@@ -182,22 +167,18 @@ class InFlight:
             self._queue.put_event(event)
 
     def flush_batch(self) -> None:
-        """Send the open batch."""
         if self._batches is not None:
             self._batches.flush()
         self._workers.start()
-
-    # -- completed requests --
 
     def _notify(self) -> None:
         """Notify the mailbox thread of completed requests. Loop thread."""
         try:
             self._context.mailbox_executor.execute(self.take_completed, "completed requests of %s", self._name)
         except RejectedExecutionError:
-            pass  # the task is ending
+            pass
 
     def take_completed(self) -> None:
-        """Take completed requests, and emit results that may leave."""
         self._take_completed()
         self.emit()
 
@@ -219,11 +200,6 @@ class InFlight:
                     self._settle(settled, self._cache.copies(results))
 
     def _with_followers(self, request: Request, results: Sequence[Any] | None = None) -> Iterator[Request]:
-        """Yield a completed request and its followers, which share its outcome.
-
-        Args:
-            results: results to cache, or None to settle only these records.
-        """
         followers: Sequence[Request] = ()
         if request.key is not NO_KEY:
             assert self._cache is not None
@@ -233,11 +209,6 @@ class InFlight:
             yield settled
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        """Conclude a request whose last attempt failed (A6).
-
-        Raises:
-            ProgramError: its result cannot be copied, which is not the request's fault.
-        """
         if isinstance(error, ProgramError):
             raise error
         if self._combining is not None and self._combining.takes_failures:
@@ -259,7 +230,6 @@ class InFlight:
             self._conclude(request, (), error)
 
     def _settle(self, request: Request, results: Sequence[Any]) -> None:
-        """Conclude a request with results."""
         if self._combining is not None:
             results = [self._combining.combine(value, result) for value, result in zip(request.values, results)]
         self._conclude(request, results, None)
@@ -276,12 +246,8 @@ class InFlight:
             self._last_chances.discard(request)
         self._queue.complete(request)
 
-    # -- output --
-
     def emit(self) -> None:
-        """Emit everything that may leave, as runs."""
         values: list[Any] = []
-        # None until a record has one.
         stamps: list[int | None] | None = None
 
         def flush() -> None:
@@ -313,8 +279,6 @@ class InFlight:
             failures = [AsyncFailure.of(value, error, request.attempts) for value in request.values]
             self._context.side_outputs[tag.tag_id].process_records(Records(failures, request.timestamps))
 
-    # -- waiting --
-
     def _await_room(self) -> None:
         """Run mails until a request leaves (A4)."""
         self.emit()
@@ -335,14 +299,13 @@ class InFlight:
     # -- timeouts (A5) --
 
     def _expire(self) -> None:
-        """Abandon overdue requests."""
         # A completed request has not timed out, even if its mail is still queued.
         self._take_completed()
         for request in self._deadlines.overdue(self._queue.elements()):
             if request.attempts:
                 self._give_up(request)
             else:
-                # Asked in another process; queued in this one.
+                # Sent in another process, and still queued in this one.
                 request.started = self._context.processing_time_service.relative_time_millis()
                 self._last_chances.add(request)
         self.emit()
@@ -365,8 +328,7 @@ class InFlight:
     def prepare_snapshot(self) -> None:
         """Wait for the epoch's requests, or carry them over.
 
-        If each epoch may create the task again in another process, requests would be repeated and perhaps never
-        answered: the epoch then waits.
+        Waits if each epoch may create the task in another process: requests would be repeated, perhaps forever.
         """
         if self._options.carries and self._context.shared.stay:
             self.flush_batch()
@@ -398,7 +360,6 @@ class InFlight:
         return state
 
     def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
-        """Request the records of a snapshot."""
         for what, *content in state:
             if what == "watermark":
                 self.put_event(Watermark(content[0]))
@@ -415,12 +376,10 @@ class InFlight:
             self._deadlines.look()
 
     def _take_back(self, values: list[Any], stamps: list[int | None] | None, started: int | None) -> None:
-        """Put a request of a snapshot back into the queue."""
         if started is not None:
             started = self._deadlines.from_wall_clock(started)
         size = self._options.batch_size or 1
         for start in range(0, len(values), size):
-            # A batch from a program with larger batches is split.
             request = Request(values[start : start + size], None if stamps is None else stamps[start : start + size])
             if started is not None and self._deadlines.is_past(started):
                 self._last_chances.add(request)
@@ -434,7 +393,6 @@ class InFlight:
                 self._look_up(request, key)
 
     def _count(self) -> None:
-        """Add the epoch's figures to the task's metrics."""
         figures = self._counters.report(
             drops=self._options.on_failure == "drop",
             in_flight=len(self._queue),

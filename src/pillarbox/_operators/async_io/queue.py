@@ -1,8 +1,6 @@
-"""The queue of an async operator: its entries, the watermarks between them, and the order of both.
+"""The queue of an async operator: its entries and the watermarks between them.
 
-An entry is a request of ``map_async``, or an element of a keyed function.
-
-Source of the behaviour: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Mailbox thread only.
+Source: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -19,11 +17,10 @@ _EVENTS = frozenset((Watermark, WatermarkStatus))
 
 
 class Entry(Protocol):
-    """An entry of a queue.
+    """A request, or an element of a keyed function.
 
     Attributes:
         state: whether it may leave.
-        segment: its segment in an unordered queue.
     """
 
     state: RequestState
@@ -44,7 +41,6 @@ class OrderedQueue(Generic[E]):
         return self._entries
 
     def is_empty(self) -> bool:
-        """Return whether there is neither entry nor event."""
         return not self._elements
 
     def put(self, entry: E) -> None:
@@ -52,18 +48,14 @@ class OrderedQueue(Generic[E]):
         self._entries += 1
 
     def put_settled(self, entry: E) -> None:
-        """Add an entry that is settled already."""
         self.put(entry)
 
     def put_event(self, event: Event) -> None:
-        """Add an event: earlier entries leave before it, later entries after it."""
         self._elements.append(event)
 
-    def complete(self, entry: E) -> None:
-        """Mark an entry of this queue as settled; here its own state is enough."""
+    def complete(self, entry: E) -> None: ...
 
     def take_ready(self) -> Iterator[E | Event]:
-        """Remove and return the elements that may leave."""
         elements: deque[Any] = self._elements
         while elements:
             first = elements[0]
@@ -75,7 +67,6 @@ class OrderedQueue(Generic[E]):
             yield first
 
     def elements(self) -> Iterator[E | Event]:
-        """Return all elements, in a possible order of arrival."""
         return iter(self._elements)
 
 
@@ -85,10 +76,8 @@ class Segment:
     __slots__ = ("completed", "event", "pending")
 
     def __init__(self) -> None:
-        # A dictionary as an ordered set.
         self.pending: dict[Any, None] = {}
         self.completed: list[Any] = []
-        # The event at its end, or None while it still takes entries.
         self.event: Event | None = None
 
 

@@ -1,7 +1,4 @@
-"""Checks the results of user functions and returns the records to emit.
-
-Mailbox thread only.
-"""
+"""Checks the results of user functions. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -17,11 +14,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class Results:
-    """Checks the results of an operator's function.
-
-    Args:
-        function: the user's function or object.
-    """
+    """Checks the results of an operator's function, and returns the records to emit."""
 
     def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions) -> None:
         self._context = context
@@ -30,11 +23,6 @@ class Results:
         self._copied = context.copier.copied
 
     def of(self, request: Request) -> Sequence[Any]:
-        """Return a completed request's results.
-
-        Raises:
-            OperatorError: the function returned something else.
-        """
         result = request.result
         request.result = None
         if self._options.batch_size is not None:
@@ -44,12 +32,6 @@ class Results:
         return self._checked("async_invoke", request.values[0], result)
 
     def of_timeout(self, request: Request) -> Sequence[Any]:
-        """Return the results of a request that timed out.
-
-        Raises:
-            TimeoutError: the function does not override ``timeout``.
-            OperatorError: the function returned something else.
-        """
         function, values = self._function, request.values
         if isinstance(function, AsyncFunction):
             return self._checked("timeout", values[0], self._copied(function.timeout(values[0])))
@@ -58,11 +40,6 @@ class Results:
         raise TimeoutError(f"no answer within {self._options.timeout_millis} ms")
 
     def of_fallback(self, request: Request, fallback: AsyncFallback, error: BaseException) -> list[Any]:
-        """Return a failed request's results from its fallback.
-
-        Raises:
-            OperatorError: the fallback raised, or returned something else.
-        """
         results: list[Any] = []
         for value in request.values:
             try:
@@ -81,7 +58,6 @@ class Results:
         return results
 
     def _one_each(self, asked: str, values: Sequence[Any], result: Any) -> Sequence[Any]:
-        """Return a batch's results, if there is one per record."""
         # An array or a column is as good as a list.
         countable = isinstance(result, Sized) and not isinstance(result, (str, bytes, Mapping, Set))
         if not countable or len(result) != len(values):
@@ -93,7 +69,6 @@ class Results:
         return list(result)
 
     def _checked(self, method: str, value: Any, results: Any) -> Sequence[Any]:
-        """Return the result of an ``AsyncFunction`` method for a record, if it is a list of records."""
         if isinstance(results, list):
             return results
         if isinstance(results, tuple):

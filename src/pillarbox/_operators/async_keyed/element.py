@@ -95,7 +95,7 @@ class Element(KeyedProcessFunction.OnTimerContext[Any], TimerService):
     def _check(self) -> None:
         """Refuse calls outside of the element's steps (R5)."""
         runner = self.runner
-        if runner.current is not self or get_ident() != runner.rows.thread:
+        if runner.loop.current is not self or get_ident() != runner.rows.thread:
             raise ProgramError(
                 f"operator {runner.name!r}: the context of {self} is used outside of its steps: in another thread, in"
                 " a callback, with another element, or in an asyncio task that the function has not awaited"

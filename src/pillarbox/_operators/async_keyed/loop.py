@@ -1,4 +1,7 @@
-"""An asyncio event loop that runs in the mailbox thread, whenever that thread would wait for mail (R23)."""
+"""An asyncio event loop that runs in the mailbox thread, whenever that thread would wait (R23).
+
+The tasks of one thread share it: while one task waits, the elements of all of them progress.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import asyncio
 import os
 import selectors
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from time import monotonic
 from typing import Any, NoReturn
@@ -15,6 +18,9 @@ from typing import Any, NoReturn
 from pillarbox._errors import ProgramError
 from pillarbox._operators.async_io.loop.event_loop import GRACE, cancelled, hold_for_good
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
+from pillarbox._operators.async_keyed.steps import ChildSteps
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.frame.shared_resources import EVENT_LOOP, Lease
 from pillarbox._state.heap.backend import OneThread
 from pillarbox._time.clock import ProcessingTimeService
 
@@ -41,31 +47,12 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose time stands still between epochs."""
-
     def __init__(self, clock: Callable[[], float], selector: _Selector) -> None:
-        self._clock = clock
-        # Seconds that it stood still.
-        self._lost = 0.0
-        self._stopped_at: float | None = None
-        # Asked several times in each turn, so it is the clock itself as long as no time was lost.
         self.time: Callable[[], float] = clock
         super().__init__(selector)
 
-    def freeze(self) -> None:
-        if self._stopped_at is None:
-            self._stopped_at = self._clock()
-            now = self._stopped_at - self._lost
-            self.time = lambda: now
-
-    def thaw(self) -> None:
-        """Let time pass again. Callbacks of sockets then run first: a connection may have been closed meanwhile."""
-        if self._stopped_at is None:
-            return
-        self._lost += self._clock() - self._stopped_at
-        self._stopped_at = None
-        clock, lost = self._clock, self._lost
-        self.time = lambda: clock() - lost
+    def read_sockets(self) -> None:
+        """Have the callbacks of sockets run next: a connection may have been closed during a pause."""
         loop: Any = self
         ready = list(loop._ready)
         loop._ready.clear()
@@ -74,7 +61,6 @@ class _Loop(asyncio.SelectorEventLoop):
 
     def use_real_time(self) -> None:
         """Follow the system's clock: functions are being closed, and nothing sets another clock."""
-        self._stopped_at = None
         self.time = monotonic
 
     def next_due(self) -> float | None:
@@ -91,55 +77,98 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class OwnedLoop:
-    """The event loop of one task. Only the mailbox thread uses it, except for :meth:`wake`.
+    """The event loop of one thread's tasks. Only that thread uses it, except for :meth:`wake`.
 
     Args:
-        name: the operator's name, for its threads.
-        rows: the keyed state that the thread which runs the loop may use.
         clock: the loop's time, if it is manual; otherwise the system's clock is.
         resting: returns a context for waiting, for example one that releases a lock.
 
     Attributes:
         loop: the event loop.
+        current: the element whose step runs, or None.
         raised_by_child: the SystemExit or KeyboardInterrupt of an element's asyncio task, which asyncio also raises
             out of the loop.
     """
 
     def __init__(
-        self,
-        name: str,
-        rows: OneThread,
-        clock: ProcessingTimeService,
-        resting: Callable[[], AbstractContextManager[object]],
+        self, clock: ProcessingTimeService, resting: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> None:
         seconds = partial(_seconds, clock) if clock.manual is not None else monotonic
         self.loop: _Loop = _Loop(seconds, _Selector(resting))
-        self._name = name
+        self.loop.set_task_factory(self._new_task)
         self._threads: list[DaemonThreads] = []
         self.loop.set_default_executor(self.new_threads(min(32, (os.cpu_count() or 1) + 4), "to_thread"))
-        self._rows = rows
+        # The keyed state that the loop's thread may use.
+        self._rows: list[OneThread] = []
+        self.current: Any = None
         self.raised_by_child: BaseException | None = None
         self._is_running = False
+        self._is_paused = False
         self._thread: int | None = None
 
     def new_threads(self, count: int, purpose: str) -> DaemonThreads:
         """Return threads that work for the loop until it is closed."""
-        threads = DaemonThreads(count, f"{self._name} {purpose}")
+        threads = DaemonThreads(count, purpose)
         self._threads.append(threads)
         return threads
+
+    def end_threads(self, threads: DaemonThreads) -> None:
+        """End threads before the loop is closed."""
+        self._threads.remove(threads)
+        threads.shutdown()
+
+    def serve(self, rows: OneThread) -> None:
+        """Let the thread that runs the loop use an operator's keyed state."""
+        self._rows.append(rows)
+        self._thread = None
+
+    def leave(self, rows: OneThread) -> None:
+        """Undo :meth:`serve`."""
+        self._rows.remove(rows)
+
+    def _new_task(self, loop: Any, run: Any, **options: Any) -> asyncio.Task[Any]:
+        element = self.current
+        if element is not None:
+            run = ChildSteps(element.runner, element, run)
+        return asyncio.Task(run, loop=loop, **options)
 
     def turn(self) -> None:
         """Run ready steps, without waiting."""
         if not self._is_running:
-            self.loop.thaw()
+            self._resume()
             self.loop.stop()
             self._run()
 
     def wait(self) -> None:
         """Run until :meth:`wake`."""
         if not self._is_running:
-            self.loop.thaw()
+            self._resume()
             self._run()
+
+    def wait_for_files(self, numbers: Iterable[int]) -> None:
+        """Run until a file can be read, or until :meth:`wake`.
+
+        Args:
+            numbers: descriptors.
+        """
+        loop = self.loop
+        watched = list(numbers)
+        for number in watched:
+            loop.add_reader(number, loop.stop)
+        try:
+            self.wait()
+        finally:
+            for number in watched:
+                loop.remove_reader(number)
+
+    def pause(self) -> None:
+        """Note that the loop may stand still for a while."""
+        self._is_paused = True
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self.loop.read_sockets()
 
     def _run(self) -> None:
         self._enter()
@@ -154,7 +183,11 @@ class OwnedLoop:
 
     def _enter(self) -> None:
         self._is_running = True
-        self._thread = self._rows.thread = threading.get_ident()
+        thread = threading.get_ident()
+        if thread != self._thread:
+            self._thread = thread
+            for rows in self._rows:
+                rows.thread = thread
 
     def wake(self) -> None:
         """Make the running or the next :meth:`wait` return. Any thread."""
@@ -175,7 +208,7 @@ class OwnedLoop:
 
     def complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine to its end; return its result."""
-        self.loop.thaw()
+        self._resume()
         self._enter()
         try:
             with _no_outer_loop():
@@ -198,6 +231,12 @@ class OwnedLoop:
             loop.close()
             for threads in self._threads:
                 threads.shutdown()
+
+
+def lease_loop(context: OperatorContext) -> Lease[OwnedLoop]:
+    """Return a share of the event loop in this task's thread."""
+    shared = context.shared
+    return shared.of_thread.lease(EVENT_LOOP, lambda: OwnedLoop(context.processing_time_service, shared.resting))
 
 
 @contextmanager

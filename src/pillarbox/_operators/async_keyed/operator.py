@@ -393,8 +393,8 @@ class AsyncKeyedOperator(KeyedOperator):
         timer.cancel()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the elements that have not left, or None; time stands still until the next epoch (R23)."""
-        self.runner.loop.loop.freeze()
+        """Return the elements that have not left, or None. In a home they continue between epochs (R23)."""
+        self.runner.loop.pause()
         epoch, elements = self.context.epoch, list(self._queue.elements())
         arrivals = [
             element.arrived_in(epoch) for element in elements if isinstance(element, Element) and not element.is_over

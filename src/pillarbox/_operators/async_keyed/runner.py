@@ -20,12 +20,13 @@ from typing import Any
 from pillarbox._errors import BudgetExceededError, CircuitOpenError, failed, raise_from_user_code
 from pillarbox._operators.async_io.api.request import RequestState
 from pillarbox._operators.async_io.loop.event_loop import cancelled
+from pillarbox._operators.async_io.loop.threads import DaemonThreads
 from pillarbox._operators.async_io.loop.workers import CallSlots, differs, most_stuck
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_keyed.element import LETTER, Element, Visit
-from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop
+from pillarbox._operators.async_keyed.loop import NextTurn, OwnedLoop, lease_loop
 from pillarbox._operators.async_keyed.options import AsyncKeyedOptions
-from pillarbox._operators.async_keyed.steps import SLOW_STEP, ChildSteps, WorkerSteps, report_slow_step
+from pillarbox._operators.async_keyed.steps import SLOW_STEP, WorkerSteps, report_slow_step
 from pillarbox._operators.async_keyed.timeouts import Timeouts
 from pillarbox._operators.calls.caller import Caller
 from pillarbox._operators.calls.journal import Journal
@@ -64,7 +65,6 @@ class ElementRunner:
     Attributes:
         ready: elements that wait for a place only.
         run: records that workers may still take, or None.
-        current: the element whose step runs, or None.
         get_broadcast_state: returns a broadcast state for reading, or None if no stream is broadcast.
         failure: the error that fails the task, or None.
         is_turning: whether the caller of a turn emits the elements that end in it.
@@ -107,8 +107,9 @@ class ElementRunner:
         self._queue = queue
         self._most = options.most_elements
         self._announce = announce
-        self.loop: OwnedLoop = OwnedLoop(self.name, rows, self.clock, context.shared.resting)
-        self.loop.loop.set_task_factory(self._new_task)
+        self._loop = lease_loop(context)
+        self.loop: OwnedLoop = self._loop.resource
+        self.loop.serve(rows)
         # In a manual clock's time, no step takes any.
         self.stopwatch: Callable[[], float] = self.loop.loop.time if self.clock.manual else perf_counter
         self._patience = 0.0 if self.clock.manual else _PATIENCE
@@ -127,12 +128,13 @@ class ElementRunner:
         seconds_each = options.timeout_seconds
         self._timeouts = None if seconds_each is None else Timeouts(self, seconds_each, most_stuck(options.capacity))
         self.closing = False
-        self.current: Element | None = None
         self.failure: BaseException | None = None
         self.is_turning = False
         journal: Journal | None = None
+        self._threads: DaemonThreads | None = None
         if options.journal is not None:
-            journal = Journal(options.journal, context, self.loop.loop, self.loop.new_threads(2, "journal"))
+            self._threads = self.loop.new_threads(2, f"{self.name} journal")
+            journal = Journal(options.journal, context, self.loop.loop, self._threads)
         self.caller: Caller = Caller(
             context, keeps_records=options.keeps_records, journal=journal, budgets=options.budgets
         )
@@ -232,7 +234,7 @@ class ElementRunner:
         backend, key = self._backend, element.key
         backend.row = backend.rows[key]
         backend.key = key
-        self.current = element
+        self.loop.current = element
         if self._undo is not None:
             assert element.notes is not None
             self._undo.enter(element.notes)
@@ -242,14 +244,9 @@ class ElementRunner:
         backend = self._backend
         backend.row = backend.nowhere
         backend.key = None
-        self.current = None
+        self.loop.current = None
         if self._undo is not None:
             self._undo.leave()
-
-    def _new_task(self, loop: Any, run: Any, **options: Any) -> asyncio.Task[Any]:
-        if self.current is not None:
-            run = ChildSteps(self, self.current, run)
-        return asyncio.Task(run, loop=loop, **options)
 
     # -- workers --
 
@@ -281,7 +278,7 @@ class ElementRunner:
         self._starting -= 1
         ready, stopwatch, clean = self.ready, self.stopwatch, copy_context()
         calls, line, undo = self._calls, self._places.resource.line, self._undo
-        backend, copied = self._backend, self.copier.copied
+        backend, copied, owned = self._backend, self.copier.copied, self.loop
         rows, put_settled = backend.rows, self._queue.put_settled
         copies = undo is not None or self._options.journal is not None
         try:
@@ -299,7 +296,7 @@ class ElementRunner:
                 key = element.key
                 backend.row = rows[key]
                 backend.key = key
-                self.current = element
+                owned.current = element
                 try:
                     if type(element) is Visit:
                         await self._visit(element, steps)
@@ -339,7 +336,7 @@ class ElementRunner:
                         steps.task.uncancel()
                 # (leave(), inlined)
                 backend.row = backend.nowhere
-                backend.key = self.current = None
+                backend.key = owned.current = None
                 if undo is not None:
                     undo.leave()
                 now = stopwatch()
@@ -440,7 +437,7 @@ class ElementRunner:
         """Give an element new notes, for the rest of its step as well."""
         assert self._undo is not None
         element.notes = ElementNotes()
-        if self.current is element:
+        if self.loop.current is element:
             self._undo.enter(element.notes)
 
     # -- failures --
@@ -487,10 +484,13 @@ class ElementRunner:
             self.give_up_place(steps)
 
     def close(self) -> None:
-        """Cancel the remaining asyncio tasks, and close the loop."""
+        """Return the share of the loop. The last one cancels the remaining asyncio tasks, and closes the loop."""
         try:
             self.loop.complete(self.caller.close())
-            self.loop.close()
+            self.loop.leave(self.rows)
+            if self._threads is not None:
+                self.loop.end_threads(self._threads)
+            self._loop.release()
         finally:
             self._places.resource.leave(self)
             self._places.release()

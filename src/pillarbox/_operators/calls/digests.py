@@ -1,7 +1,7 @@
 """Digests that are equal for equal data, in each process.
 
-A digest is a hash of a pickle. The pickle has no memo, because a memo depends on the identity of objects. Sets
-are sorted, and classes and functions are replaced by their names.
+A digest is a hash of a pickle without memo, which depends on the identity of objects. Sets are sorted, and classes and
+functions are replaced by their names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetPickler(pickle._Pickler):
-    """Pickles sets in a fixed order. Python's pickler, as C's allows no other form of a set."""
+    """Pickles sets in a fixed order. Python's pickler, because C's allows no other form of a set."""
 
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
     reducer_override = _Pickler.reducer_override
@@ -41,11 +41,6 @@ _SetPickler.dispatch.update({set: _save_set, frozenset: _save_set})
 
 
 def digest(value: Any) -> bytes:
-    """Return the digest of plain data.
-
-    Raises:
-        Exception: it cannot be pickled.
-    """
     payload = _pickled(_Pickler, value)
     if any(opcode in payload for opcode in _SETS):
         payload = _pickled(_SetPickler, value)

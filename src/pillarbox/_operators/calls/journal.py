@@ -61,6 +61,8 @@ class Journal:
         self._last_epoch = 0
         self._waiting: list[tuple[Entry, asyncio.Future[None]]] = []
         self._number = 0
+        # The last epoch with a complete snapshot, or -1.
+        self._ended = -1
         # Epochs with files.
         self._epochs: set[int] = set()
 
@@ -120,6 +122,8 @@ class Journal:
         Args:
             first_arrival: the epoch of the oldest unfinished element, or None without one.
         """
+        # Later records belong to the next epoch: the commit of this one removes its files.
+        self._ended = self._context.epoch
         if first_arrival is None or first_arrival > self._last_epoch:
             self._records.clear()
         entries = [
@@ -146,7 +150,7 @@ class Journal:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             content = pickle.dumps([entry for entry, _ in batch], 5)
-            epoch, self._number = self._context.epoch, self._number + 1
+            epoch, self._number = max(self._context.epoch, self._ended + 1), self._number + 1
             path = f"{self._folder}/{epoch}/{self._attempt}-{self._number}"
             self._epochs.add(epoch)
             failure: Exception | None = None

@@ -31,19 +31,11 @@ class Record(NamedTuple):
 
     @staticmethod
     def begun(fingerprint: bytes) -> Record:
-        """Return the record of a call without an answer."""
         return Record(fingerprint, _BEGUN)
 
     @staticmethod
     def of(fingerprint: bytes, answer: Any, call: str) -> Record:
-        """Return the record of a result, or of an exception.
-
-        Args:
-            call: the call, for errors.
-
-        Raises:
-            ProgramError: the answer cannot be pickled.
-        """
+        """Return the record of a result, or of an exception. Refuses an answer that cannot be pickled."""
         is_error = isinstance(answer, BaseException)
         try:
             payload = dumps(answer)
@@ -58,7 +50,6 @@ class Record(NamedTuple):
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has an answer."""
         return self.outcome != _BEGUN
 
     def answer(self) -> Any:
@@ -77,7 +68,7 @@ class ElementCalls:
         records: the records of an earlier run.
 
     Attributes:
-        in_flight: the names of the calls that run.
+        in_flight: the names of the running calls.
     """
 
     __slots__ = ("_used", "identity", "in_flight", "records")

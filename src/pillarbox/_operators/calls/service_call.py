@@ -19,11 +19,7 @@ from pillarbox._time.duration import DurationLike, positive_millis
 
 @dataclass(frozen=True)
 class CallOptions:
-    """The options of ``ctx.call``.
-
-    Raises:
-        ProgramError: an invalid option.
-    """
+    """The options of ``ctx.call``."""
 
     key: str | None = None
     retry: AsyncRetryStrategy | int | None = None
@@ -63,7 +59,6 @@ class ServiceCall:
     Args:
         callee: the function's description.
         turns: orders attempts by the budget, or None.
-        idempotency_key: is passed to the function, or None.
     """
 
     def __init__(
@@ -85,13 +80,9 @@ class ServiceCall:
         self._strategy = retry_strategy(options.retry)
 
     async def answer(self, *, was_begun: bool) -> Any:
-        """Return the service's answer.
+        """Return the service's answer. Raises ``TimeoutError`` without an answer within the timeout.
 
-        Args:
-            was_begun: whether an earlier run has begun the call, so that ``reconcile`` is asked first.
-
-        Raises:
-            TimeoutError: no answer within the timeout.
+        If an earlier run has begun the call, ``reconcile`` is asked first.
         """
         timeout = self._options.timeout
         if self._options is NO_OPTIONS and self._callee.is_async:
@@ -151,7 +142,6 @@ async def _called(function: Callable[..., Any], callee: Callee, args: tuple[Any,
 def _outcome(
     function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[Any, BaseException | None]:
-    """Call a function in a thread. A future does not accept every error, and some would end the loop."""
     try:
         return function(*args, **keywords), None
     except StopIteration as error:

@@ -1,6 +1,5 @@
 """Columnar windows and joins: Arrow groups rows before and after the shuffle, without Python functions.
 
-Imports `frame` and `windowing`. Start with `program.py`, then `accumulators.py` and `window_operator.py`. Rows become
-partial results, which are merged into results. Weak spot: each aggregate handles null, NaN and overflow itself, so
-tests compare every aggregate with Spark's.
+Imports `frame` and `windowing`. Start with `program.py`, then `accumulators.py` and `window_operator.py`. Weak spot:
+each aggregate handles null, NaN and overflow itself, so tests compare it with Spark's.
 """

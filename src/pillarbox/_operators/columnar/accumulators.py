@@ -1,7 +1,6 @@
-"""The computation of aggregates: rows become partial results, which are merged into results.
+"""Computes aggregates: rows become partial results, which are merged into results.
 
-Partial results are columns. Arrow's grouping kernels merge most of them: then each row is a partial result, too. Others
-are merged by functions that get the number of each row's group.
+Arrow's grouping kernels merge most of them. Functions that receive each row's group number merge the others.
 """
 
 from __future__ import annotations
@@ -25,18 +24,11 @@ Numbers = npt.NDArray[np.int64]
 
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _FLOATS = (spark.FloatType, spark.DoubleType)
-# Spark's largest decimal precision.
 _DIGITS = 38
-# Additional digits after the point of an avg of decimals.
 _MORE_DIGITS = 4
 
 
 def arrow_type(declared: spark.DataType) -> pa.DataType:
-    """Return the Arrow type of a Spark type.
-
-    Raises:
-        ProgramError: there is no such type.
-    """
     try:
         return codec_for(declared, dt.timezone.utc, "").arrow
     except ProgramError:
@@ -46,12 +38,11 @@ def arrow_type(declared: spark.DataType) -> pa.DataType:
 
 
 class PartialColumn(NamedTuple):
-    """One column of an aggregate's partial results.
+    """A column of an aggregate's partial results.
 
     Attributes:
-        kind: its type.
         kernel: the kernel that merges it: ``"sum"``, which must not overflow, ``"count"``, ``"min"`` or ``"max"``;
-            ``""`` to merge all parts of the aggregate together, by groups.
+            ``""`` if the aggregate merges all its parts together.
     """
 
     kind: pa.DataType
@@ -59,7 +50,7 @@ class PartialColumn(NamedTuple):
 
 
 class Overflow(Exception):
-    """A result exceeds its type; ``index`` is the index of the group."""
+    """A result exceeds its type; ``index`` is the group's."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -67,61 +58,47 @@ class Overflow(Exception):
 
 
 class Accumulator(ABC):
-    """An aggregate bound to the types of its columns.
-
-    Attributes:
-        result_type: the type of its results.
-        parts: the columns of its partial results.
-    """
+    """An aggregate bound to the types of its columns. ``parts`` are the columns of its partial results."""
 
     result_type: spark.DataType
     parts: tuple[PartialColumn, ...]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results, which can be cast to their type. By default, the first partial results.
+        """Return the results, which can be cast to their type. By default, the first part.
 
-        Args:
-            rows: the number of rows of each group.
-            parts: the partial results.
-
-        Raises:
-            Overflow: a result exceeds its type.
+        ``rows`` are the numbers of rows of the groups. Raises :class:`Overflow` if a result exceeds its type.
         """
         return parts[0]
 
 
 class ByKernels(Accumulator):
-    """An aggregate whose parts are merged by Arrow's kernels."""
+    """An aggregate that Arrow's kernels merge."""
 
     @abstractmethod
-    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial result of each row."""
+    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]: ...
 
 
 class ByGroups(Accumulator):
-    """An aggregate whose parts are merged together, by group numbers."""
+    """An aggregate that merges all its parts together, by group number."""
 
     @abstractmethod
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of rows: ``size`` values in each part. ``times`` are epoch ms."""
+        """Return partial results of rows: ``size`` values in each part. ``times`` are epoch ms."""
 
     @abstractmethod
-    def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
-        """Merge partial results by group."""
+    def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]: ...
 
 
 class CountRows(ByKernels):
-    """The number of rows, which is counted in any case."""
+    """The number of rows. Has no partial results, because rows are always counted."""
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[PartialColumn, ...] = ()
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return no partial results."""
         return ()
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results."""
         return rows
 
 
@@ -129,13 +106,12 @@ class Count(ByKernels):
     """The number of values."""
 
     def __init__(self, kind: spark.DataType) -> None:
-        arrow_type(kind)  # raises for columns that cannot be read
+        arrow_type(kind)
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[PartialColumn, ...] = (PartialColumn(pa.int64(), "count"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial result of each row."""
         return [columns[0].is_valid().cast(pa.int64())]
 
 
@@ -147,12 +123,11 @@ class Sum(ByKernels):
         self.parts: tuple[PartialColumn, ...] = (PartialColumn(_added_as(self.result_type), "sum"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial result of each row."""
         return [columns[0].cast(self.parts[0].kind)]
 
 
 class Average(ByKernels):
-    """The mean of numbers or intervals; integers are summed as doubles, as in Spark."""
+    """The mean of numbers or intervals. Integers are summed as doubles, as in Spark."""
 
     def __init__(self, kind: spark.DataType) -> None:
         total = _sum_type(kind, "avg_")
@@ -170,13 +145,11 @@ class Average(ByKernels):
         )
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial result of each row."""
-        # (Rounds integers of more than 53 bits, which Arrow would refuse.)
+        # Rounds integers of more than 53 bits, which Arrow would refuse.
         total = columns[0].cast(self.parts[0].kind, safe=not pa.types.is_floating(self.parts[0].kind))
         return [total, columns[0].is_valid().cast(pa.int64())]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results."""
         total, count = parts
         counts = count.to_numpy()
         if isinstance(self.result_type, spark.DecimalType):
@@ -191,12 +164,8 @@ class Average(ByKernels):
 
 
 def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -> npt.NDArray[Any]:
-    """Return the quotients of scaled sums, rounded half up, as in Spark.
-
-    Raises:
-        Overflow: a quotient is not below ``limit``.
-    """
-    # (The smallest 64-bit integer is its own absolute value.)
+    """Return quotients of scaled sums, rounded half up, as in Spark."""
+    # The smallest 64-bit integer is its own absolute value.
     largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
     if sums.dtype != object and largest <= (2**62) // (2 * factor):
         divisors = np.maximum(counts, 1)
@@ -214,7 +183,7 @@ def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -
 
 
 class Extreme(ByKernels):
-    """The minimum or maximum."""
+    """The minimum or maximum. Floats are compared as integers of the same order, NaN last."""
 
     def __init__(self, kind: spark.DataType, which: str) -> None:
         _check_compared(kind, f"{which}_", "it has no order")
@@ -224,44 +193,39 @@ class Extreme(ByKernels):
         self.parts: tuple[PartialColumn, ...] = (PartialColumn(part, which),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial result of each row: floats as integers of the same order, NaN last."""
         (column,) = columns
         return [_ordered(column) if pa.types.is_floating(column.type) else column.cast(self.parts[0].kind)]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results."""
         return _numbers_of(parts[0], self._kind) if pa.types.is_floating(self._kind) else parts[0]
 
 
 class Earliest(ByGroups):
-    """The value in the first or last row by event time; of several such rows, the smallest."""
+    """The value in the first or last row by event time: the smallest, if several rows have this time."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
         _check_compared(kind, "last_" if latest else "first_", "it has no order, for rows of one time")
         self.result_type: spark.DataType = kind
         self._order = "descending" if latest else "ascending"
-        # (A duration cannot be sorted.)
+        # Arrow cannot sort durations.
         self._stored = pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
         self.parts: tuple[PartialColumn, ...] = (PartialColumn(self._stored), PartialColumn(pa.int64()))
 
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of rows."""
         return self.merge(groups, size, columns[0].cast(self._stored), pa.array(times))
 
     def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of groups of partial results."""
         table = pa.table({"value": parts[0], "time": parts[1]})
         keys = [("time", self._order), ("value", "ascending")]
         order = pc.sort_indices(table, sort_keys=keys).to_numpy()
         chosen = np.empty(size, np.int64)
-        # If several are assigned to one group, the last assignment wins: the first in the order.
         chosen[groups[order[::-1]]] = order[::-1]
         indices = pa.array(chosen)
         return [part.take(indices) for part in parts]
 
 
 class ApproxCountDistinct(ByGroups):
-    """The approximate number of distinct values, by their smallest hashes."""
+    """The approximate number of distinct values, from their smallest hashes."""
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[PartialColumn, ...] = (PartialColumn(pa.list_(pa.uint64())),)
@@ -270,17 +234,14 @@ class ApproxCountDistinct(ByGroups):
         _check_compared(kind, "approx_count_distinct_", "it has no hash")
 
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of rows."""
         present = columns[0].is_valid().to_numpy(zero_copy_only=False)
         return [sketch.least(groups[present], sketch.hashes(columns[0].drop_null()), size)]
 
     def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of groups of partial results."""
         lengths = pc.list_value_length(parts[0]).to_numpy()
         return [sketch.least(np.repeat(groups, lengths), parts[0].flatten().to_numpy(), size)]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results."""
         return sketch.estimates(parts[0])
 
 
@@ -301,15 +262,12 @@ class UserAggregate(ByGroups):
         function.result(*empty).cast(self._result_kind)
 
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of rows."""
         return self._called("partial()", self._function.partial, size, pa.array(groups), size, *columns)
 
     def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of groups of partial results."""
         return self._called("merge()", self._function.merge, size, pa.array(groups), size, *parts)
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results."""
         try:
             results = self._function.result(*parts).cast(self._result_kind)
         except BaseException as error:
@@ -377,11 +335,6 @@ def _added_as(kind: spark.DataType) -> pa.DataType:
 
 
 def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
-    """Check that values are comparable, as in Spark.
-
-    Raises:
-        ProgramError: they are not.
-    """
     if is_collated(kind):
         why_not = "texts are compared byte by byte"
     elif is_compared(kind):
@@ -393,30 +346,25 @@ def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
 
 
 def is_compared(kind: spark.DataType) -> bool:
-    """Return whether values are compared and grouped as in Spark."""
     return isinstance(kind, _ORDERED) and not is_collated(kind)
 
 
 def is_collated(kind: spark.DataType) -> bool:
-    """Return whether Spark compares these texts otherwise than byte by byte."""
     return isinstance(kind, spark.StringType) and not kind.isUTF8BinaryCollation()
 
-
-# -- floats in the order of integers --
 
 _NAN = np.int64(0x7FF8000000000000)
 _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 def _ordered(column: pa.Array) -> pa.Array:
-    """Convert floats to integers of the same order: -0.0 is just below 0.0, and NaN is above all."""
+    """Convert floats to integers of the same order: -0.0 just below 0.0, NaN above all."""
     numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     bits = np.where(np.isnan(numbers), _NAN, numbers.view(np.int64))
     return pa.array(bits ^ ((bits >> 63) & _MAGNITUDE), mask=_nulls(column))
 
 
 def _numbers_of(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert the integers of :func:`_ordered` back to floats."""
     bits = column.fill_null(0).to_numpy()
     numbers = (bits ^ ((bits >> 63) & _MAGNITUDE)).view(np.float64)
     return pa.array(numbers, mask=_nulls(column)).cast(kind, safe=False)
@@ -426,11 +374,8 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_] | None:
     return column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
 
 
-# -- decimals as integers --
-
-
 def int128_values(column: pa.Array) -> npt.NDArray[Any]:
-    """Return the unscaled values of 128-bit decimals: int64, or objects if some do not fit; null is 0."""
+    """Return unscaled values of 128-bit decimals as int64, or as objects if some do not fit. Null is 0."""
     words = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
     low, high = words[0::2], words[1::2].view(np.int64)
     nulls = _nulls(column)
@@ -442,7 +387,6 @@ def int128_values(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def int128_array(values: npt.NDArray[Any], kind: pa.DataType, nulls: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return 128-bit decimals with these unscaled values."""
     if values.dtype == object:
         content = b"".join([value.to_bytes(16, "little", signed=True) for value in values.tolist()])
     else:

@@ -1,8 +1,4 @@
-"""A program's column aggregates: built-in and user-defined.
-
-An aggregate names the columns that it reads. Bound to their types, it becomes an accumulator, which computes partial
-results of rows, merges them, and computes results. Null, overflow and decimals follow Spark SQL's ANSI mode.
-"""
+"""A program's column aggregates. Null, overflow and decimals follow Spark SQL's ANSI mode."""
 
 from __future__ import annotations
 
@@ -30,32 +26,21 @@ from pillarbox._types.type_information import TypeInformation
 
 
 class ColumnAggregate(ABC):
-    """An aggregate of columns, for ``aggregate(name=...)`` and ``window_aggregate()``.
-
-    Attributes:
-        columns: the columns that it reads.
-    """
+    """An aggregate of columns, for ``aggregate(name=...)`` and ``window_aggregate()``."""
 
     columns: tuple[str, ...]
 
     @abstractmethod
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return the accumulator for columns of these types.
-
-        Raises:
-            ProgramError: it cannot be computed for them.
-        """
+        """Return the accumulator for columns of these types."""
 
 
 @dataclass(frozen=True)
 class _BuiltIn(ColumnAggregate):
-    """A built-in aggregate."""
-
     name: str
     columns: tuple[str, ...]
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return the accumulator for columns of these types."""
         return _BOUND_BY[self.name](*types) if types else CountRows()
 
     def __repr__(self) -> str:
@@ -82,10 +67,10 @@ def _of(name: str, *columns: str) -> ColumnAggregate:
 
 
 def sum_(column: str) -> ColumnAggregate:
-    """Return the sum of a column's values other than null; null without values.
+    """Return the sum of a column's non-null values, or null without values.
 
-    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits; intervals of
-    days give intervals. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
+    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits, day-time
+    intervals an interval. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
 
     Example:
         >>> sum_("amount")
@@ -95,7 +80,7 @@ def sum_(column: str) -> ColumnAggregate:
 
 
 def count_(column: str | None = None) -> ColumnAggregate:
-    """Return the number of rows (LONG), or of a column's values that are not null.
+    """Return the number of rows (LONG), or of a column's non-null values.
 
     Example:
         >>> count_(), count_("amount")
@@ -105,7 +90,7 @@ def count_(column: str | None = None) -> ColumnAggregate:
 
 
 def min_(column: str) -> ColumnAggregate:
-    """Return the minimum of a column without null; NaN is greater than any other number.
+    """Return the minimum of a column's non-null values. NaN is greater than any other number.
 
     Example:
         >>> min_("amount")
@@ -115,7 +100,7 @@ def min_(column: str) -> ColumnAggregate:
 
 
 def max_(column: str) -> ColumnAggregate:
-    """Return the maximum of a column without null; NaN is greater than any other number.
+    """Return the maximum of a column's non-null values. NaN is greater than any other number.
 
     Example:
         >>> max_("amount")
@@ -125,10 +110,10 @@ def max_(column: str) -> ColumnAggregate:
 
 
 def avg_(column: str) -> ColumnAggregate:
-    """Return the mean of a column's values other than null; null without values.
+    """Return the mean of a column's non-null values, or null without values.
 
-    It is a DOUBLE; for ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and for intervals of days an
-    ``INTERVAL DAY TO SECOND``, both rounded half up.
+    It is a DOUBLE; for ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and for day-time intervals
+    an ``INTERVAL DAY TO SECOND``, both rounded half up.
 
     Example:
         >>> avg_("amount")
@@ -138,7 +123,7 @@ def avg_(column: str) -> ColumnAggregate:
 
 
 def first_(column: str) -> ColumnAggregate:
-    """Return a column's value in the first row by event time, in milliseconds; it may be null.
+    """Return a column's value in the first row by event time (ms), or null.
 
     Of several rows of that time, the smallest value; null only if all are null.
 
@@ -150,9 +135,7 @@ def first_(column: str) -> ColumnAggregate:
 
 
 def last_(column: str) -> ColumnAggregate:
-    """Return a column's value in the last row by event time, in milliseconds; it may be null.
-
-    Of several rows of that time, the smallest value; null only if all are null.
+    """Return a column's value in the last row by event time (ms), otherwise as :func:`first_`.
 
     Example:
         >>> last_("amount")
@@ -162,10 +145,9 @@ def last_(column: str) -> ColumnAggregate:
 
 
 def approx_count_distinct_(column: str) -> ColumnAggregate:
-    """Return the approximate number of distinct values of a column (LONG), without null.
+    """Return the approximate number of distinct non-null values of a column (LONG).
 
-    It is exact below 1,024 values; beyond, the relative standard error is 3.1 %. A key with more values stores 8 KiB
-    for each window: the 1,024 smallest hashes.
+    Exact below 1,024 values; beyond, the relative standard error is 3.1 %, and a key stores 8 KiB per window.
 
     Example:
         >>> approx_count_distinct_("shop")
@@ -177,12 +159,9 @@ def approx_count_distinct_(column: str) -> ColumnAggregate:
 class ArrowAggregateFunction(ColumnAggregate):
     """A user-defined aggregate of columns, as functions on Arrow arrays.
 
-    Each call is for many groups at once (a group is a key in a window): ``groups`` is an Arrow array with the number of
-    each row's group, from 0 to ``size - 1``; each number occurs. A partial result is one value in each of some arrays,
-    whose types depend on the columns' types alone. The methods are also called with empty arrays.
-
-    Args:
-        columns: the columns that it reads.
+    Each call processes many groups (pairs of key and window). ``groups`` is an Arrow array with each row's group
+    number, from 0 to ``size - 1``; each number occurs. A partial result is one value in each of some arrays, whose
+    types depend only on the columns' types. The methods are also called with empty arrays.
 
     Example:
         >>> import numpy as np, pyarrow as pa
@@ -210,30 +189,17 @@ class ArrowAggregateFunction(ColumnAggregate):
 
     @abstractmethod
     def partial(self, groups: Any, size: int, /, *columns: Any) -> Sequence[Any]:
-        """Return the partial results of rows: arrays with ``size`` values.
-
-        Args:
-            groups: the group of each row.
-            size: the number of groups.
-            columns: the columns, as Arrow arrays.
-        """
+        """Return partial results of rows: arrays with ``size`` values. ``columns`` are Arrow arrays."""
 
     @abstractmethod
     def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
-        """Merge partial results by group: arrays with ``size`` values, of the same types.
-
-        Args:
-            groups: the group of each partial result.
-            size: the number of groups.
-            partials: results of ``partial`` or ``merge``.
-        """
+        """Merge partial results by group: arrays with ``size`` values, of the same types."""
 
     @abstractmethod
     def result(self, /, *partials: Any) -> Any:
-        """Return the results: an array with one value for each partial result."""
+        """Return the results: an array with one value per partial result."""
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return the accumulator for columns of these types."""
         declared: Any = getattr(self, "output_type", None)
         if isinstance(declared, TypeInformation):
             declared = declared.data_type

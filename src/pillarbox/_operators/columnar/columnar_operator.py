@@ -1,7 +1,4 @@
-"""The base of columnar windows after the shuffle: state, late rows, results.
-
-An address of its :class:`AllKeysState` is a map of Arrow streams by number.
-"""
+"""The base of columnar windows after the shuffle. Each state address is a map of Arrow streams by number."""
 
 from __future__ import annotations
 
@@ -41,33 +38,22 @@ class ColumnarOperator(KeyedOperator):
         self._state = AllKeysState(context, self.backend, MapStateDescriptor("partials", *types))
 
     def restore_state(self, state: Any) -> None:
-        """Check the restored state.
-
-        Raises:
-            CheckpointMismatchError: it belongs to other windows or aggregates.
-        """
         for address in self._state.addresses():
             for stream in [*self._state.at(address).values()][:1]:
                 self._partials.decode(stream)
 
     def _drop(self, batch: pa.RecordBatch) -> None:
-        """Count the rows in late partial results."""
         self._dropped += pc.sum(batch.column(batch.schema.get_field_index(ROWS))).as_py() or 0
 
     def _emit(self, results: pa.RecordBatch, ends: int | npt.NDArray[np.int64]) -> None:
-        """Emit the results of windows with these ends."""
         if results.num_rows:
             stamps = np.full(results.num_rows, ends) if isinstance(ends, int) else ends
             self.output.process_records(ArrowRecords(results, stamps - 1))
 
-    # -- state --
-
     def _stored(self, address: Any) -> list[pa.RecordBatch]:
-        """Return the partial results at an address, in order of arrival."""
         return [self._partials.decode(stream) for _, stream in sorted(self._state.at(address).items())]
 
     def _store(self, address: Any, batch: pa.RecordBatch, start: int) -> None:
-        """Store partial results of one window or pane, and merge many short streams."""
         streams = self._state.at(address)
         numbers = sorted(streams.keys())
         stored = (self._partials.decode(streams.get(number)) for number in reversed(numbers))
@@ -79,11 +65,9 @@ class ColumnarOperator(KeyedOperator):
         self._append(address, [batch])
 
     def _append(self, address: Any, batches: Iterable[pa.RecordBatch]) -> None:
-        """Append partial results."""
         streams = self._state.at(address)
         for number, batch in enumerate(batches, max(streams.keys(), default=-1) + 1):
             streams.put(number, self._partials.encode(batch))
 
     def _clear(self, address: Any) -> None:
-        """Remove everything at an address."""
         self._state.at(address).clear()

@@ -1,4 +1,4 @@
-"""Keys of columnar aggregates as columns that Arrow can group by: a struct is replaced by its fields.
+"""Keys of columnar aggregates as columns that Arrow can group by. A struct is replaced by its fields.
 
 The columns of ``part: STRUCT<a: INT, b: STRING>`` are ``part?`` (whether it is not null), ``part.a`` and ``part.b``.
 """
@@ -15,7 +15,6 @@ from pillarbox._operators.windowing.by_key import with_one_zero
 
 
 def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.StructField]:
-    """Yield the columns that represent keys."""
     for field in fields:
         if isinstance(field.dataType, spark.StructType):
             yield spark.StructField(f"{field.name}?", spark.BooleanType())
@@ -26,7 +25,7 @@ def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.Struct
 
 
 def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the columns that represent a key, with their names; floats have one NaN and one zero."""
+    """Yield the named columns that represent a key. Floats have one NaN and one zero."""
     kind = key.type
     if pa.types.is_struct(kind):
         yield f"{name}?", key.is_valid()
@@ -37,7 +36,6 @@ def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 
 def key_array(name: str, kind: pa.DataType, columns: Mapping[str, pa.Array]) -> pa.Array:
-    """Return a key, given its columns."""
     if not pa.types.is_struct(kind):
         return columns[name]
     valid = columns[f"{name}?"]

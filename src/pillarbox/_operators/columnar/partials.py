@@ -1,4 +1,4 @@
-"""Partial results as record batches: the keys, the number of rows, and the parts of each aggregate.
+"""Partial results as record batches: keys, number of rows, and the parts of each aggregate.
 
 The same columns pass through the shuffle, are stored as state, and are merged into results.
 """
@@ -39,7 +39,7 @@ START = "__pillarbox_start"
 END = "__pillarbox_end"
 """The column with the ends of sessions, epoch milliseconds."""
 
-# Metadata of a stored stream: the cut of its panes.
+# Metadata of a stored stream: the boundaries of its panes.
 _WINDOWS = b"pillarbox.windows"
 _INT64_MAX = 2**63 - 1
 _LONG = pa.decimal128(38, 0)
@@ -47,12 +47,11 @@ _LONG = pa.decimal128(38, 0)
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a program's aggregates, as they travel to the workers.
+    """The columns of a program's aggregates. Pickled to the workers.
 
     Attributes:
         keys: the key columns with their types; :data:`ALL` for windows over all rows.
         inputs: the columns that aggregates read, without the grouping columns.
-        aggregates: by the names of their results.
         sessions: whether each partial result has its own start and end.
     """
 
@@ -62,15 +61,9 @@ class Columns:
     sessions: bool = False
 
     def grouped(self) -> list[spark.StructField]:
-        """Return the grouping columns: the keys, or their representation."""
         return list(grouped_fields(self.keys.fields))
 
     def accumulators(self) -> dict[str, Accumulator]:
-        """Return the accumulators of the aggregates.
-
-        Raises:
-            ProgramError: an aggregate cannot be computed for its columns.
-        """
         types = {field.name: field.dataType for field in (*self.keys.fields, *self.inputs.fields)}
         accumulators = {}
         for name, aggregate in self.aggregates.items():
@@ -81,7 +74,6 @@ class Columns:
         return accumulators
 
     def result_type(self) -> spark.StructType:
-        """Return the columns of the results."""
         results = [spark.StructField(name, bound.result_type) for name, bound in self.accumulators().items()]
         bounds = [spark.StructField(name, spark.TimestampType()) for name in ("window_start", "window_end")]
         keys = [spark.StructField(field.name, field.dataType) for field in self.keys.fields if field.name != ALL]
@@ -89,8 +81,6 @@ class Columns:
 
 
 class _Bound(NamedTuple):
-    """An aggregate, and the names of its parts."""
-
     name: str
     aggregate: ColumnAggregate
     accumulator: Accumulator
@@ -101,10 +91,7 @@ class Partials:
     """Creates and merges the partial results of one operator, and computes results.
 
     Args:
-        windows: the cut of the stored panes, or None without stored panes.
-
-    Attributes:
-        schema: the columns of partial results.
+        windows: describes the boundaries of the stored panes; None without stored panes.
     """
 
     def __init__(self, columns: Columns, operator: str, windows: str | None = None) -> None:
@@ -130,8 +117,6 @@ class Partials:
             [pa.field(field.name, arrow_type(field.dataType)) for field in columns.result_type().fields]
         )
 
-    # -- partial results of rows --
-
     def of_rows(
         self,
         columns: Mapping[str, pa.Array],
@@ -139,13 +124,12 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Return the partial results of rows, one for each key and start, and their starts.
+        """Return partial results of rows, one per key and start, and their starts.
 
         Args:
-            columns: the keys and the columns that aggregates read.
-            times: the rows' times, epoch milliseconds.
+            times: epoch milliseconds.
             starts: the starts of the rows' panes or sessions.
-            ends: for sessions, their ends if the row is the last one.
+            ends: the end of each row's session if no row follows.
         """
         elements: dict[str, pa.Array] = {name: columns[name] for name in self._keys}
         elements[ROWS] = pa.array(np.ones(len(times), np.int64))
@@ -164,21 +148,13 @@ class Partials:
 
     @contextmanager
     def _located_errors(self) -> Iterator[None]:
-        """Add the operator to errors of a user-defined aggregate."""
         try:
             yield
         except PillarboxError as error:
             error.at(operator=self._operator)
             raise
 
-    # -- merging --
-
     def merged(self, batches: Sequence[pa.RecordBatch], start: int | None) -> pa.RecordBatch:
-        """Merge the partial results of one window by key.
-
-        Args:
-            start: the window's start, for errors, or None.
-        """
         return self._merged(batches, {}, [*self._keys], start)[0]
 
     def merged_apart(
@@ -186,12 +162,7 @@ class Partials:
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         """Merge the partial results of several windows in one pass, by window and key.
 
-        Args:
-            groups: the partial results of each window; a batch may be in several.
-            starts: the windows' starts, for errors.
-
-        Returns:
-            The results, window by window, and the position of each one's window.
+        Windows may share batches. Returns the results, window by window, and the position of each result's window.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)
@@ -201,7 +172,7 @@ class Partials:
         return merged, columns[_GROUP].to_numpy()
 
     def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Filter partial results by the keys of other batches; with several key columns, some other keys remain.
+        """Filter partial results by the keys of other batches. May leave some other keys.
 
         Comparing keys is much faster than merging superfluous rows.
         """
@@ -209,7 +180,6 @@ class Partials:
         return [batch.filter(self._among(batch, values)) for batch in batches]
 
     def split(self, batch: pa.RecordBatch, other: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Split a batch by the keys of another one: (rows with these keys, other rows)."""
         among = self._among(batch, self._different_keys([other]))
         return batch.filter(among), batch.filter(pc.invert(among))
 
@@ -218,7 +188,6 @@ class Partials:
         return [_array(table.column(name)).unique() for name in self._keys]
 
     def _among(self, batch: pa.RecordBatch, values: Sequence[pa.Array]) -> pa.Array:
-        """Return a mask of the rows whose key columns each contain one of some values."""
         among = pa.array(np.ones(batch.num_rows, np.bool_))
         for name, column in zip(self._keys, values):
             among = pc.and_(among, pc.is_in(batch.column(name), value_set=column))
@@ -227,7 +196,6 @@ class Partials:
     def touched(
         self, batches: Sequence[pa.RecordBatch], marks: Sequence[bool], start: int
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-        """Merge partial results by key, and return which keys are in marked batches."""
         parts = [np.full(batch.num_rows, mark) for batch, mark in zip(batches, marks)]
         merged, columns = self._merged(batches, {_MARK: pa.array(np.concatenate(parts))}, [*self._keys], start)
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
@@ -235,13 +203,12 @@ class Partials:
     def merged_by(
         self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64], marks: npt.NDArray[np.bool_]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-        """Merge partial results by key and number, and return which of them contain a marked row."""
         more = {_GROUP: pa.array(numbers), _MARK: pa.array(marks)}
         merged, columns = self._merged([batch], more, [*self._keys, _GROUP], None)
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
 
     def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the positions of rows, grouped by key and in order within a key, and the number of each row's key."""
+        """Return row positions, grouped by key and in order within a key, and each row's key number."""
         positions, lengths = positions_by_key([columns[name] for name in self._keys])
         return positions, np.repeat(np.arange(len(lengths)), lengths)
 
@@ -260,7 +227,6 @@ class Partials:
     def _group(
         self, by: list[str], columns: dict[str, Any], starts: Any
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64]]:
-        """Group columns, and merge columns that have a kernel. Also return the group number of each row, if needed."""
         kernels = {ROWS: PartialColumn(pa.int64(), "count")}
         if self._sessions:
             kernels |= {START: PartialColumn(pa.int64(), "min"), END: PartialColumn(pa.int64(), "max")}
@@ -268,7 +234,7 @@ class Partials:
             kernels[_MARK] = PartialColumn(pa.bool_(), "max")
         for bound, by_kernels in self._by_kernels:
             kernels.update(zip(bound.names, by_kernels.parts))
-        # Numbers as names: Arrow derives the names of its results from them, and users' names may be any.
+        # Numbers as names, because users' names may be any.
         count = len(columns[ROWS])
         arrays = [columns[name] for name in by]
         names = [str(index) for index in range(len(by))]
@@ -301,12 +267,9 @@ class Partials:
     def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
-    # -- results --
-
     def results(
         self, merged: pa.RecordBatch, starts: int | npt.NDArray[np.int64], ends: int | npt.NDArray[np.int64]
     ) -> pa.RecordBatch:
-        """Return the results of windows: keys, the windows' bounds (epoch ms), and the aggregates."""
         count = merged.num_rows
         columns = dict(zip(merged.schema.names, merged.columns))
         arrays = self._key_arrays(columns)
@@ -327,13 +290,11 @@ class Partials:
         return [key_array(name, kind, columns) for name, kind in self._key_types.items()]
 
     def _overflow(self, bound: _Bound, index: int, columns: Mapping[str, Any], starts: Any) -> OperatorError:
-        """Return the error of a sum or mean that exceeds its type."""
         keys = [_shown(key.slice(index, 1)) for key in self._key_arrays(columns)]
         key = keys[0] if len(keys) == 1 else tuple(keys)
         whose = f" of key {shorten(key)}" if keys else ""
         start = starts if isinstance(starts, int) else None
         if isinstance(starts, np.ndarray):
-            # Per row, or per window number.
             start = int(starts[columns[_GROUP][index].as_py() if _GROUP in columns else index])
         for name in (START, _GROUP):
             if start is None and name in columns:
@@ -350,19 +311,12 @@ class Partials:
         error.at(operator=self._operator, **({"key": key} if keys else {}))
         return error
 
-    # -- stored partial results --
-
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        """Encode partial results as an Arrow stream."""
         noted = None if self._windows is None else {_WINDOWS: self._windows}
         return batch_to_bytes(batch.replace_schema_metadata(noted))
 
     def decode(self, payload: bytes) -> pa.RecordBatch:
-        """Decode partial results without copying them.
-
-        Raises:
-            CheckpointMismatchError: they belong to other windows, aggregates or keys.
-        """
+        """Decode partial results without copying them. Refuses other windows, aggregates or keys."""
         batch = batch_from_bytes(payload)
         noted = (batch.schema.metadata or {}).get(_WINDOWS)
         windows = None if noted is None else noted.decode()
@@ -389,7 +343,6 @@ _MARK = "__pillarbox_mark"
 
 
 def _shown(column: pa.Array) -> Any:
-    """Return the one value of a column for an error; text for a date that Python lacks."""
     try:
         return column_to_list(column)[0]
     except ValueError:
@@ -397,7 +350,6 @@ def _shown(column: pa.Array) -> Any:
 
 
 def _array(column: Any) -> pa.Array:
-    """Return a column as one array."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -406,7 +358,7 @@ def _array(column: Any) -> pa.Array:
 
 
 def _wide(column: Any, part: PartialColumn, count: int) -> Any:
-    """Cast numbers to a type that their sums fit, as Arrow's sums may wrap around silently."""
+    """Cast numbers to a type that fits their sum, because Arrow's sums wrap around silently."""
     kind = part.kind
     if pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision < 38):
         return column  # only 10**10 rows could make a sum of decimals that exceeds it
@@ -422,11 +374,6 @@ def _wide(column: Any, part: PartialColumn, count: int) -> Any:
 
 
 def _narrow(column: pa.Array, part: PartialColumn) -> pa.Array:
-    """Cast merged values to the type of their part.
-
-    Raises:
-        Overflow: a value exceeds it.
-    """
     if column.type == part.kind:
         return column
     try:

@@ -1,7 +1,4 @@
-"""Aggregates rows before the shuffle: a source sends one partial result for each key and pane of a run.
-
-For sessions, one for each key and sequence of rows without a gap.
-"""
+"""Aggregates rows before the shuffle: one partial result per key and pane (or gapless sequence) of a run."""
 
 from __future__ import annotations
 
@@ -21,10 +18,8 @@ from pillarbox._operators.windowing.api.session_windows import EventTimeSessionW
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-# Bounds of the buffer within an epoch: more would take more memory, and save little.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
-# Partial results are sent in pieces, so that the receivers get buffers of moderate size.
 _PIECE = 1 << 16
 # The last millisecond of a TIMESTAMP, which counts microseconds in 64 bits.
 _MOST = (2**63 - 1) // 1000
@@ -33,7 +28,7 @@ _MOST = (2**63 - 1) // 1000
 class PreAggregateOperator(GatheringOperator):
     """Buffers the rows of an epoch, and sends partial results.
 
-    A watermark waits for the rows before it: records may overtake a watermark, but not vice versa.
+    A watermark waits for the rows before it.
     """
 
     def __init__(self, context: OperatorContext, program: ColumnarProgram) -> None:
@@ -51,7 +46,6 @@ class PreAggregateOperator(GatheringOperator):
         self._farthest = _MOST - (longest if self._panes is None else self._panes.longest)
 
     def process_records(self, records: Records) -> None:
-        """Buffer a run."""
         if not len(records):
             return
         times = times_of_run(records, type(self._program.assigner).__name__, "the window")
@@ -63,7 +57,6 @@ class PreAggregateOperator(GatheringOperator):
             self.work_off()
 
     def work_off(self) -> None:
-        """Send the partial results of the buffered rows, and then the waiting watermark."""
         if self._buffered:
             buffered, self._buffered = self._buffered, []
             self._rows = self._bytes = 0
@@ -80,7 +73,6 @@ class PreAggregateOperator(GatheringOperator):
             super().process_watermark(watermark)
 
     def _check(self, times: npt.NDArray[np.int64]) -> None:
-        """Refuse times whose windows would exceed TIMESTAMPs."""
         for time in (int(times.min()), int(times.max())):
             if abs(time) > self._farthest:
                 error = OperatorError(
@@ -93,7 +85,6 @@ class PreAggregateOperator(GatheringOperator):
     def _by_panes(
         self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
-        """Return partial results, grouped by pane, and the starts of their panes."""
         assert self._panes is not None
         outside = self._panes.outside(times)
         if outside is not None and outside.any():
@@ -111,14 +102,12 @@ class PreAggregateOperator(GatheringOperator):
     def _by_sessions(
         self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, None]:
-        """Return the partial results of sequences without a gap, with their bounds."""
         assert isinstance(self._program.assigner, EventTimeSessionWindows)
         gap = self._program.assigner.gap
         order, keys = self._partials.by_key(columns)
         ordered = times[order]
         same = keys[1:] == keys[:-1]
         if (same & (ordered[1:] < ordered[:-1])).any():
-            # (The numbers of keys ascend.)
             resort = np.lexsort((ordered, keys))
             order, ordered = order[resort], ordered[resort]
         # Rows exactly one gap apart belong to one session.
@@ -129,7 +118,6 @@ class PreAggregateOperator(GatheringOperator):
         return self._partials.of_rows(columns, times, starts, times + gap)[0], None
 
     def process_watermark(self, timestamp: int) -> None:
-        """Forward a watermark, at once if no rows wait."""
         self._watermark = timestamp
         if not self._buffered or timestamp == MAX_WATERMARK:
             self.work_off()

@@ -1,4 +1,4 @@
-"""The parts of columnar window aggregates, for both of their operators; and runs as columns."""
+"""The parts of columnar window aggregates, and runs as columns."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ class ColumnarProgram:
     """The parts of columnar window aggregates.
 
     Attributes:
-        assigner: assigns rows to windows.
-        columns: the keys and the aggregates.
         lateness: allowed lateness, in milliseconds of event time.
-        encoder: converts rows that Python functions have touched to columns, or None.
+        encoder: converts rows that Python functions have used to columns, or None.
     """
 
     assigner: WindowAssigner
@@ -36,12 +34,6 @@ class ColumnarProgram:
     encoder: RowEncoder | None = None
 
     def columns_of(self, records: Records, operator: str) -> Mapping[str, pa.Array]:
-        """Return the required columns of a run.
-
-        Raises:
-            ProgramError: a column is missing, or has other values than its type.
-            TypeMismatchError: a record does not fit the declared columns.
-        """
         keys = self.columns.keys.fields
         inputs = [field.name for field in self.columns.inputs.fields]
         fields = {field.name: field for field in (*keys, *self.columns.inputs.fields) if field.name != ALL}
@@ -56,16 +48,9 @@ class ColumnarProgram:
 def columns_of_run(
     records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | None, operator: str
 ) -> dict[str, pa.Array]:
-    """Return columns of a run.
+    """Return columns of a run. Raises if a column is missing, or a value does not have its column's type.
 
-    Args:
-        fields: their names and types.
-        encoder: converts rows that Python functions have touched to columns, or None.
-        operator: the operator's name, for errors.
-
-    Raises:
-        ProgramError: a column is missing, or has other values than its type.
-        TypeMismatchError: a record does not fit the declared columns.
+    ``encoder`` converts rows that Python functions have used, or is None.
     """
     if isinstance(records, ArrowRecords):
         batch = records.batch
@@ -91,14 +76,11 @@ def columns_of_run(
 
 
 def times_of_run(records: Records, reader: str, before: str) -> npt.NDArray[np.int64]:
-    """Return the timestamps of a run, in epoch milliseconds.
+    """Return the timestamps of a run (epoch ms).
 
     Args:
         reader: the class that needs them, for errors.
         before: the call that must follow the assignment of timestamps, for errors.
-
-    Raises:
-        ProgramError: a record has no timestamp.
     """
     stamps = records.stamps if isinstance(records, ArrowRecords) else records.timestamps
     if stamps is None or (not isinstance(stamps, np.ndarray) and None in stamps):

@@ -1,9 +1,7 @@
-"""Columnar sessions: partial sessions of a key that overlap or touch are merged by sorting.
+"""Columnar sessions: sorting merges a key's partial sessions that overlap or touch.
 
-In memory, one batch has all open sessions; an epoch merges the sessions of its keys. In the state, all sessions are at
-one address: each epoch appends the changed sessions as they are. So the latest of overlapping sessions counts, and the
-watermark shows which have ended. When there are many more rows than open sessions, the state is rewritten. There are no
-timers: each watermark checks all sessions, as columns.
+In memory, one batch has all open sessions. Each epoch appends its changed sessions to the state, where the latest of
+overlapping sessions counts. There are no timers: each watermark checks all sessions.
 """
 
 from __future__ import annotations
@@ -23,10 +21,9 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 _ADDRESS = "sessions"
-# The state is rewritten when its rows exceed twice the open sessions and this, or at this many batches.
+# The state is rewritten when its rows exceed twice the open sessions plus this, or at this many batches.
 _SLACK = 1 << 13
 _MOST = 256
-# Rows of a stored batch.
 _PIECE = 1 << 16
 
 _Masks = npt.NDArray[np.bool_]
@@ -40,26 +37,22 @@ class ColumnarSessionOperator(ColumnarOperator):
         super().__init__(context, keying, program)
         self._open: pa.RecordBatch | None = None
         self._arrived: list[pa.RecordBatch] = []
-        # This epoch's changed sessions, and the number of stored rows.
         self._changed: list[pa.RecordBatch] = []
         self._rows = 0
         self._fired = MIN_TIMESTAMP
 
     def process_records(self, records: Records) -> None:
-        """Take partial sessions."""
         assert isinstance(records, ArrowRecords)
         if len(records):
             self._arrived.append(records.batch)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Merge the new sessions, fire ended sessions, and forward the watermark."""
         self._absorb()
-        self._sessions()  # reads the state with the previous watermark
+        self._sessions()
         self._fired = self._timers.current_watermark
         super().process_watermark(timestamp)
 
     def flush(self) -> None:
-        """Fire the sessions that the watermark has ended."""
         watermark = self._timers.current_watermark
         sessions = self._sessions()
         last = _column(sessions, END) - 1
@@ -67,7 +60,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._open = _chosen(sessions, ~self._over(sessions, watermark))
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Merge the new sessions, and store changed sessions."""
         self._absorb()
         if not self._changed:
             return
@@ -84,14 +76,12 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._append(_ADDRESS, [changed.slice(at, _PIECE) for at in range(0, changed.num_rows, _PIECE)])
 
     def _sessions(self) -> pa.RecordBatch:
-        """Return the open sessions."""
         if self._open is None:
             self._open = self._restored(self._stored(_ADDRESS))
         return self._open
 
     def _over(self, sessions: pa.RecordBatch, watermark: int) -> _Masks:
-        """Return a mask of the sessions that ended longer ago than the allowed lateness."""
-        # (The sum of an end and a lateness might exceed 64 bits.)
+        # The sum of an end and a lateness might exceed 64 bits.
         over: _Masks = _column(sessions, END) - 1 <= max(watermark - self._lateness, MIN_TIMESTAMP)
         return over
 
@@ -100,22 +90,18 @@ class ColumnarSessionOperator(ColumnarOperator):
         ends = _column(fired, END)
         self._emit(self._partials.results(fired, _column(fired, START), ends), ends)
 
-    # -- merging --
-
     def _absorb(self) -> None:
-        """Merge the new sessions into the open sessions; fire ended sessions at once."""
         if not self._arrived:
             return
         arrived = _together(self._arrived)
         self._arrived = []
         watermark = self._timers.current_watermark
-        # Sessions of other keys do not change.
         sessions, rest = self._partials.split(self._sessions(), arrived)
         both = _together([sessions, arrived])
         marks = np.arange(both.num_rows) >= sessions.num_rows
         merged, touched = self._partials.merged_by(both, self._numbered(both), marks)
         over = self._over(merged, watermark)
-        # (Open sessions are not over, so a session that is over is late.)
+        # Open sessions are not over, so a session that is over is late.
         self._drop(_chosen(merged, over))
         self._changed.append(_chosen(merged, touched & ~over))
         ended = _column(merged, END) - 1 <= watermark
@@ -123,7 +109,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._open = _together([rest, _chosen(merged, ~over)])
 
     def _numbered(self, sessions: pa.RecordBatch) -> _Numbers:
-        """Return the number of the merged session that contains each partial one."""
         order, keys = self._partials.by_key(dict(zip(sessions.schema.names, sessions.columns)))
         starts, ends = _column(sessions, START)[order], _column(sessions, END)[order]
         resort = np.lexsort((starts, keys))
@@ -136,7 +121,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         return numbers
 
     def _restored(self, stored: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return the stored sessions that are open."""
         self._rows = sum(batch.num_rows for batch in stored)
         if not stored:
             return self._nothing()
@@ -162,13 +146,11 @@ def _chosen(batch: pa.RecordBatch, chosen: _Masks) -> pa.RecordBatch:
 
 
 def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Concatenate batches."""
     filled = [batch for batch in batches if batch.num_rows] or batches[:1]
     return filled[0] if len(filled) == 1 else pa.concat_batches(filled)
 
 
 def _running_maximum(keys: _Numbers, values: _Numbers) -> _Numbers:
-    """Return the running maximum of each key; ``keys`` ascend from 0."""
     if not len(values):
         return values
     least = int(values.min())

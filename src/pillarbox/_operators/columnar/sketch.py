@@ -1,7 +1,6 @@
-"""Approximate counts of distinct values: the smallest hashes of each group's values.
+"""Approximate counts of distinct values, from the smallest hashes of each group's values (k minimum values).
 
-For a group of fewer than ``K`` values, the sketch has all of their hashes. Otherwise the K-th smallest of evenly
-distributed hashes gives their density (k minimum values). Hashes are part of the state, so they never change.
+With fewer than ``K`` values, a sketch has all hashes. Hashes are part of the state, so they never change.
 """
 
 from __future__ import annotations
@@ -19,15 +18,13 @@ K = 1024
 
 Hashes = npt.NDArray[np.uint64]
 
-# An odd number, so that it has an inverse modulo 2**64.
+# Odd, so that it has an inverse modulo 2**64.
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
-# Bytes of texts that are hashed together.
 _BYTES = 1 << 18
 
 
 def least(groups: npt.NDArray[np.int64], values: Hashes, size: int) -> pa.Array:
-    """Return the smallest ``K`` distinct hashes of each group, ascending: a list for each."""
     order = np.lexsort((values, groups))
     groups, values = groups[order], values[order]
     new = np.ones(len(values), np.bool_)
@@ -41,7 +38,6 @@ def least(groups: npt.NDArray[np.int64], values: Hashes, size: int) -> pa.Array:
 
 
 def estimates(sketches: pa.Array) -> pa.Array:
-    """Return the approximate number of distinct values of each group."""
     counts = np.diff(sketches.offsets.to_numpy()).astype(np.int64)
     full = np.flatnonzero(counts >= K)
     if len(full):
@@ -51,7 +47,6 @@ def estimates(sketches: pa.Array) -> pa.Array:
 
 
 def hashes(column: pa.Array) -> Hashes:
-    """Return a 64-bit hash for each value of a column without nulls."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         # Each text once: most columns have many more rows than texts.
@@ -65,11 +60,10 @@ def hashes(column: pa.Array) -> Hashes:
 
 
 def numbers_of(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Convert values of up to 64 bits to integers; equal values give equal integers."""
     kind = column.type
     if pa.types.is_floating(kind):
-        numbers = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 is 0.0
-        numbers[np.isnan(numbers)] = np.nan  # there are many
+        numbers = column.cast(pa.float64()).to_numpy() + 0.0
+        numbers[np.isnan(numbers)] = np.nan
         bits: npt.NDArray[np.int64] = numbers.view(np.int64)
         return bits
     if pa.types.is_date32(kind):
@@ -88,7 +82,6 @@ def _mixed(words: Hashes) -> Hashes:
 
 
 def _of_texts(texts: pa.Array) -> Hashes:
-    """Return the hashes of texts: of their bytes as a polynomial, and their length."""
     texts = texts.cast(pa.binary())
     ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     content = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
@@ -118,7 +111,6 @@ def _polynomials(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) ->
 
 @lru_cache(maxsize=1)
 def _powers() -> tuple[Hashes, Hashes]:
-    """Return the powers of the base, and their inverses."""
     powers = []
     for base in (_BASE, _INVERSE):
         factors = np.full(_BYTES + 1, base, np.uint64)

@@ -17,9 +17,9 @@ _FREE = 1 << 12
 class ColumnStacks(TwoStacks):
     """Merges panes with many keys each.
 
-    If panes have the same keys, all results of the front together have as many rows as the panes. If keys are rare,
-    each result has the rows of all of its panes, and all of them would be many times the state. Then the front stores
-    only some results, and a window merges the next one with the panes before it, in one pass.
+    If panes share most keys, the front's results have about as many rows as the panes. If keys are rare, each result
+    has the rows of all its panes: the front then stores only some results, and a window merges the next result with the
+    panes before it.
     """
 
     __slots__ = ("_partials", "_raw")
@@ -27,12 +27,10 @@ class ColumnStacks(TwoStacks):
     def __init__(self, partials: Partials, read: Callable[[int], pa.RecordBatch | None]) -> None:
         super().__init__(lambda first, second: partials.merged([first, second], None), read, lambda batch: batch)
         self._partials = partials
-        # The rows of each pane of the front.
         self._raw: dict[int, int] = {}
 
     @property
     def rows(self) -> int:
-        """The number of rows in the front."""
         return sum(batch.num_rows for _, batch in self._front)
 
     def _from(self, start: int, panes: Sequence[int]) -> pa.RecordBatch | None:
@@ -56,6 +54,5 @@ class ColumnStacks(TwoStacks):
         return self._in_one(waiting, result) if waiting else result
 
     def _in_one(self, waiting: list[pa.RecordBatch], result: pa.RecordBatch | None) -> pa.RecordBatch:
-        """Merge panes, the latest first, with the result after them."""
         parts = [*reversed(waiting), *([] if result is None else [result])]
         return parts[0] if len(parts) == 1 else self._partials.merged(parts, None)

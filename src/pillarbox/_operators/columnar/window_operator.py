@@ -1,8 +1,7 @@
-"""Columnar tumbling, sliding and cumulating windows: each pane stores partial results, which are merged for a window.
+"""Columnar tumbling, sliding and cumulating windows, which merge the partial results of panes.
 
-The address of a pane's partial results is its start. Timers belong to windows, by their bounds. A watermark's timers
-only record windows. After the last timer, the windows fire, small ones together, because each pass over columns has a
-fixed cost.
+The address of a pane's partial results is its start. Timers only record windows. After a watermark's last timer, the
+windows fire, small windows together.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-# Windows fire together, and panes are stored together, up to this many partial results. One with more than `_ALONE` is
-# handled alone.
+# Windows fire together, and panes are stored together, up to this many partial results. A larger window than `_ALONE`
+# is processed alone.
 _TOGETHER = 1 << 16
 _ALONE = 1 << 12
 
@@ -47,21 +46,16 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._timed: set[int] = set()
         self._fresh: dict[int, list[pa.RecordBatch]] = {}
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
-        # The merged panes of the next windows; None for tumbling windows.
         self._stacks = None if panes.tumbling else ColumnStacks(self._partials, self._merged)
-        # The windows that the current watermark ends, and the maximum end of windows to remove.
+        # Windows that the current watermark ends, and the maximum end of windows to remove.
         self._due: list[TimeWindow] = []
         self._over = MIN_TIMESTAMP
 
     def restore_state(self, state: Any) -> None:
-        """Read the addresses of the restored state."""
         super().restore_state(state)
         self._starts = {address for address in self._state.addresses() if isinstance(address, int)}
 
-    # -- records --
-
     def process_records(self, records: Records) -> None:
-        """Take partial results, grouped by pane."""
         assert isinstance(records, ArrowRecords)
         if not len(records):
             return
@@ -84,7 +78,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._timed.add(start)
         for window in map(TimeWindow._make, self._panes.windows(start)):
             if timed and window.end - 1 > watermark:
-                break  # it and later windows have their timers
+                break  # this and later windows have their timers
             if self._cleanup_time(window.end) > watermark:
                 if window.end - 1 <= watermark:
                     self._late.setdefault(window, []).append(batch)
@@ -102,15 +96,11 @@ class ColumnarWindowOperator(ColumnarOperator):
         if self._lateness:
             self._timers.register_event_time_timer(namespace, self._cleanup_time(window.end))
 
-    # -- firing --
-
     def process_watermark(self, timestamp: int) -> None:
-        """Fire windows with late records again; then handle the watermark."""
         self._fire_again()
         super().process_watermark(timestamp)
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Fire windows with late records again, and store this epoch's partial results."""
         self._fire_again()
         fresh, self._fresh = self._fresh, {}
         for some in _portions(fresh.items()):
@@ -125,18 +115,14 @@ class ColumnarWindowOperator(ColumnarOperator):
                 self._store(start, merged.slice(begin, end - begin), start)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Record that the window has ended, or must be removed, or both."""
         window = TimeWindow(*namespace)
         if timestamp == window.end - 1:
             self._due.append(window)
-        if timestamp >= self._cleanup_time(
-            window.end
-        ):  # another version of the program may have kept windows for longer
+        if timestamp >= self._cleanup_time(window.end):  # kept by another version of the program
             self._over = max(self._over, window.end)
 
     def flush(self) -> None:
-        """Fire the windows that the watermark has ended, in order, and remove panes."""
-        # (Days may end together if a time zone omits one.)
+        # Days may end together if a time zone omits one.
         due, self._due = sorted(self._due, key=_order), []
         if len(due) == 1:
             self._fire(due[0])
@@ -152,7 +138,6 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._clear(start)
 
     def _fire_all(self, windows: Iterable[TimeWindow]) -> None:
-        """Fire windows in order, small windows together."""
         panes: dict[int, list[pa.RecordBatch]] = {}
         ordered = sorted(self._starts)
 
@@ -174,7 +159,6 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._emit(self._partials.results(merged, starts, ends), ends)
 
     def _fire(self, window: TimeWindow) -> None:
-        """Fire one window."""
         if self._stacks is None:
             merged = self._merged(window.start)
         else:
@@ -183,24 +167,21 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._emit(self._partials.results(merged, *window), window.end)
 
     def _merged(self, start: int) -> pa.RecordBatch | None:
-        """Merge the partial results of a pane, or return None."""
         parts = self._parts(start)
         if len(parts) == 1 and start not in self._fresh:
-            return parts[0]  # stored batches are merged
+            return parts[0]
         return self._partials.merged(parts, start) if parts else None
 
     def _parts(self, start: int) -> list[pa.RecordBatch]:
         return [*self._stored(start), *self._fresh.get(start, ())]
 
     def _fire_again(self) -> None:
-        """Fire windows again for the keys of their late records."""
         late, self._late = self._late, {}
         ordered = sorted(self._starts) if late else []
         for window, batches in late.items():
             parts = [part for start in _within(window, ordered) for part in self._parts(start)]
             late_parts = set(map(id, batches))
             marks = [id(part) in late_parts for part in parts]
-            # (Some other keys may remain, as keys are compared by column.)
             parts = self._partials.of_keys(parts, batches)
             merged, touched = self._partials.touched(parts, marks, window.start)
             self._emit(self._partials.results(merged.filter(pa.array(touched)), *window), window.end)
@@ -211,17 +192,12 @@ def _order(window: TimeWindow) -> tuple[int, int]:
 
 
 def _within(window: TimeWindow, starts: Sequence[int]) -> Sequence[int]:
-    """Return the starts of a window's panes, out of the ordered starts of all panes."""
     return starts[bisect_left(starts, window.start) : bisect_left(starts, window.end)]
 
 
 def _portions(
     parts: Iterable[tuple[T, Sequence[pa.RecordBatch]]],
 ) -> Iterator[list[tuple[T, Sequence[pa.RecordBatch]]]]:
-    """Divide windows or panes with their partial results into portions that are merged in one pass, in order.
-
-    Empty portions are left out.
-    """
     together: list[tuple[T, Sequence[pa.RecordBatch]]] = []
     total = 0
     for part in parts:

@@ -1,5 +1,5 @@
 """Operators with two inputs: two connected streams, and a stream with a broadcast stream.
 
-Imports `frame`, `functions`, and the one-input operators in `stateless` and `keyed`. Start with `two_inputs.py`. Weak
-spot: the order of the two inputs is undefined.
+Imports `frame`, `functions`, `stateless` and `keyed`. Start with `two_inputs.py`. Weak spot: the order of the two
+inputs is undefined.
 """

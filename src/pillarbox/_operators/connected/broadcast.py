@@ -1,7 +1,7 @@
-"""process on a stream and a broadcast stream: one side writes broadcast state, the other reads it.
+"""process on a stream and a broadcast stream.
 
-Broadcast state belongs to the operator: each subtask has a copy, which is written like keyed state. Source of the
-behaviour: Flink's ``CoBroadcastWithNonKeyedOperator`` and ``CoBroadcastWithKeyedOperator``.
+Each subtask has a copy of the broadcast state. Source: Flink's ``CoBroadcastWithNonKeyedOperator`` and
+``CoBroadcastWithKeyedOperator``.
 """
 
 from __future__ import annotations
@@ -32,13 +32,9 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class _Side(EmittingContext):
-    """The context of one stream: its broadcast states by name, and the methods of all contexts.
+    """The context of one stream: its broadcast states by name, and the methods of all contexts."""
 
-    Args:
-        timers: the clocks, and the timers of the current key, if any.
-    """
-
-    _instead: str  # advice for methods that this context lacks
+    _instead: str
     _view: type[ReadOnlyBroadcastState[Any, Any]] = ReadOnlyBroadcastState
 
     def __init__(
@@ -94,13 +90,13 @@ class _Writable(_Side, BroadcastProcessFunction.Context):
 
 
 class KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
-    """The context of records of the keyed stream, and of timers."""
+    """The context of the keyed stream's records and timers."""
 
     _instead = "the states of all keys are changed in process_broadcast_element() only, which runs in every subtask"
 
 
 class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
-    """The context of records of the broadcast stream."""
+    """The context of the broadcast stream's records."""
 
     _instead = "a record of the broadcast stream has no key; apply_to_keyed_state(...) reaches the state of all keys"
     _view = BroadcastState
@@ -122,17 +118,15 @@ class KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
 
 
 class _BroadcastOperator(FunctionOperator):
-    """The part that handles the broadcast stream."""
+    """The part that processes the broadcast stream."""
 
     _broadcast: _Side
 
     def process_broadcast(self, records: Records) -> None:
-        """Process a run of the broadcast stream."""
         process_each(self, records, self.function.process_broadcast_element, self._broadcast)
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
-        """The inputs of the stream and of the broadcast stream."""
         return (self, StreamInput(self.process_broadcast))
 
 
@@ -146,7 +140,7 @@ class BroadcastProcessOperator(_BroadcastOperator, ProcessOperator):
 
 
 class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
-    """Applies a ``KeyedBroadcastProcessFunction``, with keyed state for records of the keyed stream."""
+    """Applies a ``KeyedBroadcastProcessFunction``."""
 
     def __init__(
         self, context: OperatorContext, function: Any, keying: Keying, descriptors: Sequence[MapStateDescriptor]
@@ -156,6 +150,5 @@ class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
         self._broadcast = KeyedWritable(context, self._collector, self.user_timers, descriptors)
 
     def process_broadcast(self, records: Records) -> None:
-        """Process a run of the broadcast stream, without a current key."""
         self.backend.leave_key()
         super().process_broadcast(records)

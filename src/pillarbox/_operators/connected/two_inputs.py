@@ -1,8 +1,7 @@
 """Operators with two inputs: CoMap, CoFlatMap, CoProcess and keyed CoProcess.
 
-Each works as the one-input operator, with a method of the function for each stream. Event time is the minimum of both.
-Source of the behaviour: Flink's ``CoStreamMap``, ``CoStreamFlatMap``, ``CoProcessOperator`` and
-``KeyedCoProcessOperator``; a CoMap function may return None, as in PyFlink.
+Event time is the minimum of both. Source: Flink's ``CoStreamMap``, ``CoStreamFlatMap``, ``CoProcessOperator`` and
+``KeyedCoProcessOperator``.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.process import ProcessOperator
 
-#: Give the keys of the first and of the second stream's records; None for operators without keyed state.
 Keyings = tuple[Keying, Keying] | tuple[None, None]
 
 
 def _inputs(process_run: Callable[..., None], keyings: Keyings, *methods: Callable[..., Any]) -> list[StreamInput]:
-    """Return the inputs of two streams, each with the method for its records."""
     return [
         StreamInput(partial(process_run, keying=keying, call=method), keying)
         for keying, method in zip(keyings, methods, strict=True)
@@ -31,7 +28,7 @@ def _inputs(process_run: Callable[..., None], keyings: Keyings, *methods: Callab
 
 
 class CoFlatMapOperator(TwoInputs, FlatMapOperator):
-    """Applies ``flat_map1`` to the first stream's records, ``flat_map2`` to the second's."""
+    """Applies ``flat_map1`` and ``flat_map2``."""
 
     def __init__(self, context: OperatorContext, function: Any, keyings: Keyings = (None, None)) -> None:
         super().__init__(context, function, keyings[0])
@@ -42,7 +39,7 @@ class CoFlatMapOperator(TwoInputs, FlatMapOperator):
 
 
 class CoMapOperator(CoFlatMapOperator):
-    """Applies ``map1`` to the first stream's records, ``map2`` to the second's; None is not emitted."""
+    """Applies ``map1`` and ``map2``. Does not emit None, as in PyFlink."""
 
     def _methods(self, function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return _at_most_one(function.map1), _at_most_one(function.map2)

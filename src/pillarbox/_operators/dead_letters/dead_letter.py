@@ -1,4 +1,4 @@
-"""Dead letters: the side output for records whose function raised."""
+"""Dead letters: the side output of records whose function raised."""
 
 from __future__ import annotations
 
@@ -16,36 +16,33 @@ from pillarbox._tracebacks import formatted
 from pillarbox._unpickle import make
 
 DEAD_LETTERS = "dead_letters"
-"""The counter of an operator's dead letters in the epoch."""
 
 _log = logging.getLogger("pillarbox")
 
 T = TypeVar("T")
 
 OnError = Literal["fail"] | OutputTag[Any]
-"""The handling of an error: the task fails, or a :class:`DeadLetter` goes to a side output."""
+"""On an error, fail the task or send a :class:`DeadLetter` to a side output."""
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record whose function raised, or a timer whose callback did, for the side output of errors.
+    """A record whose function raised, or a timer whose callback raised, in the side output of errors.
 
-    Enabled by ``on_error=OutputTag(...)``. The function's changes to keyed state, timers and output are undone.
+    ``on_error=OutputTag(...)`` enables it. The function's changes to keyed state, timers and output are undone.
 
     Attributes:
         value: the record before the call; None for a timer; the elements of a window whose function raised.
-        key: the record's or timer's key; None for operators without keys.
-        timestamp: the record's or timer's timestamp (epoch ms), or None.
-        operator: the name of the operator.
+        key: None for operators without keys.
+        timestamp: epoch milliseconds, or None.
         error: type and message of the error.
-        traceback: the traceback of the error and of its causes, with frames of user code only.
-        timer: the clock of the timer; None for a record.
+        traceback: the traceback of the error and its causes, with frames of user code only.
+        timer: the timer's clock; None for a record.
         COLUMNS: the columns of :meth:`as_text`.
 
     Example:
         >>> BAD = OutputTag[DeadLetter]("bad")
-        >>> numbers = env.from_collection(["1", "two", "3"]).map(int, on_error=BAD)
-        >>> letters = numbers.get_side_output(BAD)
+        >>> letters = env.from_collection(["1", "two"]).map(int, on_error=BAD).get_side_output(BAD)
         >>> [(letter.value, letter.error) for letter in letters.execute_and_collect()]
         [('two', "ValueError: invalid literal for int() with base 10: 'two'")]
     """
@@ -63,9 +60,7 @@ class DeadLetter:
     )
 
     def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
-        """Return the letter as columns of text, for ``letters.map(DeadLetter.as_text, DeadLetter.COLUMNS)``.
-
-        Value and key are shown by ``repr()``, in at most 10 000 characters.
+        """Return the letter as columns of text, with ``repr()`` of value and key in at most 10 000 characters.
 
         Example:
             >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()
@@ -84,8 +79,6 @@ class DeadLetters:
     """Writes and counts the dead letters of one operator.
 
     Args:
-        tag: the side output for them.
-        outputs: the side outputs of the operator.
         has_key: whether letters have the key, because it is the program's.
     """
 
@@ -97,28 +90,20 @@ class DeadLetters:
         self._tag_id = tag.tag_id
         self._outputs = outputs
         self._count = context.metrics.get(DEAD_LETTERS, Counter)
-        # Each DataFrame of a program is a separate query, with only the operators that lead to it.
         self._warned = tag.tag_id in context.read_elsewhere
 
     def write(self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None) -> None:
-        """Write the letter of a record or a timer."""
         self.emit(self.letter(cause, value, key, stamp, timer), type(cause).__name__)
 
     def letter(
         self, cause: BaseException, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None
     ) -> DeadLetter | None:
-        """Return the letter of a record or a timer, or None if no output takes it."""
         if self._tag_id not in self._outputs:
             return None
         key = key if self._has_key else None
         return DeadLetter(value, key, stamp, self._context.name, describe(cause), formatted(cause), timer)
 
     def emit(self, letter: DeadLetter | None, cause: str) -> None:
-        """Emit and count a letter.
-
-        Args:
-            cause: the class of the error.
-        """
         self._count.inc()
         if letter is not None:
             emitted = None if letter.timer is TimeDomain.PROCESSING_TIME else letter.timestamp
@@ -137,8 +122,7 @@ class DeadLetters:
 def cause_of(error: PillarboxError) -> Exception:
     """Return the cause of a dead letter: an exception of user code, or the error of the record itself.
 
-    Raises:
-        OperatorError: ``error`` itself, if it concerns the program or the environment and not a single record.
+    Raises ``error`` if it concerns the program or the environment instead of a record.
     """
     if not isinstance(error, OperatorError):
         return error
@@ -149,7 +133,6 @@ def cause_of(error: PillarboxError) -> Exception:
 
 
 def concerns_record(error: BaseException | None) -> TypeGuard[Exception]:
-    """Return whether an error of user code concerns its record, and not the program or the environment."""
     return isinstance(error, Exception) and not isinstance(error, (PillarboxError, MemoryError))
 
 
@@ -164,10 +147,10 @@ def sort_out(
     """Yield the parts of a run without bad records, in order: positions, and the result of ``check``.
 
     Args:
-        check: checks records, and raises one of ``errors`` if one of them is bad.
-        letters: gets each bad record.
-        in_halves: whether to check many records at once, for columns; otherwise one by one, so that a user function is
-            called once for each.
+        check: raises one of ``errors`` if a record is bad.
+        letters: receives each bad record.
+        in_halves: whether to check many records at once, for columns; otherwise a user function is called once per
+            record.
     """
     pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
     while pending:
@@ -186,11 +169,6 @@ def sort_out(
 
 
 def check_on_error(on_error: Any, method: str) -> None:
-    """Check a value of ``on_error``.
-
-    Raises:
-        ProgramError: it is neither ``"fail"`` nor an ``OutputTag``.
-    """
     if on_error != "fail" and not isinstance(on_error, OutputTag):
         raise ProgramError(
             f'{method}: on_error must be "fail" or the OutputTag for dead letters, not {shorten(on_error)}'

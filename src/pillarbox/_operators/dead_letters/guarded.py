@@ -1,7 +1,6 @@
-"""An operator that continues when its function raises: the record becomes a dead letter, and its effects are undone.
+"""An operator that turns failing records into dead letters, and undoes their effects.
 
-It wraps the guarded operator if the program asks for it, and passes it one record at a time. So operators, and programs
-without guards, need no code for it.
+It wraps the guarded operator and passes it one record at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.internal_timer_service import Triggerable
 
-# Methods that are delegated unchanged. The others concern records, timers, and emitted output.
+# Methods that do not concern records, timers or output.
 _DELEGATED = (
     "open",
     "begin_epoch",
@@ -49,17 +48,9 @@ def guarded(
     keying: Keying | None = None,
     unchanged: Collection[str] = (),
 ) -> OperatorFactory:
-    """Return the operator's factory, wrapped in a guard if the program asks for it.
+    """Return the operator's factory, wrapped in a guard if the program requests it.
 
-    Args:
-        factory: the operator's; with a guard, it must create a :class:`FunctionOperator`.
-        on_error: the handling of errors.
-        method: the stream's method, for errors.
-        keying: computes the keys of records for operators without keys, or None.
-        unchanged: the names of the operator's own states that the failing function has not changed.
-
-    Raises:
-        ProgramError: ``on_error`` is neither ``"fail"`` nor a tag.
+    Arguments are as in :class:`GuardedOperator`. With a guard, the factory must create a :class:`FunctionOperator`.
     """
     check_on_error(on_error, method)
     if not isinstance(on_error, OutputTag):
@@ -71,18 +62,16 @@ def guarded(
 class GuardedOperator(StreamOperator):
     """Guards an operator around one user function.
 
-    The guarded operator has the same context, except for its outputs: these hold its records back until the function
-    has returned.
+    The guarded operator has the same context, but its outputs hold its records back until the function has returned.
 
     Args:
         make: creates the guarded operator.
-        tag: the side output for dead letters.
         keying: computes the keys of records if the guarded operator has no keys.
-        unchanged: the names of its own states that the failing function has not changed.
+        unchanged: the operator's own states that a failing function has not changed.
         has_key: whether letters have the key.
 
     Raises:
-        ProgramError: the function has state of the operator itself, which cannot be undone.
+        ProgramError: the function has operator state, which cannot be undone.
     """
 
     def __init__(
@@ -124,19 +113,10 @@ class GuardedOperator(StreamOperator):
         return StreamInput(partial(self.process_run, keying=keying, process=guarded.process_records), keying)
 
     def process_records(self, records: Records) -> None:
-        """Process a run of the only input."""
         (only,) = self._inputs
         only.process_records(records)
 
-    # -- records and timers --
-
     def process_run(self, records: Records, keying: Keying | None, process: Callable[[Records], None]) -> None:
-        """Process a run record by record.
-
-        Args:
-            keying: gives the keys of the records, or None.
-            process: the guarded operator's method for runs of this input.
-        """
         values = records.values
         # An error of the key function fails the task.
         keys: Iterable[Any] = repeat(None) if keying is None else keying.keys_of(records)
@@ -145,7 +125,6 @@ class GuardedOperator(StreamOperator):
         for value, key, stamp in zip(values, keys, stamps):
             if undo is not None:
                 undo.begin()
-            # The letter contains the record as it was before the call.
             record = copied(value)
             marks = self._marks()
             try:
@@ -179,7 +158,7 @@ class GuardedOperator(StreamOperator):
         self.emit_timers()
 
     def emit_timers(self) -> None:
-        """Emit results of timers if there are many; the rest follows with timers that fire together."""
+        """Emit results of timers if there are many. The rest follows with timers that fire together."""
         if len(self._main) >= RUN_LIMIT:
             self.emit()
 
@@ -187,8 +166,7 @@ class GuardedOperator(StreamOperator):
         return [(held, len(held)) for held in (self._main, *self._sides.held)]
 
     def _undo_call(self, marks: list[tuple[_Held, int]], mark: int = 0) -> None:
-        """Undo the function's outputs and changes of state since the marks."""
-        self._guarded.flush()  # collected results are cut off with the rest
+        self._guarded.flush()
         lengths = dict(marks)
         for held in (self._main, *self._sides.held):
             held.cut(lengths.get(held, 0))
@@ -196,42 +174,32 @@ class GuardedOperator(StreamOperator):
             self._undo.restore(mark)
 
     def emit(self) -> None:
-        """Emit the records and letters that are held back."""
         self._main.release()
         for held in self._sides.held:
             held.release()
 
-    # -- methods that emit --
-
     def end_key(self) -> None:
-        """End a key in batch mode; its timers are guarded one by one."""
         self._guarded.end_key()
         self.emit()
 
     def end_input(self) -> None:
-        """End the input."""
         self._guarded.end_input()
         self.emit()
 
     def finish(self) -> None:
-        """Emit the last records."""
         self._guarded.finish()
         self.emit()
 
     @property
     def has_close(self) -> bool:
-        """Whether the guarded function has a ``close()``."""
         return self._guarded.has_close
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit results that belong before the barrier."""
         self._guarded.prepare_snapshot_pre_barrier(checkpoint_id)
         self.emit()
 
 
 class _GuardedTimers:
-    """Handles the timers of a service for the guarded operator."""
-
     def __init__(self, guard: GuardedOperator, triggerable: Triggerable) -> None:
         self._guard = guard
         self._triggerable = triggerable
@@ -262,11 +230,9 @@ class _Held:
         self._stamps += [None] * len(records) if records.timestamps is None else records.timestamps
 
     def cut(self, length: int) -> None:
-        """Drop the records after the first ``length``."""
         del self._values[length:], self._stamps[length:]
 
     def release(self) -> None:
-        """Emit the records."""
         if self._values:
             values, stamps = self._values, self._stamps
             self._values, self._stamps = [], []
@@ -286,11 +252,7 @@ def _is_given(stamp: int | None) -> bool:
 
 
 class _HeldOutputs(Mapping[str, Input]):
-    """The side outputs, which hold their records back.
-
-    Attributes:
-        held: the outputs used so far.
-    """
+    """Side outputs that hold their records back."""
 
     def __init__(self, outputs: Mapping[str, Input]) -> None:
         self._outputs = outputs

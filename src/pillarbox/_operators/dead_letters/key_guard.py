@@ -1,7 +1,4 @@
-"""Removes records without a valid key before the partitioner, which extracts the key again.
-
-Kafka Streams does the same for a record whose key mapper raises: its exception handler may let the stream continue.
-"""
+"""Removes records without a valid key before the partitioner, which extracts the key again."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ class KeyGuardOperator(StreamOperator):
         self._letters = DeadLetters(context, tag, context.side_outputs)
 
     def process_records(self, records: Records) -> None:
-        """Extract the keys of a run; if that fails, of smaller and smaller parts, or one by one."""
         try:
             self._router.subtasks_of(records)
         except (OperatorError, KeyTypeError, TypeMismatchError):
@@ -40,8 +36,7 @@ class KeyGuardOperator(StreamOperator):
             self.output.process_records(records)
 
     def _with_keys(self, records: Records) -> Records:
-        """Return the records with a key, and write the letters of the others."""
-        # (A missing column fails the task.)
+        # A missing column fails the task.
         errors = (OperatorError, KeyTypeError, TypeMismatchError)
         in_halves = self._keying.keeps_keys(records)
         parts = sort_out(records, self._router.subtasks_of, errors, self._letters, in_halves=in_halves)

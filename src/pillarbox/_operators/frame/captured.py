@@ -1,4 +1,4 @@
-"""User functions, captured when the program is built, and their pickles."""
+"""User functions, pickled when the program is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# By name: ``dataclasses`` and other libraries compare it by identity, and a class of ``__main__`` is pickled with it.
+# By name: ``dataclasses`` compares it by identity, and a class of ``__main__`` is pickled with it.
 copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
@@ -26,7 +26,6 @@ class _Pickler(cloudpickle.Pickler):
     broadcasts: dict[int, Any]
 
     def reducer_override(self, obj: Any) -> Any:
-        """Look at each object that is not plain data."""
         if isinstance(obj, Captured):
             if obj.pickled is not None:
                 self.broadcasts.update(obj.pickled.broadcasts)
@@ -39,12 +38,8 @@ class Pickled:
     """A pickled user object, including classes and functions that workers cannot import.
 
     Attributes:
-        payload: the bytes.
-        broadcasts: Spark's broadcast variables that the object refers to, by identity. Spark sends a worker only the
+        broadcasts: Spark's broadcast variables that the object refers to, by identity. Spark sends a worker only
             variables that Spark itself meets when pickling a function.
-
-    Raises:
-        Exception: any, from an object that cannot be pickled.
     """
 
     __slots__ = ("broadcasts", "payload")
@@ -59,10 +54,9 @@ class Pickled:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Keeps this process's classes: loading a pickle of a class would give its methods copied globals."""
+    """Uses this process's classes: loading a pickle of a class would give its methods copied globals."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the object that a pickle names."""
         named = super().find_class(module, name)
         if module != _PICKLING.__name__:
             return named
@@ -72,7 +66,6 @@ class _Unpickler(pickle.Unpickler):
 
 
 _PICKLING: Any = cloudpickle.cloudpickle
-# Classes made from pickles.
 _made: WeakSet[type] = WeakSet()
 
 
@@ -89,14 +82,13 @@ def _set_class_state(kind: type, state: Any) -> Any:
 
 
 def load(payload: bytes) -> Any:
-    """Load a pickled user object."""
     return _Unpickler(BytesIO(payload)).load()
 
 
 class BroadcastReferences:
     """References to Spark's broadcast variables. Pickled by Spark, they make Spark send the variables to a worker.
 
-    They arrive as nothing and need no pillarbox there: the user's objects find the variables by number.
+    They unpickle as an empty tuple without pillarbox: the user's objects find the variables by number.
     """
 
     def __init__(self, broadcasts: Iterable[Any] = ()) -> None:
@@ -109,15 +101,12 @@ class BroadcastReferences:
 
 
 class Captured(Generic[P, R]):
-    """A function as it was when the program received it.
+    """A function, pickled as soon as the program receives it, like in PyFlink and PySpark.
 
-    It may use a loop variable, or be an object that several operators share: so it is pickled at once, as PyFlink and
-    PySpark do, and each operator calls its own copy.
-
-    Objects that cannot be pickled are left to the runtime, which knows their operators.
+    So it may use a loop variable. Each operator calls its own copy. The runtime, which knows the operators, reports
+    objects that cannot be pickled.
 
     Attributes:
-        function: the user's function, or a wrapper of it.
         pickled: its pickle, or None if it cannot be pickled or has been unpickled.
     """
 

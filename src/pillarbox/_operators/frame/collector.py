@@ -1,4 +1,4 @@
-"""The output of operators: a collector of runs."""
+"""Gathers an operator's results into runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from pillarbox._state.types.sizes import size_of
 
 # A collector emits its run at this size, so that a record with many results does not fill memory.
 RUN_LIMIT = 8192
-# A run of large results is emitted at about this many bytes. Its size is measured at this many results, and then
-# whenever their number has grown fourfold.
+# Size in bytes of an emitted run. It is measured at FIRST_LOOK results, and whenever their number has quadrupled.
 _RUN_BYTES = 8 * 1024 * 1024
 FIRST_LOOK = 64
-# Results in a size sample.
 _SAMPLE = 4
 
 
@@ -31,18 +29,16 @@ def emit_run(output: Input, values: list[Any], timestamps: Sequence[int | None] 
 
 
 def emit_columns(output: Input, batch: Any) -> None:
-    """Emit a run of results that is an Arrow batch, as :func:`emit_run`."""
     output.process_records(ArrowRecords(batch))
 
 
 def is_from_downstream(error: BaseException) -> bool:
-    """Return whether a downstream operator raised an error."""
     emitting = (emit_run.__code__, emit_columns.__code__)
     return any(frame.f_code in emitting for frame, _ in walk_tb(error.__traceback__))
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return the number of results at which to measure the run's size next, or 0 to emit it now.
+    """Return the number of results before the next measurement of the run's size, or 0 to emit it now.
 
     Args:
         limit: number of results to emit in any case.
@@ -52,23 +48,17 @@ def next_look(values: list[Any], limit: int = 2**63) -> int:
     sample = values[:: len(values) // _SAMPLE]
     try:
         is_large = sum(map(size_of, sample)) * len(values) >= _RUN_BYTES * len(sample)
-    except Exception:  # a user's class, such as a dict; its size is not needed
+    except Exception:
         is_large = False
     return 0 if is_large else min(4 * len(values), limit)
 
 
-# Usual results of functions with any number of results.
 USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
 
 
 def check_results(results: Any) -> None:
-    """Refuse a single value instead of a collection of results.
-
-    Raises:
-        TypeError: a string, bytes, mapping, row, coroutine or non-iterable.
-    """
     if inspect.iscoroutine(results):
-        results.close()  # else Python warns that it was never awaited
+        results.close()
         raise TypeError(
             f"the function returned {shorten(results)}, which is never awaited: use map_async() or AsyncDataStream"
         )
@@ -81,11 +71,6 @@ def check_results(results: Any) -> None:
 
 
 def check_tag(operator: str, tag: Any) -> None:
-    """Refuse another object than a tag as the name of a side output.
-
-    Raises:
-        ProgramError: ``tag`` is not an ``OutputTag``.
-    """
     if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
         raise ProgramError(
             f"operator {operator!r}: a side output needs an OutputTag, not {shorten(tag)}: create tag"
@@ -94,7 +79,6 @@ def check_tag(operator: str, tag: Any) -> None:
 
 
 def not_a_pair(results: Any) -> str:
-    """Return the message for a tag without exactly one value."""
     return (
         f"the function emitted {shorten(results)}: to a side output goes a tag and one value: yield tag, value, or"
         " return a list [(tag, value)], or call ctx.output(tag, value)"
@@ -109,8 +93,6 @@ _TO_SIDE = object()
 
 
 class _SideRun:
-    """The run of a side output, and the number of results before its next size check."""
-
     __slots__ = ("look", "timestamps", "values")
 
     def __init__(self) -> None:
@@ -122,7 +104,7 @@ class _SideRun:
 class Collector:
     """Gathers a function's results into runs, for the main output and the side outputs.
 
-    Consumers own the records: they are copied here, before the function can change them.
+    Consumers own the records, so values are copied here, before the function can change them.
     """
 
     __slots__ = ("_context", "_copied", "_emitted", "_look", "_side", "timestamps", "values")
@@ -133,18 +115,11 @@ class Collector:
         self._copied = context.copier.copied
         self.values: list[Any] = []
         self.timestamps: list[int | None] = []
-        # Number of results before their next size check.
         self._look = FIRST_LOOK
         self._side: dict[str, _SideRun] = {}
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
-        """Collect the results of one call, with one timestamp. ``(OutputTag, value)`` goes to a side output.
-
-        Raises:
-            TypeError: a single value instead of results (see :func:`check_results`), or a tag without exactly one
-                value.
-            ProgramError: a value cannot be copied.
-        """
+        """Collect the results of one call, with one timestamp. ``(OutputTag, value)`` goes to a side output."""
         values = self.values
         timestamps = self.timestamps
         if type(results) not in USUAL_RESULTS:
@@ -184,11 +159,7 @@ class Collector:
         return _TO_SIDE
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
-        """Collect one value for a side output. Drops it if the output has no consumer.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Collect a value for a side output. Drops it if the output has no consumer."""
         check_tag(self._context.name, tag)
         if tag.tag_id not in self._context.side_outputs:
             return
@@ -204,7 +175,6 @@ class Collector:
                 emit_run(self._context.side_outputs[tag.tag_id], run.values, run.timestamps)
 
     def flush(self) -> None:
-        """Emit all runs."""
         if self.values:
             values, timestamps = self.values, self.timestamps
             self.values, self.timestamps = [], []

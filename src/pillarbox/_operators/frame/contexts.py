@@ -1,8 +1,4 @@
-"""The context of functions: the current record, pair or timer, in one reused object.
-
-The operator updates its fields. Each kind of function has its own ``Context`` names, which the classes
-here or in the operators implement.
-"""
+"""Contexts of functions: one object per function, which the operator updates."""
 
 from __future__ import annotations
 
@@ -25,11 +21,9 @@ class Clocks(TimerService):
         self.watermark = MIN_TIMESTAMP
 
     def current_processing_time(self) -> int:
-        """Return the wall clock's time."""
         return self._context.processing_time_service.current_processing_time()
 
     def current_watermark(self) -> int:
-        """Return the operator's event time."""
         return self.watermark
 
     def _refuse(self, timestamp: int) -> None:
@@ -48,7 +42,6 @@ class EmittingContext:
     """The common part of contexts: an event time and side outputs.
 
     Attributes:
-        collector: takes the side outputs.
         current: the current event time.
         domain: the clock of the current timer. Results of processing-time timers have no timestamp.
     """
@@ -59,28 +52,21 @@ class EmittingContext:
         self.domain = TimeDomain.EVENT_TIME
 
     def timestamp(self) -> Any:
-        """Return the event time of the current record or pair, or the timer's time."""
         return self.current
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """Emit a value to a side output."""
         emitted = self.current if self.domain is TimeDomain.EVENT_TIME else None
         self.collector.collect_side(tag, value, emitted)
 
 
 class TimedContext(EmittingContext, ProcessFunction.Context):
-    """The context of a non-keyed stream.
-
-    Args:
-        timers: the clocks, and the current key's timers if the stream is keyed.
-    """
+    """The context of a non-keyed stream."""
 
     def __init__(self, collector: Collector, timers: TimerService) -> None:
         super().__init__(collector)
         self._timers = timers
 
     def timer_service(self) -> TimerService:
-        """Return the clocks and timers."""
         return self._timers
 
 
@@ -92,9 +78,7 @@ class KeyedTimedContext(TimedContext, KeyedProcessFunction.OnTimerContext):
         self._backend = backend
 
     def get_current_key(self) -> Any:
-        """Return the key of the current record or timer."""
         return self._backend.key
 
     def time_domain(self) -> TimeDomain:
-        """Return the timer's clock."""
         return self.domain

@@ -29,11 +29,6 @@ _NO_TIMESTAMP = ", which has no timestamp (assign_timestamps_and_watermarks(...)
 
 
 def keyed_context(context: OperatorContext) -> KeyedContext:
-    """Return the keyed state and timers of a keyed operator.
-
-    Raises:
-        ProgramError: its task is not keyed.
-    """
     if context.keyed is None:
         raise ProgramError(
             f"operator {context.name!r} needs keyed state, and its input has no keys: call key_by(...) directly"
@@ -46,15 +41,10 @@ class FunctionOperator(StreamOperator):
     """An operator around one user function: a :class:`Function`, or any callable.
 
     Args:
-        function: the user's function, or None.
         method: the method of a :class:`Function` that processes a record.
-        keying: the function's keys, or None without keyed state.
 
     Attributes:
         own_states: names of the operator's own keyed states, which the function may not use.
-
-    Raises:
-        ProgramError: there is a key, but no keyed state.
     """
 
     own_states: Collection[str] = ()
@@ -65,10 +55,9 @@ class FunctionOperator(StreamOperator):
         self.keying = keying
         self.keyed: KeyedContext | None = None if keying is None else keyed_context(context)
         self._method = method
-        self._collector: Collector = Collector(context)  # for operators that collect their function's results
+        self._collector: Collector = Collector(context)
 
     def open(self) -> None:
-        """Open the user's function."""
         if isinstance(self.function, Function):
             context = RuntimeContext(self.context, self.keyed, self.own_states)
             opening = with_context(self.context, "open()", self.function.open, context)
@@ -80,11 +69,6 @@ class FunctionOperator(StreamOperator):
                 )
 
     def initialize_function(self, *, is_restored: bool) -> None:
-        """Call the function's ``initialize_state``.
-
-        Raises:
-            ProgramError: the operator runs before the first shuffle, which has no operator state.
-        """
         if isinstance(self.function, CheckpointedFunction):
             store = self.context.operator_state
             if store is None:
@@ -93,13 +77,11 @@ class FunctionOperator(StreamOperator):
             with_context(self.context, "initialize_state()", self.function.initialize_state, context)
 
     def snapshot_function(self, checkpoint_id: int) -> None:
-        """Call the function's ``snapshot_state``."""
         if isinstance(self.function, CheckpointedFunction):
             context = FunctionSnapshotContext(checkpoint_id)
             with_context(self.context, "snapshot_state()", self.function.snapshot_state, context)
 
     def close(self) -> None:
-        """Close the user's function. No record follows, so there is no current key."""
         if self.keyed is not None:
             self.keyed.backend.leave_key()
         if isinstance(self.function, Function):
@@ -107,16 +89,13 @@ class FunctionOperator(StreamOperator):
 
     @property
     def has_close(self) -> bool:
-        """Whether the function has a ``close()``."""
         return has_close(self.function)
 
     def flush(self) -> None:
-        """Emit the collected results."""
         self._collector.flush()
 
     @property
     def call(self) -> Callable[..., Any]:
-        """The callable that processes a record."""
         # By type, not by attribute: another kind of class or callable may have a method of this name.
         call: Any = self.function
         if isinstance(call, Function):
@@ -124,12 +103,7 @@ class FunctionOperator(StreamOperator):
         return call  # type: ignore[no-any-return]
 
     def each(self, records: Records, keying: Keying | None, *, timeless: bool = False) -> Pass:
-        """Return a pass over a run's values. With keys, taking a value makes its key the current one.
-
-        Args:
-            keying: the records' keys, or None.
-            timeless: whether the values have no timestamps.
-        """
+        """Return a pass over a run's values. With keys, taking a value makes its key current."""
         values = records.values
         pending = iter(values)
         # A function without states does not need the current key.
@@ -139,16 +113,13 @@ class FunctionOperator(StreamOperator):
 
 
 class Pass:
-    """A pass of user code over values.
+    """A context for user code over values, which raises errors again, with operator, key and record.
 
-    Used as ``with operator.each(records, operator.keying) as values: for value in values: ...``. Errors in the block
-    are raised again, with operator, key and record.
+    ``with operator.each(records, operator.keying) as values: for value in values: ...``
 
     Args:
-        values: all values.
-        pending: an iterator over them, whose position shows the progress.
+        pending: an iterator over ``values``, whose position shows the progress.
         iterator: the iterator for the block.
-        timeless: whether the values have no timestamps.
     """
 
     __slots__ = ("_operator", "_pending", "_taken", "_timeless", "_values")
@@ -183,7 +154,7 @@ class Pass:
 
 
 def _misses_a_timestamp(error: BaseException) -> bool:
-    """Return whether a missing timestamp caused an error: Python only names ``NoneType``."""
+    """Return whether a missing timestamp caused an error. Python only names ``NoneType``."""
     if not isinstance(error, TypeError) or "NoneType" not in str(error):
         return False
     *_, (frame, _) = walk_tb(error.__traceback__)
@@ -191,7 +162,6 @@ def _misses_a_timestamp(error: BaseException) -> bool:
 
 
 def under_keys(backend: KeyedStateBackend, keys: Iterable[Any], pending: Iterator[T]) -> Iterator[T]:
-    """Return ``pending``; taking an element makes its key the current one."""
     set_current_key = backend.set_current_key
     for value, key in zip(pending, keys):
         set_current_key(key)

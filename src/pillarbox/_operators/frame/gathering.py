@@ -12,23 +12,18 @@ class GatheringOperator(StreamOperator):
     """
 
     def work_off(self) -> None:
-        """Process the buffered records."""
         raise NotImplementedError
 
     def process_watermark(self, timestamp: int) -> None:
-        """Process the buffered records, then the watermark."""
         self.work_off()
         super().process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Process the buffered records, then the status change."""
         self.work_off()
         super().process_status(idle)
 
     def end_input(self) -> None:
-        """Process the buffered records: the input has ended."""
         self.work_off()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Process the buffered records: the epoch ends."""
         self.work_off()

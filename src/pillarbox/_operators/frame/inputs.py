@@ -10,12 +10,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class StreamInput:
-    """The input for one stream's records.
-
-    Args:
-        process: processes a run.
-        keying: the records' keys, or None.
-    """
+    """The input of one stream."""
 
     def __init__(self, process: Callable[[Records], None], keying: Keying | None = None) -> None:
         self.process_records = process
@@ -23,8 +18,7 @@ class StreamInput:
 
 
 class TwoInputs(StreamOperator):
-    """Mix-in for operators with two inputs; the operator's other base class has the loop over a run."""
+    """Mix-in for operators with two inputs. The other base class iterates over a run."""
 
     def process_records(self, records: Records) -> None:
-        """Refuse records without an input."""
         raise AssertionError("an operator with two inputs has a method for each input")

@@ -15,24 +15,13 @@ from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 
 LATE_RECORDS_DROPPED = "late_records_dropped"
-"""The counter of late records that the epoch dropped."""
 
 
 class KeyedOperator(FunctionOperator):
     """An operator with keyed state and possibly timers.
 
-    Args:
-        function: the user's function, or None.
-        method: the method of a :class:`Function` that processes a record.
-        keying: the records' keys.
-
     Attributes:
-        backend: its keyed state.
-        time_services: its timer services, by name.
         drops_late: whether it drops late records and counts them in the epoch's metrics.
-
-    Raises:
-        ProgramError: the task has no keyed state.
     """
 
     keying: Keying
@@ -46,31 +35,25 @@ class KeyedOperator(FunctionOperator):
         self._dropped = 0
 
     def process_watermark(self, timestamp: int) -> None:
-        """Fire due timers, then emit the watermark (T5)."""
         self.time_services.advance_watermark(timestamp)
         self.flush()
         super().process_watermark(timestamp)
 
     def end_key(self) -> None:
-        """Fire the timers of the key that has ended."""
         self.fire_at_the_end()
         self.flush()
 
     def fire_at_the_end(self) -> None:
-        """Fire the timers of the key that has ended. Their results stay in the collector."""
         assert isinstance(self.time_services, BatchTimeServiceManager)
         self.time_services.end_key()
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Process an event-time timer."""
         raise AssertionError(f"operator {self.name!r} has no event-time timers")
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Process a processing-time timer."""
         raise AssertionError(f"operator {self.name!r} has no processing-time timers")
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """Count the dropped records of the epoch; there is no state besides keyed state."""
         if self.drops_late:
             self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
             self._dropped = 0
@@ -90,7 +73,6 @@ class KeyedOperator(FunctionOperator):
             self._collector.collect_side(tag, value, timestamp)
 
     def take_late_run(self, records: Records, tag: OutputTag[Any] | None) -> None:
-        """Emit late records unchanged to a side output. Without a tag, drop and count them."""
         if tag is None:
             self._dropped += len(records)
         elif tag.tag_id in self.side_outputs:

@@ -11,14 +11,12 @@ from pillarbox._elements import Records
 class KeyedRun(NamedTuple):
     """A run of one input, grouped by key, and by time within a key.
 
-    The last key may continue in the next run; the first one may continue the previous run's.
+    The first and the last key may continue in the previous and the next run.
 
     Attributes:
         way_in: the number of the input.
-        records: the records.
         keys: the keys, in order; empty for a non-keyed stream.
-        ends: for each key that ends in this run, the number of records before its end. If the first is 0, the key of
-            the previous run ends.
+        ends: for each key that ends in this run, the number of records before its end; 0 ends the previous run's key.
     """
 
     way_in: int
@@ -27,7 +25,7 @@ class KeyedRun(NamedTuple):
     ends: Sequence[int] = ()
 
     def stretches(self) -> Iterator[tuple[Any, int, int, bool]]:
-        """Return each key's records: key, first position, end position, and whether the key ends.
+        """Yield each key's records: key, first position, end position, and whether the key ends.
 
         The key is None if it ends without a record in this run.
         """

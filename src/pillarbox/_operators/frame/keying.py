@@ -1,4 +1,4 @@
-"""Key selectors: the keys and subtasks of whole runs of records."""
+"""Key selectors: the keys and subtasks of whole runs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ from pillarbox._types.conversion import value_converter
 from pillarbox._types.schema import resolve_schema
 from pillarbox._types.type_information import TypeInformation
 
-# Cached routes of keys, at most. A larger cache costs more memory than it saves time.
+# Maximum number of cached key routes. A larger cache costs more memory than it saves time.
 _REMEMBERED = 1 << 17
-# Names of methods of dictionaries and rows.
 _METHODS = frozenset({*dir(dict), *dir(Row)})
 
 
 class Keying:
-    """Extracts the keys of a run: with a function, or by column names (one: its value; several: a tuple)."""
+    """Extracts a run's keys with a function, or by column names (several names: a tuple)."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class Keying:
     ) -> None:
         self.operator = operator
         self.key_type = key_type
-        # Whether NaN is a key like any other, as in SQL: if no state is looked up by a Python object.
+        # Whether NaN is a key like any other, as in SQL. Only if no state is looked up by a Python object.
         self.nan_is_key = False
         self._convert = None if key_type is None else value_converter(key_type, f"operator {operator!r}: a key")
         self.columns: tuple[str, ...] | None = None
@@ -64,13 +63,11 @@ class Keying:
             raise ProgramError(f"key_by() takes a function or column names, not {shorten(key)}")
 
     def with_nan(self) -> Keying:
-        """Return a copy with NaN as a key."""
         changed = copy.copy(self)
         changed.nan_is_key = True
         return changed
 
     def note(self) -> KeyNote:
-        """Return the description of the keys for checkpoints."""
         if self.columns is not None:
             note = KeyNote(columns=list(self.columns))
         else:
@@ -88,16 +85,11 @@ class Keying:
         return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]
 
     def keeps_keys(self, records: Records) -> bool:
-        """Return whether a run's keys are column values, so that they cannot have changed since it was routed."""
+        """Return whether a run's keys are column values, which cannot have changed since routing."""
         return self.columns is not None and isinstance(records, ArrowRecords)
 
     def keys_of(self, records: Records) -> list[Any]:
-        """Return each record's key, converted to the declared type.
-
-        Raises:
-            OperatorError: the key function raised, or a record lacks the column.
-            TypeMismatchError: a key does not fit the declared type.
-        """
+        """Return each record's key, converted to the declared type. Raises if a key is missing or has another type."""
         keys = self._keys_of(records)
         return keys if self._convert is None else list(map(self._convert, keys))
 
@@ -115,10 +107,9 @@ class Keying:
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
     def hashes_of_columns(self, records: Records, hashes: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
-        """Return the key hash of each row of a columnar run, or None if keys must be hashed one by one.
+        """Return each row's key hash of a columnar run, or None if keys must be hashed one by one.
 
-        Args:
-            hashes: cached hashes of values; extended by the columns' values.
+        Extends ``hashes``, the cached hashes of values.
         """
         if self.key_type is not None or self.columns is None or not isinstance(records, ArrowRecords):
             return None
@@ -130,7 +121,6 @@ class Keying:
         return parts[0] if len(parts) == 1 else hashes_of_tuples(parts)
 
     def column_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        """Return a key column of a columnar run."""
         position = batch.schema.get_field_index(name)
         if position < 0:
             raise ProgramError(
@@ -140,8 +130,7 @@ class Keying:
         return batch.column(position)
 
     def _column_of_records(self, values: list[Any], name: str) -> list[Any]:
-        """Return a column of a run of records: rows, dictionaries, objects, or a mixture."""
-        # Usually all have one kind. In a mixture, one kind may have a method with the column's name.
+        # In a mixture of kinds, one kind may have a method with the column's name.
         if name not in _METHODS or len(set(map(type, values))) == 1:
             try:
                 keys = list(map(self._getter(values[0], name), values))
@@ -153,7 +142,7 @@ class Keying:
 
     def _getter(self, value: Any, name: str) -> Callable[[Any], Any]:
         if isinstance(value, Row):
-            # Attributes are faster; but rows have attributes, such as `count`, that are not columns.
+            # Attributes are faster, but some attributes of rows, such as `count`, are not columns.
             return attrgetter(name) if name in value._fields and hasattr(type(value), name) else itemgetter(name)
         if isinstance(value, dict):
             return itemgetter(name)
@@ -164,7 +153,7 @@ class Keying:
         try:
             keys = list(map(function, pending))
             if len(keys) < len(values):
-                raise RuntimeError("the function raised StopIteration")  # which silently ends a map()
+                raise RuntimeError("the function raised StopIteration")
             return keys
         except BaseException as error:
             where = f"operator {self.operator!r}: the key function"
@@ -180,11 +169,9 @@ class Router:
         self._owners = owners(max_parallelism, parallelism)
         self._owner_array = np.array(self._owners, dtype=np.int64)
         self._routes: dict[Any, int] = {}
-        # Hashes of the parts of keys with several columns.
         self._hashes: dict[Any, int] = {}
 
     def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:
-        """Return each record's subtask."""
         if len(self._hashes) >= _REMEMBERED:
             self._hashes.clear()
         hashes = self._keying.hashes_of_columns(records, self._hashes)

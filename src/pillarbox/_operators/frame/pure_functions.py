@@ -1,4 +1,4 @@
-"""Functions that cannot keep their results: these need no copy."""
+"""Recognizes functions that cannot store their results, which need no copy."""
 
 from __future__ import annotations
 
@@ -67,15 +67,13 @@ _BUILTINS = frozenset(
     ]
 )
 _LOADS_A_NAME = ("LOAD_GLOBAL", "LOAD_NAME")
-# Instructions that reach further names.
 _REACHES_FURTHER = ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_BUILD_CLASS", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def is_pure(function: Any) -> bool:
     """Return whether no call of a function can reach earlier results, if its arguments are immutable.
 
-    True for a plain function without closure whose code names only builtins and constants: most lambdas. May be False
-    for other pure functions.
+    True for a plain function without closure whose code names only builtins and constants. False if unsure.
     """
     if type(function) is not FunctionType or function.__closure__:
         return False
@@ -97,5 +95,5 @@ def _is_pure_code(code: CodeType, names: Mapping[str, Any]) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value is immutable and leads to immutable values only: functions and classes have attributes."""
+    """Return whether a value leads to immutable values only. Functions and classes have attributes."""
     return not isinstance(value, type) and not hasattr(value, "__dict__") and is_fixed(value)

@@ -1,7 +1,6 @@
 """Resources that the tasks of a process share: expensive or limited, and not state.
 
-Flink has them once per subtask. Here the key groups of a partition are subtasks that run one after another in one
-process, and share its resources.
+Flink has them once per subtask. Here a partition's key groups are subtasks that run one after another in one process.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 
+#: The event loop of async keyed functions, a resource of a thread's tasks.
+EVENT_LOOP = "event loop of keyed functions"
+
 
 class _Held:
     def __init__(self, resource: Any) -> None:
@@ -20,12 +22,13 @@ class _Held:
 
 
 class SharedResources:
-    """The resources of one vertex's tasks in one partition, by name. Used by their mailbox thread only.
+    """The named resources of one vertex's tasks in one partition. Their mailbox thread only.
 
     Attributes:
         stay: whether the tasks stay in this process; otherwise other processes may run some of their epochs.
         resting: returns a context for waits of the mailbox thread, so that other threads can run functions.
         query: the id of the query, or empty if unknown.
+        of_thread: resources that all tasks of the mailbox thread share, also of other vertices.
     """
 
     def __init__(
@@ -34,26 +37,28 @@ class SharedResources:
         stay: bool = True,
         resting: Callable[[], AbstractContextManager[object]] = nullcontext,
         query: str = "",
+        of_thread: SharedResources | None = None,
     ) -> None:
         self.stay = stay
         self.query = query
         self.resting = resting
+        self.of_thread: SharedResources = of_thread or self
         self._held: dict[Any, _Held] = {}
 
     def lease(self, name: Any, make: Callable[[], R]) -> Lease[R]:
-        """Return a share of a resource. The first share makes it."""
         held = self._held.get(name)
         if held is None:
             held = self._held[name] = _Held(make())
         return Lease(self._held, name, held)
 
+    def get(self, name: Any) -> Any:
+        """Return a resource that has shares, or None."""
+        held = self._held.get(name)
+        return None if held is None else held.resource
+
 
 class Lease(Generic[R]):
-    """A share of a resource. Returning the last share calls the resource's ``close()``.
-
-    Attributes:
-        resource: the resource.
-    """
+    """A share of a resource. Releasing the last share calls the resource's ``close()``."""
 
     def __init__(self, all_held: dict[Any, _Held], name: Any, held: _Held) -> None:
         self.resource: R = held.resource
@@ -63,17 +68,14 @@ class Lease(Generic[R]):
         held.leases += 1
 
     def spoil(self) -> None:
-        """Retire the resource: later shares get a new one."""
         if not self.is_spoilt:
             del self._all_held[self._name]
 
     @property
     def is_spoilt(self) -> bool:
-        """Whether the resource is retired."""
         return self._all_held.get(self._name) is not self._held
 
     def release(self) -> None:
-        """Return the share."""
         self._held.leases -= 1
         if not self._held.leases:
             self.spoil()

@@ -1,4 +1,4 @@
-"""Calls of user code. Its exceptions are raised again with operator, key and record."""
+"""Calls user code, and raises its exceptions again with operator, key and record."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 def raise_at_record(
     error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], hint: str = "", **details: Any
 ) -> NoReturn:
-    """Raise a user exception from a pass over ``values`` again, with ``where`` and the record.
-
-    Args:
-        hint: text after the record.
-    """
+    """Raise a user exception from a pass over ``values`` again, with ``where``, the record and ``hint``."""
     position = len(values) - length_hint(pending) - 1
     at = f"{where} {failed(error)}"
     if 0 <= position < len(values):
@@ -27,7 +23,6 @@ def raise_at_record(
 
 
 def with_context(context: OperatorContext, what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call user code. Raise its exceptions again, with the operator and ``what``."""
     try:
         return function(*args)
     except BaseException as error:

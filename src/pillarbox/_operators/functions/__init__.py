@@ -1,6 +1,5 @@
-"""Functions that users implement, with PyFlink's names, and the context objects that they receive.
+"""Functions that users implement, as in PyFlink, and the context objects that they receive.
 
 Imports the layers below `_operators`, and no operator. Start with `basic.py`; `contexts.py` connects a function to its
-task. Functions of windows and async I/O are next to their operators. Weak spot: one context object serves all calls, so
-a function must not keep it.
+task. Weak spot: one context object serves all calls, so a function must not store it.
 """

@@ -1,7 +1,4 @@
-"""The functions that users implement, with PyFlink's names, and their contexts.
-
-Every operator takes a plain function or lambda instead, too.
-"""
+"""User functions and their contexts, as in PyFlink. Every operator also takes a plain function."""
 
 from __future__ import annotations
 
@@ -26,14 +23,11 @@ class OutputTag(Generic[T]):
     """The name of a side output of records of type ``T``.
 
     ``yield tag, value`` in a process function, or ``ctx.output(tag, value)``, emits to it;
-    ``DataStream.get_side_output(tag)`` is the stream. Tags with the same id are equal.
+    ``DataStream.get_side_output(tag)`` reads it. Tags with the same id are equal.
 
     Args:
-        tag_id: the name, unique among the side outputs of an operator.
-        type_info: the records' type, optional: records are converted to it, as in PyFlink.
-
-    Raises:
-        ProgramError: ``tag_id`` is not a non-empty string.
+        tag_id: a non-empty string, unique among an operator's side outputs.
+        type_info: the type that records are converted to, or None.
 
     Example:
         >>> LATE = OutputTag[str]("late")
@@ -59,7 +53,7 @@ class OutputTag(Generic[T]):
         return f"OutputTag({self.tag_id!r})"
 
     def __reduce__(self) -> Any:
-        return make, ("OutputTag", self.tag_id)  # equality is by id
+        return make, ("OutputTag", self.tag_id)
 
 
 class TimeDomain(Enum):
@@ -73,51 +67,46 @@ class TimeDomain(Enum):
 
 
 class Function:
-    """Base class of functions. ``open`` and ``close`` run once in a task's life.
+    """Base class of functions. ``open`` and ``close`` run once per task.
 
-    In a batch DataFrame a task ends with its partition, but a function without ``close`` stays open for the worker's
-    next partitions.
-
-    Functions of async operators, and keyed functions of ``process``, may make both ``async def``.
+    A batch DataFrame's task ends with its partition; a function without ``close`` stays open for the worker's next
+    partitions. Functions of async operators, and keyed functions of ``process``, may make both ``async def``.
 
     Attributes:
-        uses_processing_time: (functions with timers) whether it sets processing-time timers: a streaming query then
-            runs epochs without new data, too. None: pillarbox searches its code and the helpers that it calls. Declare
-            it in the class if that search misses a timer, as with ``getattr()``, or sees too many. (Flink's tasks
-            always run, so Flink has no such attribute.)
+        uses_processing_time: whether the function sets processing-time timers. A streaming query then also runs epochs
+            without new data; Flink's tasks always run. None searches the function's code and the helpers that it calls,
+            but cannot see calls through ``getattr()``.
     """
 
     uses_processing_time: bool | None = None
 
     def open(self, runtime_context: RuntimeContext, /) -> Awaitable[None] | None:
-        """Declare states, open connections. Called before the first record."""
+        """Declare states and open connections, before the first record."""
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Release what ``open`` acquired."""
+        """Release the resources of ``open``."""
         return None
 
 
 def has_close(function: object) -> bool:
-    """Return whether the user's function overrides ``close()``."""
     return isinstance(function, Function) and type(function).close is not Function.close
 
 
 class KeySelector(Function, ABC, Generic[In, Out]):
-    """Extracts the key (of type ``Out``) from a record.
+    """Extracts a record's key.
 
     Example:
-        >>> class WordLength(KeySelector[str, int]):
+        >>> class Length(KeySelector[str, int]):
         ...     def get_key(self, word):
         ...         return len(word)
-        >>> words = env.from_collection(["to", "be", "not"]).key_by(WordLength())
-        >>> words.reduce(lambda joined, word: joined + word).execute_and_collect()
-        ['to', 'tobe', 'not']
+        >>> env.from_collection(["to", "not"]).key_by(Length()).reduce(max).execute_and_collect()
+        ['to', 'not']
     """
 
     @abstractmethod
     def get_key(self, value: In, /) -> Out:
-        """Return the record's key, such as a string or a number. Its hash must be the same in every process."""
+        """Return the record's key. Its hash must be equal in all processes."""
 
 
 class Partitioner(Function, ABC, Generic[Key]):
@@ -127,9 +116,8 @@ class Partitioner(Function, ABC, Generic[Key]):
         >>> class ByLength(Partitioner[str]):
         ...     def partition(self, key, num_partitions):
         ...         return len(key) % num_partitions
-        >>> words = env.from_collection(["to", "be"]).partition_custom(ByLength(), lambda word: word)
-        >>> words.map(str.upper).execute_and_collect()
-        ['TO', 'BE']
+        >>> env.from_collection(["to", "be"]).partition_custom(ByLength(), str).execute_and_collect()
+        ['to', 'be']
     """
 
     @abstractmethod
@@ -144,8 +132,8 @@ class MapFunction(Function, ABC, Generic[In, Out]):
         >>> class Length(MapFunction[str, int]):
         ...     def map(self, word):
         ...         return len(word)
-        >>> env.from_collection(["to", "be", "not"]).map(Length()).execute_and_collect()
-        [2, 2, 3]
+        >>> env.from_collection(["to", "not"]).map(Length()).execute_and_collect()
+        [2, 3]
     """
 
     @abstractmethod
@@ -160,13 +148,13 @@ class FlatMapFunction(Function, ABC, Generic[In, Out]):
         >>> class Words(FlatMapFunction[str, str]):
         ...     def flat_map(self, line):
         ...         yield from line.split()
-        >>> env.from_collection(["to be", "or not"]).flat_map(Words()).execute_and_collect()
-        ['to', 'be', 'or', 'not']
+        >>> env.from_collection(["to be"]).flat_map(Words()).execute_and_collect()
+        ['to', 'be']
     """
 
     @abstractmethod
     def flat_map(self, value: In, /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the results; None stands for no results."""
+        """Return or ``yield`` results, or None."""
 
 
 class FilterFunction(Function, ABC, Generic[In]):
@@ -182,7 +170,7 @@ class FilterFunction(Function, ABC, Generic[In]):
 
     @abstractmethod
     def filter(self, value: In, /) -> bool:
-        """Return True to keep the record, False to drop it."""
+        """Return True to keep the record."""
 
 
 class ReduceFunction(Function, ABC, Generic[T]):
@@ -192,48 +180,33 @@ class ReduceFunction(Function, ABC, Generic[T]):
         >>> class Larger(ReduceFunction[int]):
         ...     def reduce(self, a, b):
         ...         return max(a, b)
-        >>> amounts = env.from_collection([3, 8, 5]).key_by(lambda amount: "all")
-        >>> amounts.reduce(Larger()).execute_and_collect()
+        >>> env.from_collection([3, 8, 5]).key_by(bool).reduce(Larger()).execute_and_collect()
         [3, 8, 8]
     """
 
     @abstractmethod
     def reduce(self, value1: T, value2: T, /) -> T:
-        """Combine two records.
-
-        Args:
-            value1: the key's result so far; at first, its first record.
-            value2: the current record.
-        """
+        """Combine the key's result so far (at first, its first record) with a record."""
 
 
-# A record of a side output, as functions yield it.
 SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
 
-# The results of a keyed function: of a ``def``, or of an ``async def`` that yields or returns them.
+# A keyed function's results: of a ``def``, or of an ``async def`` that yields or returns them.
 Results: TypeAlias = (
     Iterable[T | SideOutput] | AsyncIterable[T | SideOutput] | Awaitable[Iterable[T | SideOutput] | None] | None
 )
 
 
 class RecordContext(ABC):
-    """The current record, as all process functions see it."""
+    """The current record."""
 
     @abstractmethod
-    def timestamp(self) -> int | Any:  # Any: with event time, checkers need not handle None
+    def timestamp(self) -> int | Any:
         """Return the record's event time in epoch milliseconds, or None."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V) -> None:
-        """Emit a value to a side output, with the event time of the current record or timer.
-
-        Args:
-            tag: the side output.
-            value: the record to emit.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Emit a value to a side output, with the event time of the current record or timer."""
 
 
 class ProcessFunction(Function, ABC, Generic[In, Out]):
@@ -262,14 +235,9 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Process a record.
+        """Process a record. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
 
-        Args:
-            value: the record.
-            ctx: its event time, the clocks and the side outputs. Valid during the call only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        ``ctx`` is valid during the call only.
         """
 
 
@@ -304,7 +272,7 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
 
         @abstractmethod
         def get_current_key(self) -> KeyOut:
-            """Return the key of the current record or timer."""
+            """Return the current key."""
 
     class OnTimerContext(Context[KeyOut], Generic[KeyOut]):
         """The current timer and its key. ``timestamp()`` is the timer's time."""
@@ -317,24 +285,15 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
     def process_element(self, value: In, ctx: KeyedProcessFunction.Context[Key], /) -> Results[Out]:
         """Process a record, with the state of its key. May be an ``async def``.
 
-        Args:
-            value: the record.
-            ctx: its event time and key, the clocks, timers and side outputs. Valid during the call only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output. ``ctx`` is valid during the call
+        only.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
         """Process a timer, with the state of its key. May be an ``async def``.
 
-        Args:
-            timestamp: the timer's time, in epoch milliseconds.
-            ctx: the timer's key and clock, timers and side outputs. Valid during the call only.
-
-        Returns:
-            As ``process_element``. As in Flink, results of an event-time timer have ``timestamp`` as their event time;
-            results of a processing-time timer have no event time.
+        Results are as in ``process_element``. Results of an event-time timer have its ``timestamp`` (epoch ms) as event
+        time; other results have no event time. ``ctx`` is valid during the call only.
         """
         return None
 
@@ -345,13 +304,10 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
     Args:
         names: the arguments' names.
         what: the caller and the function, for the message: ``"map() got f, which"``.
-
-    Raises:
-        ProgramError: the function cannot take these arguments.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a built-in
+    except (TypeError, ValueError):
         return
     try:
         signature.bind(*names)
@@ -366,13 +322,9 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
     """Refuse a function that visibly returns coroutines or generators instead of results.
 
     Args:
-        function: the user's function or object.
-        method: the object's method that will be called.
+        method: the method to check, if ``function`` is an object.
         asked_by: the caller, for the message: ``"map()"``.
-        many: whether it may return any number of results, so that a generator is right.
-
-    Raises:
-        ProgramError: the function is ``async def``, or a generator although one result is expected.
+        many: whether a generator is allowed.
     """
     called = getattr(function, method, function)
     while isinstance(called, partial):

@@ -1,4 +1,4 @@
-"""Functions of a stream and a broadcast stream, with PyFlink's names, and the broadcast state."""
+"""Functions of a stream and a broadcast stream, and broadcast state, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class ReadOnlyBroadcastState(Generic[K, V]):
-    """A map that the broadcast side fills. Each subtask has its own copy.
-
-    Its order is a dict's, also after a restart.
-    """
+    """A map that the broadcast side fills, with a copy per subtask. Ordered as a dict, also after a restart."""
 
     def __init__(self, state: MapState[K, V]) -> None:
         self._state = state
@@ -78,10 +75,10 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
-    """Broadcast state as the broadcast side sees it: writable.
+    """Broadcast state on the broadcast side: writable.
 
-    All subtasks get the same broadcast records and must reach the same state, so a value may depend on nothing else. An
-    epoch writes only the changed entries of a large map.
+    All subtasks receive the same broadcast records and must reach the same state, so values must depend on nothing
+    else. An epoch writes only a large map's changed entries.
     """
 
     def put(self, key: K, value: V) -> None:
@@ -108,52 +105,40 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
 
 
 class _Context(RecordContext):
-    """The current record."""
-
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Return the wall clock's time in epoch milliseconds."""
+        """Return the wall-clock time in epoch milliseconds."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's event time, the minimum of both inputs: -2**63 before the first watermark."""
+        """Return the minimum watermark of both inputs, initially -2**63."""
 
 
 class _ReadOnlyContext(_Context):
-    """A record of the stream that is not broadcast."""
-
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
         """Return a broadcast state, read-only: otherwise the subtasks' copies would diverge.
 
-        Args:
-            state_descriptor: a descriptor that the stream was broadcast with.
-
         Raises:
-            ProgramError: the stream was broadcast without it.
+            ProgramError: the stream was broadcast without this descriptor.
         """
 
 
 class _BroadcastContext(_Context):
-    """A record of the broadcast stream."""
-
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> BroadcastState[K, V]:
         """Return a broadcast state.
 
-        Args:
-            state_descriptor: a descriptor that the stream was broadcast with.
-
         Raises:
-            ProgramError: the stream was broadcast without it.
+            ProgramError: the stream was broadcast without this descriptor.
         """
 
 
 class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles a non-keyed stream connected with a broadcast stream.
+    """Processes a non-keyed stream connected with a broadcast stream.
 
-    Each subtask gets every broadcast record once and stores it in broadcast state as needed. The two streams have no
-    defined order: a record that must not miss a rule waits in state for the rule.
+    Each subtask receives every broadcast record once and may store it in broadcast state. The two streams have no
+    defined order: a record that must not miss a rule waits in state for it.
 
     Example:
         >>> RULES = MapStateDescriptor[str, int]("rules")
@@ -175,7 +160,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """
 
     class ReadOnlyContext(_ReadOnlyContext):
-        """A record of the stream that is not broadcast."""
+        """A record of the non-broadcast stream."""
 
     class Context(_BroadcastContext):
         """A record of the broadcast stream."""
@@ -184,15 +169,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     def process_element(
         self, value: In1, ctx: BroadcastProcessFunction.ReadOnlyContext, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a record of the stream that is not broadcast.
-
-        Args:
-            value: the record.
-            ctx: its event time, the clocks, broadcast state and side outputs. Valid during the call only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
-        """
+        """Process a record of the non-broadcast stream, as ``ProcessFunction.process_element``."""
 
     @abstractmethod
     def process_broadcast_element(
@@ -200,35 +177,29 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     ) -> Iterable[Out | SideOutput] | None:
         """Process a broadcast record. Every subtask does, and every subtask emits the results.
 
-        Args:
-            value: the record.
-            ctx: its event time, the clocks, broadcast state and side outputs. Valid during the call only.
-
-        Returns:
-            As ``process_element``.
+        ``ctx`` is valid during the call only.
         """
 
 
 class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
-    """Handles a keyed stream, with keyed state and timers, connected with a broadcast stream.
+    """Processes a keyed stream, with keyed state and timers, connected with a broadcast stream.
 
     Example:
         >>> LIMITS = MapStateDescriptor[str, int]("limits")
         >>> class OverLimit(KeyedBroadcastProcessFunction[str, Row, tuple[str, int], str]):
         ...     def open(self, runtime_context):
-        ...         self.spent = runtime_context.get_state(ValueStateDescriptor[int]("spent"))
+        ...         self.spent = runtime_context.get_state(ValueStateDescriptor("spent", int, default=0))
         ...
         ...     def process_element(self, payment, ctx):
-        ...         self.spent.update((self.spent.value() or 0) + payment.amount)
-        ...         limit = ctx.get_broadcast_state(LIMITS).get("all")
-        ...         if limit is not None and self.spent.value() > limit:
+        ...         self.spent.update(self.spent.value() + payment.amount)
+        ...         if self.spent.value() > ctx.get_broadcast_state(LIMITS)["all"]:
         ...             yield ctx.get_current_key()
         ...
         ...     def process_broadcast_element(self, limit, ctx):
         ...         ctx.get_broadcast_state(LIMITS).put(*limit)
         >>> with harness_for(OverLimit(), key_by="card", broadcast=[LIMITS]) as harness:
-        ...     harness.push1(row(card="c1", amount=80))
         ...     harness.push2(("all", 100))
+        ...     harness.push1(row(card="c1", amount=80))
         ...     harness.push1(row(card="c1", amount=30))
         ...     harness.get_output()
         ['c1']
@@ -239,7 +210,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
         @abstractmethod
         def get_current_key(self) -> KeyOut:
-            """Return the key of the current record or timer."""
+            """Return the current key."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
@@ -257,74 +228,47 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
         @abstractmethod
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
-            """Call a function for each key of the subtask that has a state.
+            """Call a function for each key of the subtask that has a state. Flink's ``applyToKeyedState``.
 
-            Visits the keys that have the state before the first call, in an order that depends on the keys alone. Costs
-            one call per key; changes are written with the epoch. Flink's ``applyToKeyedState``.
+            The keys have the state before the first call; their order depends on the keys alone. Costs one call per
+            key.
 
             Args:
-                descriptor: the descriptor of a keyed state that ``open`` has declared.
-                function: ``f(key, state)``. May read and change this state and others of the key, and emit to side
-                    outputs with ``ctx.output``. May not set timers.
-
-            Raises:
-                ProgramError: ``open`` has not declared the state.
+                descriptor: a keyed state that ``open`` has declared.
+                function: ``f(key, state)``. May change the key's states and emit to side outputs. May not set timers.
 
             Example:
-                >>> LIMITS = MapStateDescriptor[str, int]("limits")
                 >>> SPENT = ValueStateDescriptor("spent", int, default=0)
-                >>> class Spent(KeyedBroadcastProcessFunction[str, Row, int, tuple[str, int]]):
+                >>> class Report(KeyedBroadcastProcessFunction[str, str, str, tuple[str, int]]):
                 ...     def open(self, runtime_context):
                 ...         self.spent = runtime_context.get_state(SPENT)
                 ...
-                ...     def process_element(self, payment, ctx):
-                ...         self.spent.update(self.spent.value() + payment.amount)
+                ...     def process_element(self, card, ctx):
+                ...         self.spent.update(self.spent.value() + 1)
                 ...
-                ...     def process_broadcast_element(self, limit, ctx):
-                ...         over = []
-                ...
-                ...         def look(card, spent):
-                ...             if spent.value() > limit:
-                ...                 over.append((card, spent.value()))
-                ...                 spent.clear()
-                ...
-                ...         ctx.apply_to_keyed_state(SPENT, look)
-                ...         yield from over
-                >>> with harness_for(Spent(), key_by="card", broadcast=[LIMITS]) as harness:
-                ...     harness.push1(row(card="c1", amount=80))
-                ...     harness.push1(row(card="c2", amount=120))
-                ...     harness.push2(100)
-                ...     harness.push2(0)
+                ...     def process_broadcast_element(self, request, ctx):
+                ...         cards = []
+                ...         ctx.apply_to_keyed_state(SPENT, lambda card, spent: cards.append((card, spent.value())))
+                ...         yield from cards
+                >>> with harness_for(Report(), key_by=str, broadcast=[MapStateDescriptor("unused")]) as harness:
+                ...     harness.push1("c1")
+                ...     harness.push1("c1")
+                ...     harness.push2("report")
                 ...     harness.get_output()
-                [('c2', 120), ('c1', 80)]
+                [('c1', 2)]
             """
 
     @abstractmethod
     def process_element(self, value: In1, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext[Key], /) -> Results[Out]:
-        """Process a record of the keyed stream, with the state of its key.
-
-        Args:
-            value: the record.
-            ctx: its event time and key, the clocks, timers, broadcast state and side outputs. Valid during the call
-                only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
-        """
+        """Process a record of the keyed stream, as ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
     def process_broadcast_element(self, value: In2, ctx: KeyedBroadcastProcessFunction.Context, /) -> Results[Out]:
         """Process a broadcast record. Every subtask does, and every subtask emits the results.
 
-        Args:
-            value: the record.
-            ctx: its event time, the clocks, broadcast state, keyed state of all keys, and side outputs. Valid during
-                the call only.
-
-        Returns:
-            As ``process_element``.
+        ``ctx`` also has the keyed state of all keys. It is valid during the call only.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext[Key], /) -> Results[Out]:
-        """Process a timer, with the state of its key; as ``KeyedProcessFunction.on_timer``."""
+        """Process a timer, as ``KeyedProcessFunction.on_timer``."""
         return None

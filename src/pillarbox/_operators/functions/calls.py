@@ -46,21 +46,18 @@ class CallContext:
         timer ends. A call is found by its function and arguments, in any order: calls may be concurrent.
 
         Args:
-            function: an ``async def``, or a plain function, which runs in a thread. If it has a parameter
-                ``idempotency_key``, it gets a text that is the same whenever this call is made again, in any process.
+            function: an ``async def``, or a plain function, which runs in a thread. A parameter ``idempotency_key``
+                receives a text that is the same whenever this call is made again, in any process.
             args: its arguments: plain data, which can be pickled.
             key: the name of the call, and the idempotency key. Needed for arguments that cannot be pickled, and for a
                 lambda. Another function or other arguments with the same key are an error.
             retry: a strategy, or a number of further attempts, as for ``map_async``.
-            timeout: the longest duration, retries and waits for the budget included; then ``TimeoutError`` is raised.
-            budget: a budget of ``process(..., budgets=[...])``. A function as its ``estimate`` gets the tuple of
+            timeout: the longest duration, including retries and waits for the budget; then ``TimeoutError`` is raised.
+            budget: a budget of ``process(..., budgets=[...])``. A function as its ``estimate`` receives the tuple of
                 arguments.
             record_errors: exceptions that are answers, such as ``Declined``: they are recorded, and never retried.
             reconcile: ``f(idempotency_key, *args)`` asks the service for the outcome of a call that may have been made:
-                before another attempt, and after a failure for a call without a recorded answer. It returns the
-                result, or ``CALL_AGAIN``.
-
-        Raises:
-            ProgramError: an invalid option, or the function is not an ``async def``.
+                before another attempt, and after a failure for a call without a recorded answer. It returns the result,
+                or ``CALL_AGAIN``.
         """
         raise ProgramError("ctx.call() needs an async def, which awaits it: await ctx.call(...)")

@@ -1,7 +1,4 @@
-"""Functions with operator state: state of the subtask, of no key. With Flink's names.
-
-Source of the behaviour: Flink's ``CheckpointedFunction`` and ``OperatorStateStore``.
-"""
+"""Functions with operator state, which belongs to a subtask and no key, as in Flink."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 
 
 def no_operator_state(name: str) -> str:
-    """Return the error for operator state before the first shuffle."""
     return (
         f"operator {name!r} has state of the operator itself (CheckpointedFunction), for which there is no place before"
         " the first shuffle: the partitions of a source have no identity from one epoch to the next; put rebalance() or"
@@ -23,7 +19,6 @@ def no_operator_state(name: str) -> str:
 
 
 def no_undo(name: str) -> str:
-    """Return the error for operator state together with dead letters."""
     return (
         f"operator {name!r} has a side output for its errors (on_error=..., side_output_errors(...)), and state of the"
         " operator itself (CheckpointedFunction), which is not put back when the function raises: catch in the function"
@@ -32,10 +27,7 @@ def no_undo(name: str) -> str:
 
 
 class OperatorStateStore:
-    """Declares operator state: lists, one per subtask.
-
-    The lists are live: added elements are written with the epoch, and only they for a large list.
-    """
+    """Declares operator state: lists, one per subtask. An epoch writes only a large list's added elements."""
 
     def __init__(self, backend: KeyedStateBackend, uid: str) -> None:
         self._backend = backend
@@ -45,7 +37,7 @@ class OperatorStateStore:
         """Return a list state. On rescaling, its elements are split among the new subtasks.
 
         Args:
-            descriptor: its name is unique among the function's states; no time-to-live.
+            descriptor: its name is unique among the function's states.
 
         Raises:
             ProgramError: not a ``ListStateDescriptor``, or it has a time-to-live.
@@ -53,27 +45,17 @@ class OperatorStateStore:
         return self._declared(descriptor, union=False)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
-        """Return a list state. On rescaling, each new subtask gets all elements.
+        """Return a list state. On rescaling, each new subtask receives all elements.
 
-        Without rescaling, each subtask restores its own elements. (Flink hands out all of them on every restart: its
-        coordinator reads the state of all subtasks, Spark's tasks read their own.)
-
-        Args:
-            descriptor: as in :meth:`get_list_state`.
-
-        Raises:
-            ProgramError: not a ``ListStateDescriptor``, or it has a time-to-live.
+        Without rescaling, each subtask restores its own elements; in Flink, all elements. Arguments and errors are as
+        in :meth:`get_list_state`.
         """
         return self._declared(descriptor, union=True)
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a list that the checkpoint has and the function no longer declares.
+        """Delete a list that the checkpoint has and the function no longer declares. Spark's ``deleteIfExists``.
 
-        Keep the call for as long as you may start from checkpoints or savepoints with that list. Spark's
-        ``deleteIfExists``.
-
-        Args:
-            name: the name in the list's descriptor.
+        Keep the call as long as you may start from checkpoints or savepoints with that list.
 
         Raises:
             ProgramError: the function declares it.
@@ -112,39 +94,33 @@ class FunctionSnapshotContext:
         self._checkpoint_id = checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """Return the checkpoint's number, which is the epoch's; the first is 1."""
+        """Return the number of the checkpoint and epoch, from 1."""
         return self._checkpoint_id
 
 
 class CheckpointedFunction(ABC):
     """Adds operator state to another function, keyed or not.
 
-    Works after a shuffle only: Spark's source tasks have no identity from epoch to epoch.
+    Works after a shuffle only: Spark's source tasks have no identity across epochs.
 
     Example:
-        >>> class Sample(FlatMapFunction[int, int], CheckpointedFunction):
-        ...     '''Emits every third number that this subtask has seen.'''
-        ...
+        >>> class EveryThird(FlatMapFunction[int, int], CheckpointedFunction):
         ...     def initialize_state(self, context):
         ...         store = context.get_operator_state_store()
-        ...         self.held = store.get_list_state(ListStateDescriptor[int]("held"))
+        ...         self.seen = store.get_list_state(ListStateDescriptor[int]("seen"))
         ...
         ...     def flat_map(self, number):
-        ...         self.held.add(number)
-        ...         if len(self.held.get()) == 3:
-        ...             self.held.clear()
+        ...         self.seen.add(number)
+        ...         if len(self.seen.get()) == 3:
+        ...             self.seen.clear()
         ...             yield number
-        >>> numbers = env.from_collection([1, 2, 3, 4, 5, 6, 7]).rebalance()
-        >>> numbers.flat_map(Sample()).execute_and_collect()
+        >>> env.from_collection(range(1, 8)).rebalance().flat_map(EveryThird()).execute_and_collect()
         [3, 6]
     """
 
     @abstractmethod
     def initialize_state(self, context: FunctionInitializationContext, /) -> None:
-        """Declare the states and read their contents.
-
-        Called once, after ``open()`` and before the first record.
-        """
+        """Declare and read the states. Called once, after ``open()`` and before the first record."""
 
     def snapshot_state(self, context: FunctionSnapshotContext, /) -> None:
         """Update the states before an epoch writes them. Does nothing by default."""

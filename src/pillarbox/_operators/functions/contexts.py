@@ -1,4 +1,4 @@
-"""Objects that connect a function to its task: the runtime context with keyed state, and the timer service."""
+"""The runtime context with keyed state, and the timer service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RuntimeContext:
-    """The task as a function sees it in ``open()``: its name, its subtask and keyed state.
+    """The task that runs a function: its name, its subtask and keyed state.
 
     The ``get_*state`` methods declare a state. They raise ``ProgramError`` for a descriptor of another kind, for a name
     that another kind of state has, and on a stream without key.
@@ -43,9 +43,8 @@ class RuntimeContext:
         ...
         ...     def map(self, word):
         ...         return f"{word} in {self.task}"
-        >>> words = env.from_collection(["to"]).key_by(lambda word: word)
-        >>> words.map(Tag()).name("which").execute_and_collect()
-        ['to in which (1/1)']
+        >>> env.from_collection(["to"]).key_by(str).map(Tag()).name("tag").execute_and_collect()
+        ['to in tag (1/1)']
     """
 
     def __init__(
@@ -60,15 +59,15 @@ class RuntimeContext:
         return self._context.name
 
     def get_index_of_this_subtask(self) -> int:
-        """Return the index of this parallel instance, from 0."""
+        """Return the index of this subtask, from 0."""
         return self._context.subtask
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """Return the number of parallel instances, or 0 before the first shuffle, where only Spark knows it."""
+        """Return the number of subtasks, or 0 before the first shuffle, where Spark sets it."""
         return self._context.parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """Return the program's max parallelism, which the number of parallel instances never exceeds."""
+        """Return the program's max parallelism."""
         return self._context.max_parallelism
 
     def get_task_name_with_subtasks(self) -> str:
@@ -76,16 +75,14 @@ class RuntimeContext:
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
 
     def get_metrics_group(self) -> MetricGroup:
-        """Return the group that makes the function's metrics: counters, meters, distributions, gauges."""
+        """Return the group that creates the function's metrics."""
         return MetricGroup(self._context.metrics)
 
     def get_logger(self, name: str = "pillarbox.functions") -> logging.LoggerAdapter[logging.Logger]:
-        """Return a logger that ends each line with the operator, the subtask (from 0) and the epoch.
-
-        Log records also have them as the fields ``operator``, ``subtask`` and ``epoch``, for formatters.
+        """Return a logger that adds operator, subtask (from 0) and epoch to each line, and as fields to log records.
 
         Args:
-            name: the name of the underlying standard logger, whose handlers and level apply.
+            name: the standard logger whose handlers and level apply.
 
         Example:
             >>> class Check(MapFunction[int, int]):
@@ -93,59 +90,43 @@ class RuntimeContext:
             ...         self.log = runtime_context.get_logger(__name__)
             ...
             ...     def map(self, amount):
-            ...         if amount < 0:
-            ...             self.log.warning("a negative amount: %d", amount)  # ... (operator 'check', subtask 0, ...)
+            ...         self.log.debug("amount %d", amount)  # amount 5 (operator 'check', subtask 0, ...)
             ...         return amount
-            >>> env.from_collection([5, 9]).map(Check()).name("check").execute_and_collect()
-            [5, 9]
+            >>> env.from_collection([5]).map(Check()).name("check").execute_and_collect()
+            [5]
         """
         return TaskLogger(logging.getLogger(name), self._context)
 
     def get_state(self, state_descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
-        """Declare a value state: one value per key."""
+        """Declare one value per key."""
         return self._declared(state_descriptor, "get_state", ValueStateDescriptor)  # type: ignore[no-any-return]
 
     def get_list_state(self, state_descriptor: ListStateDescriptor[V]) -> ListState[V]:
-        """Declare a list state: a list per key."""
+        """Declare a list per key."""
         return self._declared(state_descriptor, "get_list_state", ListStateDescriptor)  # type: ignore[no-any-return]
 
     def get_map_state(self, state_descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
-        """Declare a map state: a map per key."""
+        """Declare a map per key."""
         return self._declared(state_descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
 
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
-        """Declare a reducing state: a reduced value per key."""
+        """Declare a reduced value per key."""
         return self._declared(state_descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
-        """Declare an aggregating state: an accumulator per key."""
+        """Declare an accumulator per key."""
         return self._declared(state_descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete a keyed state that the checkpoint has and the program no longer declares.
+        """Delete a keyed state that the checkpoint has and the program no longer declares. Spark's ``deleteIfExists``.
 
         Without this call, pillarbox refuses such a checkpoint. Call it in ``open()``. The first epoch rewrites the
-        operator's state without it, and without keys that had nothing else; once that epoch is committed the call is
-        needed only to start from older checkpoints and savepoints. Spark's ``deleteIfExists``.
-
-        Args:
-            name: the name in the state's descriptor.
+        operator's state without it, and without keys that had nothing else. Afterwards, only older checkpoints and
+        savepoints need the call.
 
         Raises:
             ProgramError: the program declares this name, or has renamed a state from it; the task has processed
                 records; or the stream has no key.
-
-        Example:
-            >>> class Count(MapFunction[str, int]):
-            ...     def open(self, runtime_context):
-            ...         runtime_context.delete_if_exists("first_seen")
-            ...         self.count = runtime_context.get_state(ValueStateDescriptor("count", int, default=0))
-            ...
-            ...     def map(self, word):
-            ...         self.count.update(self.count.value() + 1)
-            ...         return self.count.value()
-            >>> env.from_collection(["to", "to"]).key_by(lambda word: word).map(Count()).execute_and_collect()
-            [1, 2]
         """
         self._backend_for(name).delete_if_exists(name)
 
@@ -161,7 +142,6 @@ class RuntimeContext:
         return self._backend_for(descriptor.name).get_state(descriptor)
 
     def _backend_for(self, name: str) -> KeyedStateBackend:
-        """Return the backend that may hold a function's state with this name."""
         if self._keyed is None:
             raise ProgramError(
                 f"operator {self._context.name!r} uses the keyed state {name!r} on a stream without keys: call"
@@ -176,7 +156,7 @@ class RuntimeContext:
 class TimerService(ABC):
     """Time, and timers of the current key. All times are epoch milliseconds (T1).
 
-    A key has one timer per time and clock; registering it again changes nothing. Timers are part of the state.
+    A key has one timer per time and clock: registering it again changes nothing. Timers are part of the state.
 
     Example:
         >>> class Remind(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -186,7 +166,7 @@ class TimerService(ABC):
         ...
         ...     def on_timer(self, timestamp, ctx):
         ...         yield ctx.get_current_key(), timestamp
-        >>> with harness_for(Remind(), key_by=lambda task: task, processing_time=1_000) as harness:
+        >>> with harness_for(Remind(), key_by=str, processing_time=1_000) as harness:
         ...     harness.push("tea")
         ...     harness.set_processing_time(70_000)
         ...     harness.get_output()
@@ -195,18 +175,17 @@ class TimerService(ABC):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Return the wall clock's time."""
+        """Return the wall-clock time."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's event time: -2**63 before the first watermark."""
+        """Return the operator's watermark, initially -2**63."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Register a timer: ``on_timer`` is called once, when the watermark reaches ``timestamp``.
+        """Call ``on_timer`` once when the watermark reaches ``timestamp``.
 
-        Args:
-            timestamp: epoch milliseconds. A timer that the watermark has passed fires with the next watermark.
+        If the watermark has already passed it, the timer fires with the next watermark.
 
         Raises:
             ProgramError: the stream has no key.
@@ -214,14 +193,11 @@ class TimerService(ABC):
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete the current key's event-time timer at ``timestamp`` (epoch ms), if it exists."""
+        """Delete the current key's event-time timer, if it exists."""
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Register a timer: ``on_timer`` is called once, when the wall clock has passed ``timestamp``.
-
-        Args:
-            timestamp: epoch milliseconds. A timer in the past fires soon.
+        """Call ``on_timer`` once when the wall clock has passed ``timestamp``. A timer in the past fires soon.
 
         Raises:
             ProgramError: the stream has no key.
@@ -229,4 +205,4 @@ class TimerService(ABC):
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Delete the current key's processing-time timer at ``timestamp`` (epoch ms), if it exists."""
+        """Delete the current key's processing-time timer, if it exists."""

@@ -1,4 +1,4 @@
-"""Functions of joins. Names and meanings are Flink's, from its Java API; PyFlink has no joins."""
+"""Functions of joins, as in Flink's Java API. PyFlink has no joins."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class JoinFunction(Function, ABC, Generic[In1, In2, Out]):
     """Joins each pair of records into one result.
 
     Example:
-        >>> class Pair(JoinFunction[tuple[str, int], tuple[str, int], tuple[str, int, int]]):
+        >>> class Pair(JoinFunction[str, str, str]):
         ...     def join(self, first, second):
-        ...         return first[0], first[1], second[1]
-        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: 0)
-        >>> one = env.from_collection([("a", 1), ("b", 2)]).assign_timestamps_and_watermarks(at)
-        >>> two = env.from_collection([("a", 3)]).assign_timestamps_and_watermarks(at)
-        >>> joined = one.join(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
-        >>> joined.window(TumblingEventTimeWindows.of("1 second")).apply(Pair()).execute_and_collect()
-        [('a', 1, 3)]
+        ...         return f"{first}+{second}"
+        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
+        >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+        >>> second = env.from_collection(["or"]).assign_timestamps_and_watermarks(at)
+        >>> joined = first.join(second).where(len).equal_to(len).window(TumblingEventTimeWindows.of("1 second"))
+        >>> joined.apply(Pair()).execute_and_collect()
+        ['to+or', 'be+or']
     """
 
     @abstractmethod
@@ -35,46 +35,40 @@ class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def join(self, first: In1, second: In2, /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the pair's results; None stands for no results."""
+        """Return or ``yield`` the pair's results, or None."""
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles both streams' records of a key and window, also if one stream has no records.
+    """Processes both streams' records of a key and window, even if only one stream has records.
 
     Example:
         >>> class Counts(CoGroupFunction[str, str, tuple[int, int]]):
         ...     def co_group(self, firsts, seconds):
         ...         yield len(firsts), len(seconds)
-        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
-        >>> one = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
-        >>> two = env.from_collection(["to", "or"]).assign_timestamps_and_watermarks(at)
-        >>> grouped = one.co_group(two).where(str).equal_to(str).window(TumblingEventTimeWindows.of("1 second"))
+        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(len)
+        >>> first = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+        >>> second = env.from_collection(["not"]).assign_timestamps_and_watermarks(at)
+        >>> grouped = first.co_group(second).where(len).equal_to(len).window(TumblingEventTimeWindows.of("1 second"))
         >>> sorted(grouped.apply(Counts()).execute_and_collect())
-        [(0, 1), (1, 0), (1, 1)]
+        [(0, 1), (2, 0)]
     """
 
     @abstractmethod
     def co_group(self, firsts: Sequence[In1], seconds: Sequence[In2], /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the results; None stands for no results.
-
-        Args:
-            firsts: the first stream's records, in order of arrival.
-            seconds: the second stream's records.
-        """
+        """Return or ``yield`` results, or None. Records are in order of arrival."""
 
 
 class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles each pair of records of two keyed streams with close event times: see ``interval_join``.
+    """Processes each pair of records of two keyed streams with close event times: see ``interval_join``.
 
     Example:
-        >>> class Delay(ProcessJoinFunction[str, str, int]):
+        >>> class Delay(ProcessJoinFunction[int, int, int]):
         ...     def process_element(self, left, right, ctx):
         ...         yield ctx.get_right_timestamp() - ctx.get_left_timestamp()
-        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-        >>> sent = env.from_collection([("a", 1_000)]).assign_timestamps_and_watermarks(at)
-        >>> answered = env.from_collection([("a", 3_500)]).assign_timestamps_and_watermarks(at)
-        >>> both = sent.key_by(lambda e: e[0]).interval_join(answered.key_by(lambda e: e[0]))
-        >>> both.between("0 seconds", "5 seconds").process(Delay()).execute_and_collect()
+        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+        >>> sent = env.from_collection([1_000]).assign_timestamps_and_watermarks(at).key_by(bool)
+        >>> answered = env.from_collection([3_500]).assign_timestamps_and_watermarks(at).key_by(bool)
+        >>> sent.interval_join(answered).between("0 seconds", "5 seconds").process(Delay()).execute_and_collect()
         [2500]
     """
 
@@ -99,23 +93,13 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
         @abstractmethod
         def output(self, tag: OutputTag[V], value: V) -> None:
-            """Emit a value to a side output, with the event time of the pair.
-
-            Raises:
-                ProgramError: ``tag`` is not an ``OutputTag``.
-            """
+            """Emit a value to a side output, with the event time of the pair."""
 
     @abstractmethod
     def process_element(
         self, left: In1, right: In2, ctx: ProcessJoinFunction.Context, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Process a pair.
+        """Process a pair. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
 
-        Args:
-            left: the left stream's record.
-            right: the right stream's record.
-            ctx: their event times, and the side outputs. Valid during the call only.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        ``ctx`` is valid during the call only.
         """

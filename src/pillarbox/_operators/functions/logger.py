@@ -1,4 +1,4 @@
-"""The logger of a task: each line names its operator, subtask and epoch."""
+"""A task's logger, whose lines name operator, subtask and epoch."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
     _Adapter = logging.LoggerAdapter[logging.Logger]
 else:
-    _Adapter = logging.LoggerAdapter  # Python 3.10 cannot subscript it
+    _Adapter = logging.LoggerAdapter
 
 
 class TaskLogger(_Adapter):
-    """A logger that adds its operator and subtask. Any thread may use it; the epoch is the running one."""
+    """A logger that adds operator, subtask and the running epoch. Any thread may use it."""
 
     def __init__(self, logger: logging.Logger, context: OperatorContext) -> None:
         super().__init__(logger, {})
         self._context = context
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Append the task to the message and to the record's fields. The caller's own fields win."""
+        """Append the task to the message and to the record's fields. The caller's fields win."""
         context = self._context
         task = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
         kwargs["extra"] = {**task, **(kwargs.get("extra") or {})}
-        # The message may be a format, but an operator's name is not.
+        # The message may be a format; an operator's name is not.
         suffix = place_of_task(context.name, context.subtask, context.epoch).replace("%", "%%")
         return f"{msg} {suffix}", kwargs

@@ -1,7 +1,7 @@
-"""Metrics of user functions, with PyFlink's names: counters, meters, distributions and gauges.
+"""Metrics of user functions, as in PyFlink: counters, meters, distributions and gauges.
 
-Reported with the task's metrics, once per epoch, and reset: a task may move to another worker, so lasting numbers
-belong in state. Functions of async operators may use them from their own threads; the mailbox thread reports them.
+Metrics are reported and reset in each epoch; lasting numbers belong in state. Functions of async operators may use them
+from their own threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MetricT = TypeVar("_MetricT", bound="Counter | Meter | Distribution")
 
 
 class Counter:
-    """Counts events of the epoch; reported in ``TaskReport.counters``."""
+    """Counts the epoch's events; reported in ``TaskReport.counters``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,13 +43,13 @@ class Counter:
 
 
 class Meter:
-    """Counts events of the epoch; also reports events per second, as the gauge ``<name>.rate``."""
+    """Counts the epoch's events, and reports events per second as the gauge ``<name>.rate``."""
 
     def __init__(self) -> None:
         self._events = Counter()
 
     def mark_event(self, value: int = 1) -> None:
-        """Record ``value`` events."""
+        """Count ``value`` events."""
         self._events.inc(value)
 
     def get_count(self) -> int:
@@ -64,8 +64,7 @@ class Meter:
 class Distribution:
     """Reports number, sum, extremes and mean of the epoch's values.
 
-    They are the counter ``<name>.count`` and the gauges ``<name>.sum``, ``.min``, ``.max`` and ``.mean``; no gauges
-    without values.
+    They are the counter ``<name>.count`` and, with values, the gauges ``<name>.sum``, ``.min``, ``.max`` and ``.mean``.
     """
 
     def __init__(self) -> None:
@@ -88,8 +87,6 @@ class Distribution:
 
 
 class _Gauge:
-    """Calls a function at the epoch's end."""
-
     def __init__(self, function: Callable[[], int | float], operator: str) -> None:
         self._function = function
         self._operator = operator
@@ -106,14 +103,15 @@ class _Gauge:
 
 
 class MetricGroup:
-    """Makes metrics by name: ``runtime_context.get_metrics_group()``.
+    """Creates metrics by name; returned by ``runtime_context.get_metrics_group()``.
 
-    The tasks' metrics contain them, prefixed with the operator's uid: ``pillarbox.metrics(progress)``.
+    A name that is no string, or belongs to another kind of metric, raises ``ProgramError``.
+    ``pillarbox.metrics(progress)`` reports the metrics, prefixed with the operator's uid.
 
     Example:
         >>> class Check(FilterFunction[int]):
         ...     def open(self, runtime_context):
-        ...         self.dropped = runtime_context.get_metrics_group().add_group("quality").counter("dropped")
+        ...         self.dropped = runtime_context.get_metrics_group().counter("dropped")
         ...
         ...     def filter(self, amount):
         ...         if amount < 0:
@@ -131,52 +129,35 @@ class MetricGroup:
         """Return a group that prefixes its metrics' names with its own and a dot.
 
         Args:
-            name: the name of the group.
-            extra: the name of a group inside it, such as a value for that key.
-
-        Raises:
-            ProgramError: a name is not a string.
+            extra: the name of a group inside it, such as a value.
         """
         parts = [_checked(part) for part in (name, extra) if part is not None]
         return MetricGroup(self._metrics, "".join([self._prefix, *(f"{part}." for part in parts)]))
 
     def counter(self, name: str) -> Counter:
-        """Return the counter of this name; the same name is the same counter.
-
-        Raises:
-            ProgramError: the name is not a string, or belongs to another kind of metric.
-        """
+        """Return the counter of this name. The same name is the same counter."""
         return self._metrics.get(self._prefix + _checked(name), Counter)
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
-        """Return the meter of this name; the same name is the same meter.
+        """Return the meter of this name. The same name is the same meter.
 
         Args:
-            name: its name.
             time_span_in_seconds: ignored; PyFlink has it. The rate covers the epoch.
-
-        Raises:
-            ProgramError: the name is not a string, or belongs to another kind of metric.
         """
         return self._metrics.get(self._prefix + _checked(name), Meter)
 
     def distribution(self, name: str) -> Distribution:
-        """Return the distribution of this name; the same name is the same distribution.
-
-        Raises:
-            ProgramError: the name is not a string, or belongs to another kind of metric.
-        """
+        """Return the distribution of this name. The same name is the same distribution."""
         return self._metrics.get(self._prefix + _checked(name), Distribution)
 
     def gauge(self, name: str, obj: Callable[[], int | float]) -> None:
-        """Report a function's result at the end of each epoch.
+        """Report a function's result at the end of each epoch, in ``TaskReport.gauges``.
 
         Args:
-            name: its name in ``TaskReport.gauges``.
-            obj: returns a number; called in the mailbox thread. Its errors fail the task.
+            obj: returns a number. Called in the mailbox thread. Its errors fail the task.
 
         Raises:
-            ProgramError: the name is not a string or is taken, or ``obj`` is not callable.
+            ProgramError: the name is taken, or ``obj`` is not callable.
         """
         if not callable(obj):
             raise ProgramError(f"gauge({name!r}) takes a function that returns a number, not {shorten(obj)}")
@@ -184,7 +165,7 @@ class MetricGroup:
 
 
 class UserMetrics:
-    """The metrics of an operator's functions, by name."""
+    """An operator's user metrics, by name."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -192,7 +173,6 @@ class UserMetrics:
         self._began = time.monotonic()
 
     def get(self, name: str, kind: type[_MetricT]) -> _MetricT:
-        """Return the metric of a name; the first call makes it."""
         metric = self._metrics.get(name)
         if metric is None:
             metric = self._metrics[name] = kind()
@@ -201,7 +181,6 @@ class UserMetrics:
         return metric
 
     def add_gauge(self, name: str, function: Callable[[], int | float]) -> None:
-        """Add a gauge."""
         if name in self._metrics:
             self._refuse(name)
         self._metrics[name] = _Gauge(function, self._operator)
@@ -212,7 +191,6 @@ class UserMetrics:
         )
 
     def take(self, uid: str, counters: dict[str, int], gauges: dict[str, float]) -> None:
-        """Report the epoch's metrics and begin the next epoch."""
         now = time.monotonic()
         seconds, self._began = now - self._began, now
         for name, metric in self._metrics.items():

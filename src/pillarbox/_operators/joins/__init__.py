@@ -1,6 +1,5 @@
 """Joins of two keyed streams: by event-time intervals, and by windows.
 
-Imports `frame`, `functions` and `windowing`. Start with `interval_join.py`; `co_group.py` is a window operator with two
-inputs. Columnar joins are in `columnar/joins`. Weak spot: there are two interval joins, of records and of columns,
-whose results tests compare.
+Imports `frame`, `functions` and `windowing`; `columnar/joins` has columnar joins. Start with `interval_join.py`. Weak
+spot: two interval joins, of records and of columns, whose results tests compare.
 """

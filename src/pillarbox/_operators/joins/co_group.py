@@ -1,7 +1,6 @@
 """join and co_group: the records of two streams with equal keys, in the same window.
 
-The windows contain the records of both streams, each with its stream's number. Source of the behaviour: Flink's
-``CoGroupedStreams`` and ``JoinedStreams``.
+Records enter a window with their stream's number. Source: Flink's ``CoGroupedStreams`` and ``JoinedStreams``.
 """
 
 from __future__ import annotations
@@ -22,11 +21,7 @@ from pillarbox._operators.windowing.operator import WindowOperator
 
 
 class CoGroupWindowOperator(WindowOperator):
-    """Windows with the records of two streams, each with its stream's number.
-
-    Args:
-        keyings: give the keys of the first and of the second stream's records.
-    """
+    """Windows with the records of two streams."""
 
     def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
         super().__init__(context, keyings[0], program)
@@ -40,13 +35,12 @@ class CoGroupWindowOperator(WindowOperator):
 
 
 class CoGroups(WindowFunction[Any, Any, Any, Any]):
-    """Calls ``f(firsts, seconds)`` with the records of a window by stream."""
+    """Calls ``f(firsts, seconds)`` with a window's records by stream."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterable[Any]:
-        """Return the results of a window."""
         results = self._function(*_by_stream(inputs))
         return () if results is None else results
 
@@ -58,7 +52,6 @@ class Pairs(WindowFunction[Any, Any, Any, Any]):
         self._function = function
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-        """Yield the results of a window."""
         firsts, seconds = _by_stream(inputs)
         for first in firsts:
             for second in seconds:
@@ -69,7 +62,6 @@ class FlatPairs(Pairs):
     """Calls ``f(first, second)`` with each pair of a window, and emits any number of results."""
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-        """Yield the results of a window."""
         for results in super().apply(key, window, inputs):
             if results is None:
                 continue

@@ -1,8 +1,7 @@
-"""interval_join: pairs of records of two keyed streams whose event times are near.
+"""interval_join: pairs of records of two keyed streams with near event times.
 
-Each side stores its records by event time as long as they can match. Source of the behaviour: Flink's
-``IntervalJoinOperator``; but Flink drops a record when the watermark reaches the time of its last partner, so a partner
-at exactly that time, which is not late, finds no match. Here it is stored until the watermark has passed that time.
+Source: Flink's ``IntervalJoinOperator``, which drops a record when the watermark reaches its last partner's time; here
+the watermark must have passed that time, because such a partner is not late.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-# From this number of event times of a key on, they are also stored in a sorted list.
 _MANY = 32
-# Records may stay longer than needed by this fraction of their interval: so timers of many keys have equal times, which
-# makes them cheap, and a key with many records has few timers.
+# Records may stay longer than needed by this fraction of their interval: then timers of many keys have equal, cheap
+# times.
 _PART = 8
 _TIME = itemgetter(0)
 
@@ -44,13 +42,7 @@ class Interval(NamedTuple):
 
 
 class JoinContext(EmittingContext, ProcessJoinFunction.Context):
-    """Reused for every pair; the operator updates its fields.
-
-    Attributes:
-        left: the event time of the left record.
-        right: the event time of the right record.
-        current: the later one of the two.
-    """
+    """The current pair. The operator updates its fields."""
 
     left: int = 0
     right: int = 0
@@ -76,7 +68,7 @@ class _Side:
         reach: the distance from a record of this side to its partners.
 
     Attributes:
-        wait: how long a record is stored at least (milliseconds of event time).
+        wait: minimum storage time of a record (milliseconds of event time).
     """
 
     def __init__(self, operator: IntervalJoinOperator, name: str, keying: Keying, reach: Interval) -> None:
@@ -88,19 +80,17 @@ class _Side:
         self.wait: int = max(reach.upper, 0) + 1
         self.state: MapState[int, Sequence[Any]] = self._backend.get_state(MapStateDescriptor(name))
         self.late: OutputTag | None = None
-        # Sorted event times of keys with many of them. Read from the state again after a restart.
+        # Sorted event times of keys with many. Read from the state again after a restart.
         self._ordered: dict[Any, list[int]] = {}
 
     def process_records(self, records: Records) -> None:
-        """Join a run with the stored records of the other stream, and store it."""
         self._operator.process_run(records, self)
 
     def store(self, value: Any, timestamp: int) -> None:
-        """Store a record of the current key."""
         state = self.state
         values = state.get(timestamp)
         if values is None:
-            # A tuple takes half the memory of a list: most records are the only one at their time.
+            # A tuple takes half the memory of a list.
             state.put(timestamp, (value,))
             ordered = self._ordered.get(self._backend.key)
             if ordered is not None:
@@ -112,7 +102,6 @@ class _Side:
             state.put(timestamp, [*values, value])
 
     def between(self, first: int, last: int) -> list[tuple[int, Sequence[Any]]]:
-        """Return the current key's records from ``first`` to ``last``, ordered by event time."""
         items = self.state.items()
         if len(items) < _MANY:
             near = [item for item in items if first <= item[0] <= last]
@@ -124,9 +113,9 @@ class _Side:
         return [(time, self.state[time]) for time in times]
 
     def drop(self, watermark: int) -> int | None:
-        """Drop records that can no longer match; return the time of the next drop, or None."""
+        """Drop records that can no longer match. Returns the time of the next drop, or None."""
         state, times = self.state, self._in_order()
-        # (At the end of the data, also records whose last partner could still follow.)
+        # At the end of the data, also records whose last partner could still follow.
         over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - self.wait + 1)
         if over == len(times):
             state.clear()
@@ -139,7 +128,6 @@ class _Side:
         return self.timer_for(times[0]) if times else None
 
     def _in_order(self) -> list[int]:
-        """Return the sorted event times of the current key; many are kept sorted."""
         key = self._backend.key
         ordered = self._ordered.get(key)
         if ordered is None:
@@ -149,17 +137,11 @@ class _Side:
         return ordered
 
     def timer_for(self, time: int) -> int:
-        """Return the earliest time to drop a record."""
         return self._operator.rounded_up(time + self.wait)
 
 
 class IntervalJoinOperator(TwoInputs, KeyedOperator):
-    """Applies a ``ProcessJoinFunction`` to each pair with near event times.
-
-    Args:
-        keyings: compute the keys of left and right records.
-        late_tags: the side outputs for late records of both, or None to drop and count them.
-    """
+    """Applies a ``ProcessJoinFunction`` to each pair with near event times."""
 
     own_states: Collection[str] = ("left", "right")
     drops_late = True
@@ -182,11 +164,9 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         self._step = max(1, max(interval.upper - interval.lower, interval.upper, -interval.lower) // _PART)
 
     def rounded_up(self, time: int) -> int:
-        """Round a time up to the next time that drops records."""
         return min(time + -time % self._step, MAX_WATERMARK)
 
     def process_run(self, records: Records, side: _Side) -> None:
-        """Join a run of one stream with the stored records of the other."""
         backend, watermark = self.backend, self._timers.current_watermark
         rows = backend.rows
         values = records.values
@@ -216,7 +196,6 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         self._collector.flush()
 
     def _set_timer(self, timestamp: int, present: int | None) -> None:
-        """Make the current key's only timer fire no later than ``timestamp``."""
         if present is not None:
             if timestamp >= present:
                 return
@@ -224,7 +203,6 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp)
 
     def _join(self, value: Any, timestamp: int, near: Sequence[tuple[int, Sequence[Any]]], side: _Side) -> None:
-        """Call the function with the pairs of a record, ordered by time."""
         call, ctx, collect = self.call, self._ctx, self._collector.collect
         is_left = side is self._left
         for time, partners in near:
@@ -236,7 +214,6 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
                     collect(results, later)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Drop the current key's records that can no longer match."""
         watermark = self._timers.current_watermark
         times = [time for side in (self._left, self._right) if (time := side.drop(watermark)) is not None]
         if times:

@@ -1,6 +1,6 @@
-"""deduplicate on a keyed stream: passes a key's first record and drops its others for a while.
+"""deduplicate on a keyed stream.
 
-Source of the idea: Spark's ``dropDuplicatesWithinWatermark``, and deduplication in Flink's SQL.
+Sources: Spark's ``dropDuplicatesWithinWatermark``, and deduplication in Flink's SQL.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ from pillarbox._types.type_information import Types
 
 
 class DeduplicateOperator(KeyedOperator):
-    """Emits a record unless its key is remembered: until event time has passed the record's time by ``within`` (ms).
+    """Emits a record unless its key is stored, for ``within`` milliseconds of event time after the record.
 
-    A record later than that passes, and its key is not remembered.
+    A record that is late by more than ``within`` passes, and its key is not stored.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, within: int) -> None:
         super().__init__(context, None, "", keying)
         self._within = within
         self._timers = self.time_services.get_internal_timer_service("forget", self)
-        # Batch mode has no event-time clock, but a key's records are sorted by time: when to forget the current key.
         self._forget_at: int | None = None
         self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
 
     def process_records(self, records: Records) -> None:
-        """Emit the records that are the first of their key. A columnar run stays columnar."""
         stamps = records.timestamps
         register, watermark = self._timers.register_event_time_timer, self._timers.current_watermark
         first: list[int] = []
@@ -58,10 +56,8 @@ class DeduplicateOperator(KeyedOperator):
             self.output.process_records(records.take(np.array(first)))
 
     def end_key(self) -> None:
-        """Forget the key that has ended."""
         super().end_key()
         self._forget_at = None
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Forget the current key."""
         self._seen.clear()

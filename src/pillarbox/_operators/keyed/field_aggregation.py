@@ -1,6 +1,6 @@
-"""sum, min, max, min_by and max_by on a keyed stream: a rolling aggregate of one field of the records.
+"""sum, min, max, min_by and max_by on a keyed stream.
 
-Source of the behaviour: Flink's ``SumAggregator`` and ``ComparableAggregator``.
+Source: Flink's ``SumAggregator`` and ``ComparableAggregator``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.functions.basic import ReduceFunction
 from pillarbox._rows import Row
 
-# Types with ``+`` that are not numbers.
 _NO_NUMBERS = (str, bytes, tuple, list)
 
 Method = Literal["sum", "min", "max", "min_by", "max_by"]
@@ -27,11 +26,8 @@ class FieldAggregation(ReduceFunction[Any]):
     choose a whole record, the earlier of equals. NaN is greater than all numbers, as in Flink and Spark.
 
     Args:
-        field: the field's position in tuples and rows, or its name in rows, dictionaries and objects. Position 0 of a
-            record without positions is the record itself.
-
-    Raises:
-        ProgramError: ``field`` is neither a position nor a name.
+        field: position in tuples and rows, or name in rows, dictionaries and objects. Position 0 of a record without
+            positions is the record itself.
     """
 
     def __init__(self, method: Method, field: int | str) -> None:
@@ -44,11 +40,9 @@ class FieldAggregation(ReduceFunction[Any]):
 
     @property
     def name(self) -> str:
-        """The aggregation as the program writes it."""
         return f"{self._method}({self._field!r})"
 
     def reduce(self, value1: Any, value2: Any, /) -> Any:
-        """Combine the result so far and a record."""
         result, other = self._get(value1), self._get(value2)
         if self._method == "sum":
             if isinstance(result, _NO_NUMBERS):
@@ -78,7 +72,6 @@ class FieldAggregation(ReduceFunction[Any]):
         return getattr(record, field)
 
     def _set(self, record: Any, value: Any) -> Any:
-        """Return a copy of the record with another value of the field."""
         field = self._field
         if isinstance(record, tuple):
             position = field if isinstance(field, int) else type(record)._fields.index(field)  # type: ignore[attr-defined]

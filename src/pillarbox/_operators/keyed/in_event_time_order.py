@@ -1,6 +1,6 @@
-"""in_event_time_order on a keyed stream: sorts each key's records by time, up to the watermark.
+"""in_event_time_order on a keyed stream.
 
-Source of the idea: Flink SQL's sort by rowtime (``RowTimeSortOperator``).
+Source: Flink SQL's sort by rowtime (``RowTimeSortOperator``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 
 
 class InEventTimeOrderOperator(KeyedOperator):
-    """Buffers a key's records by timestamp, with a timer for each timestamp. Drops late records."""
+    """Buffers a key's records by timestamp, with a timer per timestamp. Drops late records."""
 
     drops_late = True
 
@@ -30,7 +30,6 @@ class InEventTimeOrderOperator(KeyedOperator):
         self._due_at: list[int | None] = []
 
     def process_records(self, records: Records) -> None:
-        """Buffer the records of a run. Drops records that the watermark has passed."""
         waiting, timers = self._waiting, self._timers
         values = records.values
         stamps = records.timestamps or [None] * len(values)
@@ -49,7 +48,6 @@ class InEventTimeOrderOperator(KeyedOperator):
             waiting.put(timestamp, of_that_time)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Emit the records of this time, in order of arrival."""
         due = self._waiting.get(timestamp)
         assert due is not None, "each timestamp has a timer"
         self._waiting.remove(timestamp)
@@ -59,7 +57,6 @@ class InEventTimeOrderOperator(KeyedOperator):
             self.flush()
 
     def flush(self) -> None:
-        """Emit the due records."""
         if self._due:
             due = Records(self._due, self._due_at)
             self._due, self._due_at = [], []

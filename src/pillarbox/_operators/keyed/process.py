@@ -1,7 +1,4 @@
-"""process on a keyed stream: keyed state and timers. The heart of most programs.
-
-Source of the behaviour: Flink's ``KeyedProcessOperator``.
-"""
+"""process on a keyed stream, with keyed state and timers. Source: Flink's ``KeyedProcessOperator``."""
 
 from __future__ import annotations
 
@@ -41,11 +38,7 @@ class _KeyTimers(Clocks):
 
 
 class KeyedProcessOperator(KeyedOperator):
-    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state.
-
-    Attributes:
-        user_timers: the clocks and the current key's timers.
-    """
+    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "process_element", keying)
@@ -54,11 +47,9 @@ class KeyedProcessOperator(KeyedOperator):
         self._ctx: Any = KeyedTimedContext(self._collector, self.user_timers, self.backend)
 
     def process_records(self, records: Records) -> None:
-        """Process a run, each record under its key."""
         self.process_run(records, self.keying, self.call)
 
     def process_run(self, records: Records, keying: Keying, call: Callable[..., Any]) -> None:
-        """Apply ``call`` to a run, each record under its key."""
         backend, ctx, collector = self.backend, self._ctx, self._collector
         rows = backend.rows
         values = records.values
@@ -77,8 +68,7 @@ class KeyedProcessOperator(KeyedOperator):
         collector.flush()
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode: emits the results of all its keys together."""
-        if self._inputs:  # each input has its own loop
+        if self._inputs:
             super().process_key_by_key(run)
             return
         backend, ctx, collector, call = self.backend, self._ctx, self._collector, self.call
@@ -101,11 +91,11 @@ class KeyedProcessOperator(KeyedOperator):
         collector.flush()
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``. Results carry the timer's timestamp (T7)."""
+        """Call ``on_timer``. Results have the timer's timestamp (T7)."""
         self._call_on_timer(timestamp, timestamp)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``. Results carry no timestamp (T7)."""
+        """Call ``on_timer``. Results have no timestamp (T7)."""
         self._ctx.domain = TimeDomain.PROCESSING_TIME
         try:
             self._call_on_timer(timestamp, None)

@@ -1,7 +1,7 @@
 """reduce on a keyed stream: emits the new value after every record; in batch mode, only the last value.
 
-Source of the behaviour: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``; but there the last
-value has the timestamp 2**63 - 1, and here the timestamp of the last record.
+Source: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``, where the last value has the
+timestamp 2**63 - 1; here it has the last record's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pillarbox._operators.stateless.typed_results import TypedReduce
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._types.type_information import TypeInformation
 
-# Number of results that batch mode emits together.
 _MANY = 1024
 
 
@@ -30,9 +29,6 @@ class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key. Emits a key's first record unchanged.
 
     A field aggregation also checks the first record's field: otherwise all later records would fail.
-
-    Args:
-        declared: the records' type, if declared with ``Types``.
     """
 
     own_states: Collection[str] = ("reduced",)
@@ -45,13 +41,11 @@ class ReduceOperator(KeyedOperator):
         self._fold = self.call if declared is None else TypedReduce(self.call, declared, where)
         self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor("reduced"))
         self._checks_first = isinstance(function, FieldAggregation)
-        # In batch mode: whether the current key has a value, and its last record's time.
         self._has_value = False
         self._timestamp: int | None = None
         self._final = Records([], [])
 
     def process_records(self, records: Records) -> None:
-        """Reduce the records of a run into their keys' state."""
         fold, state, copied = self._fold_one, self._state, self.context.copier.copied
         out: list[Any] = []
         with self.each(records, self.keying) as values:
@@ -76,7 +70,7 @@ class ReduceOperator(KeyedOperator):
         return reduced
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Reduce a run in batch mode: a key's value is in state only between two runs."""
+        """Reduce a run in batch mode. A key's value is in state only between two runs."""
         backend, state, fold = self.backend, self._state, self._fold_one
         values, timestamps = run.records.values, run.records.timestamps
         pending = iter(values)
@@ -93,7 +87,6 @@ class ReduceOperator(KeyedOperator):
                 backend.drop_keys()
 
     def end_key(self) -> None:
-        """Emit the value of the key that has ended, unless all its records are dead letters."""
         super().end_key()
         if not self._has_value:
             return
@@ -104,7 +97,6 @@ class ReduceOperator(KeyedOperator):
             self.end_input()
 
     def end_input(self) -> None:
-        """Emit the remaining results, in batch mode."""
         final, self._final = self._final, Records([], [])
         if len(final):
             self.output.process_records(final)

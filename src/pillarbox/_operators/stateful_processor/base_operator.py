@@ -1,6 +1,6 @@
-"""Base of the operators of Spark's stateful programs: the rows and the time of a micro-batch.
+"""Base of the operators of Spark's stateful programs.
 
-Rows are gathered until the barrier. Which of them are late follows from Spark's watermark.
+Rows are buffered until the barrier. Spark's watermark decides which rows are late.
 """
 
 from __future__ import annotations
@@ -23,24 +23,18 @@ from pillarbox._operators.stateful_processor.handle import Declarations
 from pillarbox._operators.stateful_processor.sorted_rows import SortedRows, without_late
 from pillarbox._state.heap.timers import HeapTimers
 
-# Spark's names of time modes, by ``ProcessorSettings.time_mode``.
 TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 
 
 @dataclass(frozen=True)
 class ProcessorSettings:
-    """A processor and how it is called.
+    """A processor and its settings.
 
     Attributes:
-        processor: the user's object or function.
         declarations: the states that its ``init`` declares.
-        time_mode: a key of ``TIME_MODES``.
-        key: the columns of the key.
-        output: the columns that it emits.
-        event_time: the column with the event time of rows, which decides whether a row is late, or None.
-        frames: how pandas frames are made and read, or None for PySpark rows.
-        has_watermark: whether the DataFrame has a watermark.
-        initial: rows of an initial state, the columns of the key first, or None.
+        event_time: the rows' event-time column, for late rows, or None.
+        frames: conversion of pandas frames, or None for PySpark rows.
+        initial: rows of an initial state, key columns first, or None.
     """
 
     processor: Any
@@ -55,11 +49,10 @@ class ProcessorSettings:
 
 
 class MicroBatchOperator(KeyedOperator):
-    """Gathers the rows of a micro-batch, and handles them at its barrier, in the order of their keys.
+    """Buffers the rows of a micro-batch, and processes them at its barrier, ordered by key.
 
     Attributes:
         kind: the Spark method that it runs; also the operator's uid.
-        results: emitted results that are not yet forwarded.
     """
 
     by_key = False
@@ -74,61 +67,48 @@ class MicroBatchOperator(KeyedOperator):
         assert isinstance(service.event_timers, HeapTimers)
         self.timers: HeapTimers = service.event_timers
         self._rows: list[pa.RecordBatch] = []
-        # Id and watermark of the last micro-batch. The watermark makes rows of the next micro-batch late.
         self._last: tuple[int | None, int] | None = None
         self._has_run = False
 
-    # -- the input --
-
     def process_records(self, records: Records) -> None:
-        """Keep the rows until the barrier."""
         assert isinstance(records, ArrowRecords), "rows of a DataFrame come as columns"
         self._rows.append(records.batch)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Hand on a watermark of the channels. Timers follow Spark's."""
         self.output.process_watermark(timestamp)
 
     @property
     def next_wake_up(self) -> int | None:
-        """The earliest timer, by the clock of the time mode."""
         return None if self.settings.time_mode == "none" else self.timers.next_timestamp()
 
     def finish(self) -> None:
-        """Run the last micro-batch, before the end of the data is sent on."""
         self._run()
         self._has_run = True
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Run the micro-batch, unless it has been run at the end of the data."""
         if not self._has_run:
             self._run()
         self._has_run = False
 
-    # -- late rows --
-
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the watermark that makes rows late, and the micro-batch that it is of."""
         if self.settings.event_time is None or self._last is None:
             return None
         batch, watermark = self._last
         return {"watermark": watermark, "idle": None, "quiet_since": None, "silent": False, "batch": batch}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Take back the watermark. After a change of parallelism it is not known which micro-batch it is of."""
+        """Restore the watermark. After a change of parallelism its micro-batch is unknown."""
         self._last = None if state is None else (state.get("batch"), state["watermark"])
 
     def _late_watermark(self, batch: MicroBatch) -> int:
-        """Return the watermark that makes rows late: the watermark of the micro-batch before, as in Spark.
+        """Return the watermark that makes rows late: the previous micro-batch's, as in Spark.
 
-        If this operator did not run in the micro-batch before, there was no data, and both watermarks are the same.
+        If this operator did not run in the previous micro-batch, both watermarks are equal.
         """
         last, self._last = self._last, (batch.number, batch.watermark)
         if last is None:
             return 0
         return last[1] if last[0] is None or last[0] + 1 == batch.number else batch.watermark
-
-    # -- a micro-batch --
 
     def _run(self) -> None:
         batches, self._rows = self._rows, []
@@ -158,18 +138,15 @@ class MicroBatchOperator(KeyedOperator):
             self.backend.leave_key()
 
     @abstractmethod
-    def _call(self, rows: SortedRows | None, batch: MicroBatch) -> None:
-        """Handle a micro-batch: its rows, and then its timers. Results are handed on."""
+    def _call(self, rows: SortedRows | None, batch: MicroBatch) -> None: ...
 
     def _limit(self, batch: MicroBatch) -> int | None:
-        """Return the time up to which timers have expired, or None without timers."""
         mode = self.settings.time_mode
         if mode == "none" or self.timers.next_timestamp() is None:
             return None
         return batch.time if mode == "processingtime" else batch.watermark
 
     def _emit(self) -> None:
-        """Hand on the results so far."""
         if len(self.results):
             for batch in self.results.batches():
                 emit_columns(self.output, batch)

@@ -1,6 +1,6 @@
-"""pandas frames of a key's rows, and columns of the frames that a program emits: as PySpark makes them.
+"""Converts rows to pandas frames and results back, with PySpark's conversions.
 
-Both use PySpark's conversions, once for all keys if that gives the same types as a conversion per key.
+Converts all keys at once if that gives the same types as a conversion per key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def has_conversions() -> bool:
-    """Return whether PySpark has the conversions of frames that its workers use since Spark 4.3."""
+    """Return whether PySpark has the frame conversions that its workers use since Spark 4.3."""
     from pyspark.sql import conversion
 
     return hasattr(conversion, "ArrowBatchTransformer") and hasattr(conversion, "PandasToArrowConversion")
@@ -32,16 +32,13 @@ class FrameOptions:
     """Settings of the session.
 
     Attributes:
-        columns: the names of the columns of the rows.
-        key: the columns of the key.
+        columns: the names of the row columns.
         schema: the columns that the program emits.
-        zone: the session's time zone.
-        records: the number of rows of a frame at the most.
-        bytes: their size at the most.
-        safe: whether numbers that do not fit are an error.
-        by_name: whether columns of results go by name.
-        int_to_decimal: whether integers may stand for decimals.
-        int_extension: whether integers become pandas' own type with nulls.
+        records: maximum number of rows of a frame.
+        bytes: maximum size of a frame.
+        safe: whether numbers that do not fit raise an error.
+        by_name: whether result columns are matched by name.
+        int_extension: whether integers have pandas' extension type with nulls.
     """
 
     columns: tuple[str, ...]
@@ -56,7 +53,6 @@ class FrameOptions:
     int_extension: bool
 
     def to_frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
-        """Return a frame of rows, with the types that PySpark gives it."""
         import pandas as pd
         from pyspark.sql.conversion import ArrowBatchTransformer
 
@@ -64,7 +60,6 @@ class FrameOptions:
         return pd.concat(columns, axis=1)
 
     def to_columns(self, frame: pd.DataFrame) -> pa.RecordBatch:
-        """Return the columns of a frame of results."""
         from pyspark.sql.conversion import PandasToArrowConversion
 
         return PandasToArrowConversion.convert(
@@ -79,14 +74,11 @@ class FrameOptions:
 
 
 class SortedFrames:
-    """Frames of the rows of each key.
+    """Frames of each key's rows.
 
     Args:
-        keeps_types: whether a frame has the types of the columns, as in ``applyInPandasWithState``; else pandas finds
-            them out from the values of its rows.
-
-    Attributes:
-        frame: all rows.
+        keeps_types: whether a frame has the columns' types, as in ``applyInPandasWithState``; otherwise pandas infers
+            them from the values.
     """
 
     def __init__(self, rows: SortedRows, options: FrameOptions, *, keeps_types: bool) -> None:
@@ -94,7 +86,7 @@ class SortedFrames:
         self._options, self._batch, self._keeps_types = options, rows.batch, keeps_types
         self.frame: Any = options.to_frame(rows.batch)
         nulls = [field.type for field, column in zip(rows.batch.schema, rows.batch.columns) if column.null_count]
-        # The type of a column depends on whether there are nulls, or the type of its values.
+        # A column's type depends on whether there are nulls, or on the type of its values.
         self._by_key = options.int_extension or any(is_.is_boolean(kind) for kind in nulls)
         if keeps_types:
             self._by_key = options.int_extension or any(is_.is_boolean(kind) or is_.is_integer(kind) for kind in nulls)
@@ -107,7 +99,6 @@ class SortedFrames:
         self._size = min(options.records, max(1, int(options.bytes / row_bytes))) if row_bytes else options.records
 
     def of_key(self, start: int, count: int) -> Iterator[Any]:
-        """Return frames of some rows, which are a key's."""
         end = start + count
         for at in range(start, end, self._size):
             yield self._frame(at, min(at + self._size, end))
@@ -125,7 +116,7 @@ class SortedFrames:
 
 
 class FrameResults:
-    """Turns the frames that a program emits into columns. Frames with the same columns and types become one before."""
+    """Converts emitted frames to columns. Frames with equal columns and types are concatenated first."""
 
     def __init__(self, schema: pa.Schema, options: FrameOptions) -> None:
         self._schema = schema
@@ -137,7 +128,6 @@ class FrameResults:
         return self._length
 
     def take(self, results: Iterable[Any]) -> None:
-        """Take the results of one call."""
         import pandas as pd
 
         for result in results:
@@ -151,7 +141,6 @@ class FrameResults:
                 self._length += len(result)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return all results so far as columns, and forget them."""
         import pandas as pd
 
         frames, self._frames, self._length = self._frames, [], 0
@@ -161,7 +150,7 @@ class FrameResults:
                 whole = alike[0] if len(alike) == 1 else pd.concat(alike, ignore_index=True)
                 columns = [self._options.to_columns(whole)]
             except Exception:
-                columns = list(map(self._options.to_columns, alike))  # the error is about one frame
+                columns = list(map(self._options.to_columns, alike))
             for batch in columns:
                 yield pa.Table.from_batches([batch]).cast(self._schema).combine_chunks().to_batches()[0]
 

@@ -1,7 +1,7 @@
-"""The operator of ``applyInPandasWithState``: a function with the state of a group, and a timeout of each group.
+"""The operator of ``applyInPandasWithState``: a function with the state and timeout of a group.
 
-A timer stands for the timeout of its key: a group has timed out when the clock is past it, so the timer is one
-millisecond later. Source of the behaviour: Spark's ``FlatMapGroupsInPandasWithStateExec``.
+A timeout is a timer, one millisecond later: a group times out when the clock is past it. Source: Spark's
+``FlatMapGroupsInPandasWithStateExec``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from pillarbox._operators.stateful_processor.frames import FrameResults, SortedF
 from pillarbox._operators.stateful_processor.handle import declared_states
 from pillarbox._operators.stateful_processor.sorted_rows import SortedRows
 
-#: The name of the state.
 STATE = "state"
 TIMEOUTS = {"none": "NoTimeout", "processingtime": "ProcessingTimeTimeout", "eventtime": "EventTimeTimeout"}
 
 
 class GroupStateOperator(MicroBatchOperator):
-    """Calls a function with the frames of each key, and with the keys that have timed out."""
+    """Calls a function with each key's frames, and with the keys that have timed out."""
 
     kind = "applyInPandasWithState"
 
@@ -101,7 +100,7 @@ class GroupStateOperator(MicroBatchOperator):
             self._emit()
 
     def _store(self, state: Any, timed_out: int | None) -> None:
-        """Keep the state and the timeout. A function that changes neither leaves both as they were, as in Spark."""
+        """Store the state and the timeout. Both stay if the function changes neither, as in Spark."""
         timeout = int(state._timeout_timestamp)
         if not (state._updated or state._removed or timeout != -1):
             if timed_out is not None:
@@ -117,7 +116,6 @@ class GroupStateOperator(MicroBatchOperator):
             self.timers.register(timeout + 1)
 
     def _checked(self, results: Any) -> Iterable[Any]:
-        """Return the results of a call, each checked when it is taken, with PySpark's errors."""
         import pandas as pd
 
         if isinstance(results, pd.DataFrame):

@@ -1,7 +1,7 @@
-"""The handles that ``StatefulProcessor.init`` gets: one declares states on the driver, the other finds them in a task.
+"""The arguments of ``StatefulProcessor.init``: one declares states on the driver, one returns them in a task.
 
-A task declares the states that the driver's handle recorded, before it restores a checkpoint; workers cannot parse DDL.
-Names of methods and arguments, conditions and texts of errors are Spark's.
+A task declares the states that the driver's handle recorded: workers cannot parse DDL. Method names, arguments,
+conditions and error texts are Spark's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from pillarbox._state.ttl import StateTtlConfig
 from pillarbox._types.type_information import TypeInformation
 
 Schema: TypeAlias = StructType | str
-#: Spark's names of time modes in its state metadata and in errors.
 SPARK_MODES = {"none": "NoTime", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 _ACTIONS = {
     "get_value_state": "initializing value state",
@@ -50,7 +49,6 @@ _DESCRIPTORS: dict[str, Callable[..., StateDescriptor]] = {
     "list": ListStateDescriptor,
     "map": MapStateDescriptor,
 }
-# Spark's texts, by the end of the condition's name.
 _CONDITIONS = {
     "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE": (
         "Failed to perform stateful processor operation={operation} with invalid handle state={phase}."
@@ -76,8 +74,8 @@ class StateVariable:
 
     Attributes:
         kind: ``value``, ``list`` or ``map``.
-        schemas: of the value; of a map, of key and value.
-        ttl: its time-to-live in milliseconds, or None.
+        schemas: the value's; a map's: key and value.
+        ttl: milliseconds, or None.
     """
 
     kind: str
@@ -87,10 +85,9 @@ class StateVariable:
 
 @dataclass
 class Declarations:
-    """States that a processor's ``init`` declares.
+    """The states that a processor's ``init`` declares.
 
     Attributes:
-        variables: its states by name.
         deleted: the names that it passes to ``deleteIfExists``.
         parsed: schemas by their DDL.
     """
@@ -101,11 +98,7 @@ class Declarations:
 
 
 class _Handle:
-    """The part that both handles have.
-
-    Args:
-        phase: its state, by Spark's name. Timers can be used if it is ``INITIALIZED``.
-    """
+    """The common part of both handles. ``phase`` is Spark's name of its state."""
 
     def __init__(self, time_mode: str, phase: str, timers: HeapTimers | None = None) -> None:
         self._time_mode, self._phase, self._timers = time_mode, phase, timers
@@ -149,11 +142,7 @@ class _Handle:
 
 
 class DriverHandle(_Handle):
-    """Records what ``init`` declares. States cannot be used yet, nor timers.
-
-    Args:
-        parse: makes a schema of DDL.
-    """
+    """Records the declarations of ``init``. Refuses the use of states and timers."""
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
         super().__init__(time_mode, "PRE_INIT")
@@ -181,7 +170,7 @@ class DriverHandle(_Handle):
             )
         variables[name] = StateVariable(kind, tuple(map(self._parsed, schemas)), ttl)
         for position, schema in enumerate(variables[name].schemas):
-            struct_codec(schema, hashable=kind == "map" and position == 0)  # refuses types that cannot be kept
+            struct_codec(schema, hashable=kind == "map" and position == 0)
         return UnusableState(
             lambda method: self._error(f"{name}.{method}", "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE")
         )
@@ -199,18 +188,14 @@ class DriverHandle(_Handle):
 
 
 def declare(processor: Any, handle: DriverHandle) -> None:
-    """Call ``init`` of a copy of a processor, as Spark does on the driver when a query starts."""
+    """Call ``init`` of a copy of a processor, like Spark on the driver when a query starts."""
     copied = load(Pickled(processor).payload)
     copied.init(handle)
     copied.close()
 
 
 class TaskHandle(_Handle):
-    """Gives a processor its states, and the timers of the current key.
-
-    Attributes:
-        states: all states by name.
-    """
+    """Returns a processor's states, and the timers of the current key."""
 
     def __init__(
         self, time_mode: str, declarations: Declarations, backend: KeyedStateBackend, timers: HeapTimers
@@ -222,7 +207,7 @@ class TaskHandle(_Handle):
         self.states: dict[str, Any] = declared_states(declarations, backend)
 
     def initialize(self, init: Callable[[Any], None]) -> None:
-        """Call a processor's ``init``: only there it may ask for states."""
+        """Call a processor's ``init``, the only place to request states."""
         self._phase = "CREATED"
         init(self)
         self._phase = "INITIALIZED"
@@ -252,12 +237,10 @@ class TaskHandle(_Handle):
 
 
 def declared_states(declarations: Declarations, backend: KeyedStateBackend) -> dict[str, Any]:
-    """Declare states of keys; return them by name, with Spark's methods."""
     return {name: _declared(backend, name, variable) for name, variable in declarations.variables.items()}
 
 
 def descriptor_of(name: str, variable: StateVariable) -> StateDescriptor:
-    """Return the descriptor of a processor's state, with its types and its time-to-live."""
     types = [TypeInformation(schema.simpleString(), schema, names=tuple(schema.names)) for schema in variable.schemas]
     descriptor = _DESCRIPTORS[variable.kind](name, *types)
     if variable.ttl is not None:
@@ -266,7 +249,6 @@ def descriptor_of(name: str, variable: StateVariable) -> StateDescriptor:
 
 
 def _declared(backend: KeyedStateBackend, name: str, variable: StateVariable) -> Any:
-    """Declare a state of keys; return it with Spark's methods."""
     make: dict[str, Callable[..., Any]] = {
         "value": ProcessorValueState,
         "list": partial(ProcessorListState, name),

@@ -1,7 +1,6 @@
 """The operator of a ``StatefulProcessor``: Spark's order of events, with pillarbox's state and timers.
 
-As in Spark, the rows of each key are one call, keys in order. Expired timers follow in time order, then ``close()``.
-Each micro-batch has its own copy of the processor.
+Expired timers follow the rows in time order, then ``close()``. Each micro-batch has its own copy of the processor.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
         processor.close()
 
     def _handle_initial_state(self, processor: Any, table: pa.Table, times: TimerValues) -> None:
-        """Call for the rows of an initial state whose keys are this subtask's, in the first micro-batch."""
+        """Process the rows of an initial state whose keys belong to this subtask, in the first micro-batch."""
         key = tuple(table.column_names[: len(self.settings.key)])
         keying, context = Keying(key[0] if len(key) == 1 else key, self.name), self.context
         for batch in table.combine_chunks().to_batches():
@@ -81,12 +80,11 @@ class StatefulProcessorOperator(MicroBatchOperator):
             backend.row = table[key]
             backend.key = key
             take(call(shown_key, own, times))
-            _drain(own)  # the function need not take them all
+            _drain(own)
             if len(results) >= RUN_LIMIT:
                 self._emit()
 
     def _groups(self, rows: SortedRows, key: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
-        """Return each key as the processor gets it, and an iterator over its rows, or over frames of them."""
         options = self.settings.frames
         if options is not None:
             frames = SortedFrames(rows, options, keeps_types=False)
@@ -98,7 +96,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
         return zip(keys, (islice(pending, count) for count in rows.counts))
 
     def _handle_timers(self, processor: Any, batch: MicroBatch, times: TimerValues) -> None:
-        """Call for the timers that have expired; one that is registered meanwhile waits for the next micro-batch."""
+        """Call the processor for expired timers. New timers wait for the next micro-batch."""
         limit = self._limit(batch)
         if limit is None:
             return
@@ -107,7 +105,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
             backend.set_current_key(key)
             emitted = call(key=self._timer_key(key), timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp))
             results.take(emitted)
-            # Also if the function has registered it again: as Spark does.
+            # Also if the function has registered it again, as in Spark.
             self.timers.delete(timestamp)
             if len(results) >= RUN_LIMIT:
                 self._emit()

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch: columns until the barrier, then in the order of their keys, as Spark hands them over."""
+"""The rows of a micro-batch: columns until the barrier, then ordered by key, as in Spark."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import pyarrow.compute as pc
 from pillarbox._operators.stateful_processor.values import row_maker
 from pillarbox._rows import column_to_list
 
-# So many rows are made at a time.
 _PORTION = 8192
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """Return the values of a column as PySpark's row flavour has them: as ``as_py()``, in less time."""
+    """Return a column's values as in PySpark rows. Like ``as_py()``, but faster."""
     is_, kind = pa.types, column.type
     if is_.is_integer(kind) or is_.is_floating(kind) or is_.is_string(kind) or is_.is_boolean(kind):
         return column_to_list(column)
@@ -31,22 +30,21 @@ def values_of(column: pa.Array) -> list[Any]:
 def without_late(table: pa.Table, column: str, watermark: int) -> pa.Table:
     """Return the rows whose event time is after a watermark (epoch ms), or null."""
     times = table.column(column)
-    if pa.types.is_struct(times.type):  # of a window, it is the end
+    if pa.types.is_struct(times.type):
         times = pc.struct_field(times, "end")
     keeps = pc.fill_null(pc.greater(times.cast(pa.int64()), watermark * 1000), True)
     return table.filter(keeps)
 
 
 class SortedRows:
-    """Rows in the order of their keys, nulls first.
+    """Rows ordered by key, nulls first.
 
     Args:
         columns: the names of the key's columns.
 
     Attributes:
-        batch: the rows.
-        starts: where the rows of each key begin.
-        keys: one row for each key.
+        starts: the first position of each key's rows.
+        keys: one row per key.
         counts: the number of rows of each key.
     """
 
@@ -63,7 +61,6 @@ class SortedRows:
         self.counts: list[int] = np.diff(self.starts, append=self.batch.num_rows).tolist()
 
     def rows(self) -> Iterator[Any]:
-        """Return all rows, in their order, as PySpark's."""
         make = row_maker(tuple(self.batch.schema.names))
         for start in range(0, self.batch.num_rows, _PORTION):
             columns = self.batch.slice(start, _PORTION).columns
@@ -71,7 +68,7 @@ class SortedRows:
 
 
 def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
-    """Return key columns and the order to sort them by: Arrow has nulls last, so their absence is a column before."""
+    """Return key columns and their sort order. Arrow sorts nulls last, so their absence is a column before."""
     keys = {}
     for position, name in enumerate(columns):
         column = table.column(name)
@@ -87,25 +84,19 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 class RowResults:
-    """Converts rows that a processor emits to columns, as PySpark does: by name; missing columns are null."""
+    """Converts the rows that a processor emits to columns by name, like PySpark. Missing columns are null."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._names = schema.names
         self._is_flat = not any(pa.types.is_nested(field.type) for field in schema)
         self._rows: list[Any] = []
-        #: Takes the results of one call.
         self.take: Callable[[Iterable[Any]], None] = self._rows.extend
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def batches(self) -> list[pa.RecordBatch]:
-        """Return all results so far as columns, and forget them.
-
-        Raises:
-            pa.ArrowException: a value does not fit its column.
-        """
         rows = self._rows.copy()
         self._rows.clear()
         try:
@@ -126,7 +117,6 @@ class RowResults:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _explain(self, row: Any) -> None:
-        """Raise the error of one row, with the row in a note."""
         try:
             self._columns([row])
         except (TypeError, AttributeError, pa.ArrowException) as error:

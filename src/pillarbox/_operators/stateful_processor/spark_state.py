@@ -1,4 +1,4 @@
-"""Converts state that Spark's ``statestore`` source reads to a table of a savepoint."""
+"""Converts state that Spark's ``statestore`` source reads to a savepoint table."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from pillarbox._state.slots import NEW, STAMPS, STATE
 from pillarbox._state.types.plain_types import type_of_state
 from pillarbox._types.type_information import Types
 
-#: Columns of the rows, after ``key``: a struct of a state's values for each state in turn, and an array of timestamps.
+#: Row columns after ``key``: per state a struct of its values, and an array of timestamps.
 STATE_COLUMN = "state_{}"
 TIMERS_COLUMN = "timers"
 
 
 @dataclass(frozen=True)
 class SparkStateTable:
-    """Converts rows of keys to rows of a savepoint's table.
+    """Converts rows of keys to rows of a savepoint table.
 
-    Spark stores a value with a time-to-live as a struct: the value, and the time when it expires. The table has the
-    time of its last access instead.
+    Spark stores a value with a time-to-live as a struct of value and expiry time. The table has the time of its last
+    access instead.
 
     Attributes:
         operator: the manifest's entry.
@@ -45,11 +45,6 @@ class SparkStateTable:
 
     @staticmethod
     def of(uid: str, key: StructType, declarations: Declarations) -> SparkStateTable:
-        """Return the table of a processor's states.
-
-        Args:
-            key: the columns of the key.
-        """
         variables, types = declarations.variables, {}
         states: list[tuple[str, str]] = []
         for name, variable in variables.items():
@@ -65,7 +60,6 @@ class SparkStateTable:
         return SparkStateTable(new_operator_table(uid, keys, layout, types, DEFAULT_MAX_PARALLELISM), variables)
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Convert a batch."""
         keys = [tuple(key) if len(key) > 1 else key[0] for key in column_to_list(batch.column("key"))]
         slots: list[list[Any]] = []
         for number, variable in enumerate(self.variables.values()):
@@ -79,7 +73,6 @@ class SparkStateTable:
 
 
 def _converter(variable: StateVariable) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that converts the content of a state: to the contents of its slots."""
     *map_keys, value = variable.schemas
     encode, ttl = struct_codec(value).encode, variable.ttl
 

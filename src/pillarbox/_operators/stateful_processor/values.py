@@ -1,7 +1,7 @@
-"""Values of state as Spark gives them back: converted by schema, on their way into the state store and out again.
+"""Converts values for the state store and back, by schema, like Spark.
 
-A state keeps plain data: tuples for structs, aware datetimes for timestamps. Sources of the behaviour:
-``StructType.toInternal`` in PySpark and ``EvaluatePython`` in Spark, which turn values of a wrong type into null.
+Stored values are plain data. Sources: PySpark's ``StructType.toInternal`` and Spark's ``EvaluatePython``, which turn
+values of a wrong type into null.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ _BITS: dict[type[spark.DataType], int] = {
     spark.LongType: 64,
 }
 _TIMESTAMP, _NTZ = spark.TimestampType(), spark.TimestampNTZType()
-# Attributes that a row has besides its columns.
 _TAKEN = frozenset(dir(spark.Row))
 
 
 @cache
 def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
-    """Return a function that makes a PySpark ``Row``, of a class that finds its columns fast."""
+    """Return a function that creates a PySpark ``Row``, of a class with fast access to its columns."""
     columns = {
         name: property(itemgetter(position))
         for position, name in enumerate(names)
@@ -46,28 +45,22 @@ def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
 
 
 class Codec(NamedTuple):
-    """How values of a type are stored.
-
-    Attributes:
-        encode: converts a user's value to the stored value.
-        decode: converts a stored value to the user's value, or None if it is the same, immutable object.
-    """
+    """Storage format of a type's values. ``decode`` is None for immutable values that stay the same."""
 
     encode: Function
     decode: Function | None = None
 
 
 def struct_codec(schema: spark.StructType, *, hashable: bool = False) -> Codec:
-    """Return how the value of a state is stored: by position, and given back as a plain tuple.
+    """Return the codec of a state's value: stored by position, returned as a plain tuple.
 
-    Args:
-        hashable: whether stored values are dictionary keys.
+    ``hashable`` means that stored values are dictionary keys.
     """
     codecs = [_codec(field.dataType, hashable) for field in schema]
     encoders, count = [codec.encode for codec in codecs], len(codecs)
 
     def encode(value: Any) -> Any:
-        values = tuple(value)  # also of text or a dictionary: as PySpark does
+        values = tuple(value)
         if len(values) != count:
             raise PySparkRuntimeError(
                 "Error updating value state: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of"
@@ -131,7 +124,6 @@ def _codec(kind: spark.DataType, hashable: bool) -> Codec:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of numpy as Python's."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -142,8 +134,6 @@ def _integer(bits: int) -> Function:
 
 
 def _only(kind: type, finish: Function = _same) -> Function:
-    """Return a function that keeps values of a class, and makes null of others."""
-
     def encode(value: Any) -> Any:
         if type(value) is not kind:
             value = _plain(value)
@@ -176,7 +166,7 @@ def _timestamp(value: Any) -> dt.datetime | None:
 
 
 def _local(value: dt.datetime | None) -> dt.datetime | None:
-    """Return a timestamp as PySpark's own: naive, in the time zone of the process."""
+    """Return a timestamp as PySpark's own: naive, in the process's time zone."""
     return None if value is None else value.astimezone().replace(tzinfo=None)
 
 

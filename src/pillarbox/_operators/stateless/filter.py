@@ -17,13 +17,12 @@ _BOOLEANS = frozenset({bool, np.bool_})
 
 
 class FilterOperator(FunctionOperator):
-    """Applies ``f(value) -> bool``; with ``keying``, under the key of each record."""
+    """Applies ``f(value) -> bool``; with ``keying``, under each record's key."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "filter", keying)
 
     def process_records(self, records: Records) -> None:
-        """Filter a run."""
         is_shared = not (self.context.copier.is_off or records.is_fixed)
         passed = self._judge_each(records) if is_shared else records.choose(self._judge(records))
         if len(passed):
@@ -33,12 +32,12 @@ class FilterOperator(FunctionOperator):
         with self.each(records, self.keying) as values:
             keep = list(map(self.call, values))
             if len(keep) < len(records):
-                raise RuntimeError("the function raised StopIteration")  # which ends a map() silently
+                raise RuntimeError("the function raised StopIteration")
         self._check(records.values, keep)
         return keep
 
     def _judge_each(self, records: Records) -> Records:
-        """Filter records that may change: they are copied at once, as the function may hold references to them."""
+        """Filter mutable records. Copies them at once, because the function may hold references to them."""
         call, copied = self.call, self.context.copier.copied
         values: list[Any] = []
         keep: list[Any] = []
@@ -55,12 +54,12 @@ class FilterOperator(FunctionOperator):
             self._refuse(values, keep)
 
     def _refuse(self, values: list[Any], keep: list[Any]) -> None:
-        """Refuse results other than bools: a coroutine is always true, and a None may be a forgotten return."""
+        """Refuse results other than bools: a coroutine is always true, and None may be a forgotten return."""
         position = next(index for index, answer in enumerate(keep) if type(answer) not in _BOOLEANS)
         answer = keep[position]
         for result in keep:
             if inspect.iscoroutine(result):
-                result.close()  # avoids its warning that it was never awaited
+                result.close()
         pending = iter(values[position + 1 :])
         kind = type(answer).__name__
         with Pass(self, values, pending, pending):

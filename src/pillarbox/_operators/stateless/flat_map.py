@@ -13,17 +13,15 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class FlatMapOperator(FunctionOperator):
-    """Applies ``f(value) -> iterable of values``; with ``keying``, under the key of each record."""
+    """Applies ``f(value) -> iterable of values``; with ``keying``, under each record's key."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "flat_map", keying)
 
     def process_records(self, records: Records) -> None:
-        """Apply the function to a run."""
         self.process_run(records, self.keying, self.call)
 
     def process_run(self, records: Records, keying: Keying | None, call: Callable[..., Any]) -> None:
-        """Apply ``call`` to a run, each record under its key."""
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
         collect = self._collector.collect
         with self.each(records, keying) as values:

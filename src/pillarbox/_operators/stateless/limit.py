@@ -1,4 +1,4 @@
-"""Emits the first records of a task, for a limited number of results."""
+"""Limits the number of results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 
 
 class LimitOperator(StreamOperator):
-    """Emits ``limit`` records."""
+    """Emits the first ``limit`` records of its task."""
 
     def __init__(self, context: OperatorContext, limit: int) -> None:
         super().__init__(context)
@@ -15,11 +15,9 @@ class LimitOperator(StreamOperator):
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether all of them were emitted."""
         return not self._left
 
     def process_records(self, records: Records) -> None:
-        """Emit the part of a run that is within the limit."""
         if len(records) > self._left:
             records = records.slice(0, self._left)
         if len(records):

@@ -16,14 +16,13 @@ from pillarbox._operators.frame.pure_functions import is_pure
 
 
 class MapOperator(FunctionOperator):
-    """Applies ``f(value) -> value``; with ``keying``, under the key of each record."""
+    """Applies ``f(value) -> value``; with ``keying``, under each record's key."""
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "map", keying)
         self._is_pure = is_pure(self.call)
 
     def process_records(self, records: Records) -> None:
-        """Apply the function to a run."""
         call = self.call
         shares_nothing = self.context.copier.is_off or (self._is_pure and records.is_fixed)
         timestamps = records.timestamps
@@ -44,13 +43,13 @@ class MapOperator(FunctionOperator):
                     emit_run(self.output, out, None if timestamps is None else timestamps[done:end])
                     out, done, look = [], end, FIRST_LOOK
             if done + len(out) < len(records):
-                raise RuntimeError("the function raised StopIteration")  # which ends a map() silently
+                raise RuntimeError("the function raised StopIteration")
         if out:
             rest = timestamps if not done or timestamps is None else timestamps[done:]
             self.output.process_records(Records(out, rest))
 
     def _call_each(self, values: Iterable[Any], out: list[Any]) -> None:
-        """Apply the function to values; copy mutable results before the next call."""
+        """Apply the function to values. Copies mutable results before the next call."""
         call, emitted, append = self.call, self.context.copier.emitted, out.append
         for value in values:
             result = call(value)

@@ -1,4 +1,4 @@
-"""An operator that forwards everything: the head of a source's chain, the end of a stream of Python objects."""
+"""The head of a source's chain, or the sink of a stream of Python objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ class PassThroughOperator(StreamOperator):
     """Forwards its input."""
 
     def process_records(self, records: Records) -> None:
-        """Forward a run."""
         self.output.process_records(records)
 
 

@@ -1,4 +1,4 @@
-"""process on a stream without keys: any number of results per record, and side outputs."""
+"""process on a stream without keys."""
 
 from __future__ import annotations
 
@@ -23,37 +23,30 @@ class ProcessOperator(FunctionOperator):
         self._ctx: Any = TimedContext(self._collector, self._clocks)
 
     def process_records(self, records: Records) -> None:
-        """Process a run."""
         self.process_run(records, None, self.call)
 
     def process_run(self, records: Records, keying: Keying | None, call: Callable[..., Any]) -> None:
-        """Apply ``call`` to a run without keys."""
         process_each(self, records, call, self._ctx)
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source: event time starts over."""
         self._clocks.watermark = MIN_TIMESTAMP
 
     def process_watermark(self, timestamp: int) -> None:
-        """Advance the function's clock, then forward the watermark."""
         self._clocks.watermark = timestamp
         super().process_watermark(timestamp)
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the function's clock."""
         watermark = self._clocks.watermark
         return None if watermark == MIN_TIMESTAMP else {"watermark": watermark}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Set the function's clock."""
         self._clocks.watermark = MIN_TIMESTAMP if state is None else state["watermark"]
 
 
 def process_each(operator: FunctionOperator, records: Records, call: Callable[..., Any], ctx: Any) -> None:
     """Apply ``call(value, ctx)`` to each record of a run, regardless of keys, and emit the results.
 
-    Args:
-        ctx: the context of all records; its ``current`` is set to the event time of each.
+    Sets ``ctx.current`` to each record's event time.
     """
     collector = operator._collector
     stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)

@@ -1,4 +1,4 @@
-"""Ends of a program inside the task: columns of a DataFrame, printed lines."""
+"""A program's sinks inside the task: columns of a DataFrame, printed lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class ColumnsOperator(StreamOperator):
         self.encoder = encoder
 
     def process_records(self, records: Records) -> None:
-        """Encode a run; a columnar run with the same columns stays as it is."""
         if isinstance(records, ArrowRecords) and records.batch.schema.equals(self.encoder.arrow_schema):
             self.output.process_records(ArrowRecords(records.batch))
         elif len(records):
@@ -34,7 +33,7 @@ class PrintOperator(StreamOperator):
         self.identifier = identifier
 
     def process_records(self, records: Records) -> None:
-        """Print a run, as Flink's print sink does: ``identifier:subtask> record``; a single subtask has no number."""
+        """Print a run like Flink's print sink: ``identifier:subtask> record``; a single subtask has no number."""
         parallelism = self.context.parallelism or self.context.job_parallelism
         subtask = str(self.context.subtask + 1) if parallelism > 1 else ""
         prefix = ":".join(part for part in (self.identifier, subtask) if part)
@@ -42,7 +41,7 @@ class PrintOperator(StreamOperator):
         pending = iter(records.values)
         try:
             lines = [f"{lead}{value}\n" for value in pending]
-        except BaseException as error:  # of a record's own __str__
+        except BaseException as error:
             facts: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask}
             raise_at_record(error, f"operator {self.name!r}", records.values, pending, **facts)
         sys.stdout.write("".join(lines))

@@ -1,8 +1,7 @@
-"""Outputs of operators whose results have a declared type: they convert results before emitting them.
+"""Outputs that convert results to a declared type before emitting them.
 
-In PyFlink, a serializer of the type does that: a result of a ROW has the names of its columns, FLOAT has 32 bits, and a
-value of another type fails the job. State of ``reduce`` has the type of its records, too. If columns are declared in
-Spark's notation, a tuple gets their names, and its values stay as they are.
+As in PyFlink, a ROW result has the names of its columns, FLOAT has 32 bits, and a value of another type fails the job.
+Columns in Spark's notation only give a tuple names.
 """
 
 from __future__ import annotations
@@ -19,13 +18,10 @@ from pillarbox._types.conversion import value_converter
 from pillarbox._types.row_shapes import returned_tuple
 from pillarbox._types.type_information import TypeInformation
 
-# Types that are not rows.
 _ONE_VALUE = frozenset({str, bytes, int, float, bool})
 
 
 class _TypedOutput:
-    """Converts results; forwards watermarks and statuses."""
-
     def __init__(self, output: Input, declared: TypeInformation[Any], operator: str) -> None:
         self._output = output
         self._operator = operator
@@ -34,11 +30,9 @@ class _TypedOutput:
         self.process_status = output.process_status
 
     def process_records(self, records: Records) -> None:
-        """Convert and emit a run."""
         convert, pending = self._convert, iter(records.values)
         converted: list[Any] = []
         try:
-            # One by one, to know the record that does not convert.
             converted.extend(map(convert, pending))
         except TypeMismatchError as error:
             error.at(operator=self._operator, record=records.values[len(converted)])
@@ -47,8 +41,6 @@ class _TypedOutput:
 
 
 class _NamedOutput:
-    """Converts tuples to rows; forwards watermarks, statuses and other results."""
-
     def __init__(self, output: Input, names: tuple[str, ...], operator: str) -> None:
         self._output = output
         self._operator = operator
@@ -58,11 +50,6 @@ class _NamedOutput:
         self.process_status = output.process_status
 
     def process_records(self, records: Records) -> None:
-        """Name the columns of a run and emit it.
-
-        Raises:
-            TypeMismatchError: a result is one value, and there are several columns.
-        """
         make, size = self._make, self._size
         if size > 1 and not _ONE_VALUE.isdisjoint(map(type, records.values)):
             self._refuse(next(value for value in records.values if type(value) in _ONE_VALUE))
@@ -81,16 +68,7 @@ class _NamedOutput:
 
 
 class TypedReduce:
-    """Reduces two records of a declared type: converts the function's result if it has another class.
-
-    So the next call gets a row with the names of its columns, like each record of the stream, not only the results that
-    leave the operator.
-
-    Args:
-        function: the user's.
-        declared: the type of the records.
-        where: the start of error messages.
-    """
+    """Reduces two records of a declared type, and converts the function's result if it has another class."""
 
     def __init__(self, function: Callable[[Any, Any], Any], declared: TypeInformation[Any], where: str) -> None:
         self._parts = function, declared, where
@@ -98,7 +76,6 @@ class TypedReduce:
         self._convert = value_converter(declared, where)
 
     def __call__(self, value1: Any, value2: Any) -> Any:
-        """Return the reduced value."""
         result = self._function(value1, value2)
         return result if type(result) is type(value2) else self._convert(result)
 
@@ -107,13 +84,9 @@ class TypedReduce:
 
 
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
-    """Return an output that converts results to a declared type, or ``output`` itself if there is nothing to convert.
+    """Return an output that converts results to ``declared``, a type or the names of columns, if needed.
 
-    A sink with columns of the same type takes results as they are.
-
-    Args:
-        declared: the type, or the names of columns.
-        operator: the operator's name, for errors.
+    A sink with columns of the same type takes results unchanged.
     """
     if declared is None or isinstance(output, Discard):
         return output

@@ -1,6 +1,5 @@
-"""Window operators: a general operator, and faster operators for tumbling, overlapping and session windows that fold.
+"""Window operators: a general one, and faster operators that fold tumbling, overlapping and session windows.
 
 Imports `api`, `frame`, `functions` and `dead_letters`. Start with `api/assigner.py`, then `base_operator.py` and
-`operator.py`, the general operator; the others do the same for some windows with less work, and `shared_operator.py` is
-the base of tumbling windows and panes. Weak spot: four operators with one meaning; model tests compare their results.
+`operator.py`, the general operator. Weak spot: four operators with one meaning; model tests compare their results.
 """

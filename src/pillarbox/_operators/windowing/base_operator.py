@@ -41,9 +41,6 @@ class WindowProgram:
     """The parts of a window operator.
 
     Attributes:
-        assigner: assigns elements to windows.
-        trigger: decides when the window function is called.
-        contents: how windows store elements.
         function: the user's window function, or None if the contents are the result.
         opened: functions that are opened and closed with the operator.
         lateness: allowed lateness in milliseconds of event time.
@@ -60,10 +57,10 @@ class WindowProgram:
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """Properties of windows that their state depends on: a program with other values cannot resume from it.
+        """Properties of windows that their state depends on. Other values cannot resume from it.
 
-        Windows of one clock are compatible, as each window keeps its own end. State in panes depends on how time is
-        cut, which is part of the state's name. User-defined assigners are not described.
+        Windows with the same clock are compatible, because each window stores its end. User-defined assigners are not
+        described.
         """
         assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, FoldedContents) else None
         properties: dict[str, str] = {}
@@ -80,7 +77,6 @@ class WindowProgram:
 
     @property
     def clears(self) -> bool:
-        """Whether the window function overrides ``clear``."""
         return isinstance(self.function, (ProcessWindowFunction, ProcessAllWindowFunction)) and (
             type(self.function).clear not in (ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
         )
@@ -90,8 +86,7 @@ class BaseWindowOperator(KeyedOperator):
     """Calls a window function with the elements of windows.
 
     Attributes:
-        timers: the name of its timers.
-        namespaced: whether timers belong to windows; otherwise to keys.
+        namespaced: whether timers belong to windows instead of keys.
         shared: whether all keys share windows and their timers.
     """
 
@@ -109,7 +104,6 @@ class BaseWindowOperator(KeyedOperator):
         self._assign = assign_function(program.assigner)
         self._lateness = program.lateness
         self._is_event_time = program.assigner.is_event_time()
-        # (Triggers set timers of windows, which end with their window.)
         self._timers = self.time_services.get_internal_timer_service(
             self.timers,
             self,
@@ -125,14 +119,12 @@ class BaseWindowOperator(KeyedOperator):
         self._clears = program.clears
 
     def open(self) -> None:
-        """Open the user's functions and the assigner."""
         for function in self._program.opened:
             if isinstance(function, Function):
                 with_context(self.context, "open()", function.open, RuntimeContext(self.context, self.keyed))
         self._assigner.open(self._assigner_context)
 
     def close(self) -> None:
-        """Close the user's functions. There is no current key."""
         self.backend.leave_key()
         self._window_context.leave()
         for function in self._program.opened:
@@ -140,27 +132,21 @@ class BaseWindowOperator(KeyedOperator):
                 with_context(self.context, "close()", function.close)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Handle an event-time timer: call the trigger, or fire and clean up."""
         try:
             self._on_timer(timestamp, namespace, TimeDomain.EVENT_TIME)
         except BaseException as error:
             self._timer_failed(timestamp, namespace, TimeDomain.EVENT_TIME, error)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Handle a processing-time timer: call the trigger, or fire and clean up."""
         try:
             self._on_timer(timestamp, namespace, TimeDomain.PROCESSING_TIME)
         except BaseException as error:
             self._timer_failed(timestamp, namespace, TimeDomain.PROCESSING_TIME, error)
 
     @abstractmethod
-    def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
-        """Handle a timer."""
-
-    # -- late elements --
+    def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None: ...
 
     def _cleanup_time(self, window: Any) -> int:
-        """Return a window's removal time: its end plus the allowed lateness."""
         end: int = window.max_timestamp()
         return min(end + self._lateness, MAX_WATERMARK) if self._is_event_time else end
 
@@ -168,21 +154,17 @@ class BaseWindowOperator(KeyedOperator):
         return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark
 
     def _drop_if_late(self, value: Any, timestamp: int | None) -> None:
-        """Handle an element without a window as late, unless it is merely in no window."""
+        """Report an element without a window as late, unless it is between windows."""
         if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
             return
         self.take_late(value, timestamp, self._program.late_tag)
 
-    # -- results --
-
     def _emit(self, window: Any, timestamp: int, elements: tuple[Any, ...]) -> None:
-        """Call the window function; its results get the window's last timestamp."""
         results = self._call(window, timestamp, elements)
         if results is not None:
             self._collector.collect(results, timestamp)
 
     def _clear_function(self, window: Any) -> None:
-        """Call the window function's ``clear`` for a removed window."""
         self._window_context.enter(window, window.max_timestamp())
         self._program.function.clear(self._window_context)
 
@@ -202,7 +184,6 @@ class BaseWindowOperator(KeyedOperator):
 def _caller(
     function: Any, context: FiringContext, backend: KeyedStateBackend
 ) -> Callable[[Any, int, tuple[Any, ...]], Any]:
-    """Return a function that calls the window function with a window, its last timestamp and its elements."""
     if function is None:
         return lambda window, timestamp, elements: elements
     if isinstance(function, WindowFunction):

@@ -1,7 +1,7 @@
-"""Buffers columnar runs, so that the records of a key are processed together.
+"""Buffers columnar runs, to process the records of a key together.
 
-With many keys, looking up a key's state takes longer than anything else that is done with a record: the processor waits
-for memory. Records of a key keep their order.
+With many keys, looking up a key's state costs most of a record's time: the processor waits for memory. A key's records
+keep their order.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import pyarrow.compute as pc
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.keying import Keying
 
-# Bounds of the buffer.
 _ROWS = 1 << 18
 _BYTES = 32 * 1024 * 1024
-# Rows that become Python objects at a time.
 _PORTION = 1 << 15
 
 
@@ -29,8 +27,6 @@ class GroupedRecords(NamedTuple):
     """Records of several keys, grouped by key.
 
     Attributes:
-        records: the records.
-        keys: the keys.
         ends: the end of each key's records.
     """
 
@@ -58,14 +54,12 @@ class RunBuffer:
         return all(_is_groupable(self._keying.column_of(records.batch, name).type) for name in columns)
 
     def add(self, records: ArrowRecords) -> bool:
-        """Add a run; return whether the buffer is full."""
         self._runs.append(records)
         self._rows += len(records)
         self._bytes += int(records.batch.nbytes)
         return self._rows >= _ROWS or self._bytes >= _BYTES
 
     def take(self) -> ArrowRecords | None:
-        """Remove all buffered records in order of arrival, or return None."""
         runs, self._runs = self._runs, []
         self._rows = self._bytes = 0
         if len(runs) < 2:
@@ -74,7 +68,6 @@ class RunBuffer:
         return ArrowRecords(batch, np.concatenate([run.stamps for run in runs]))
 
     def grouped(self, records: ArrowRecords) -> Iterator[GroupedRecords]:
-        """Yield portions of records, grouped by key and in their order within a key."""
         assert self._keying.columns is not None
         order, starts = _grouping([self._keying.column_of(records.batch, name) for name in self._keying.columns])
         count = len(records)
@@ -96,7 +89,6 @@ def _is_groupable(kind: pa.DataType) -> bool:
 
 
 def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the positions of rows, grouped by key and in order within a key, and the start of each group."""
     if len(columns) == 1 and pa.types.is_integer(columns[0].type) and not columns[0].null_count:
         keys = columns[0].to_numpy()
         order = np.argsort(keys, kind="stable")
@@ -107,10 +99,7 @@ def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArr
 
 
 def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the positions of rows, grouped by key and in order within a key, and the size of each group.
-
-    Keys are ordered by their first rows.
-    """
+    """Return row positions, grouped by key and in order within a key, and the size of each group."""
     names = [str(number) for number in range(len(columns) + 1)]
     table = pa.table([*map(with_one_zero, columns), pa.array(np.arange(len(columns[0])))], names=names)
     groups = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
@@ -119,7 +108,7 @@ def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], np
 
 
 def with_one_zero(column: pa.Array) -> pa.Array:
-    """Prepare a column for Arrow's grouping, which compares floats by their bits: one zero, and one NaN."""
+    """Normalize zeros and NaNs for Arrow's grouping, which compares floats by their bits."""
     kind = column.type
     if not pa.types.is_floating(kind):
         return column

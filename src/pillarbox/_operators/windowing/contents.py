@@ -1,4 +1,4 @@
-"""The contents of a window: all elements, possibly with an evictor, or one accumulator."""
+"""A window's contents: all elements, possibly with an evictor, or one accumulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pillarbox._state.heap.states import RECORD_IS_NONE
 from pillarbox._state.state_descriptor import StateDescriptor
 
 _NAME = CONTENTS = "window-contents"
-# Called with the elements of a firing window.
 Call = Callable[[tuple[Any, ...]], None]
 
 
@@ -27,12 +26,10 @@ class Fold:
     """Folds elements into an accumulator, and an accumulator into a result.
 
     Attributes:
-        descriptor: the state of the accumulator.
         first: returns the accumulator of one element.
-        add: returns an accumulator with another element, possibly the same object.
-        merge: merges two accumulators, and may change both, or None if they cannot be merged.
-        result: returns the result of an accumulator.
-        name: describes the fold, if it is one of a field.
+        add: adds an element, possibly in place.
+        merge: merges two accumulators, possibly in place; None if they cannot be merged.
+        name: describes the fold of a field.
     """
 
     descriptor: StateDescriptor
@@ -43,7 +40,6 @@ class Fold:
     name: str | None = None
 
     def of(self, values: Iterable[Any]) -> Any:
-        """Return the result of at least one element."""
         rest = iter(values)
         accumulator = self.first(next(rest))
         for value in rest:
@@ -52,21 +48,11 @@ class Fold:
 
 
 def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> Fold:
-    """Return the fold of a reduce function, whose accumulator is an element.
-
-    Args:
-        name: describes the fold, if it is one of a field.
-    """
+    """Return a reduce function's fold. Its accumulator is an element."""
     return Fold(ReducingStateDescriptor(_NAME, function), _first_record, function, function, _itself, name)
 
 
 def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> Fold:
-    """Return the fold of a user's aggregate function.
-
-    Args:
-        accumulator_type: the declared type of accumulators, or None.
-    """
-
     def first(value: Any) -> Any:
         return function.add(value, function.create_accumulator())
 
@@ -89,26 +75,19 @@ def _itself(value: Any) -> Any:
 
 
 class FoldedContents:
-    """Contents that fold each element at once: one accumulator per window. Part of the program; methods get the state.
-
-    Attributes:
-        descriptor: the state of a window.
-    """
+    """Contents with one accumulator per window. Part of the program: methods receive the state."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
         self.descriptor: StateDescriptor = fold.descriptor
 
     def add(self, state: Any, value: Any, timestamp: int | None) -> None:
-        """Fold an element."""
         state.fold(value)
 
     def elements(self, state: Any) -> Sequence[Any]:
-        """Return the accumulator."""
         return (state.accumulator(),)
 
     def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
-        """Call the function with the result."""
         value = state.get()
         if value is not None:
             call((value,))
@@ -118,10 +97,8 @@ class ListContents:
     """Contents with all elements of a window, in order of arrival.
 
     Args:
-        fold: applied to the elements before the function is called, or None.
-        evictor: removes elements; then their timestamps are stored, too.
-
-    Same attributes and methods as :class:`FoldedContents`.
+        fold: applied to the elements before the function is called.
+        evictor: removes elements; their timestamps are then stored, too.
     """
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
@@ -130,23 +107,20 @@ class ListContents:
         self.evictor = evictor
 
     def add(self, state: Any, value: Any, timestamp: int | None) -> None:
-        """Append an element."""
-        # In a tuple: an element may be None, which list states refuse.
+        # A tuple, because list states refuse None.
         state.add((value,) if self.evictor is None else (value, timestamp))
 
     def elements(self, state: Any) -> Sequence[Any]:
-        """Return the elements."""
         return tuple(element[0] for element in state.get())
 
     def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
-        """Call the function with the elements that the evictor leaves."""
         stored = state.get()
         if not stored:
             return
         if self.evictor is None:
             self._call([element[0] for element in stored], call)
             return
-        # (Elements stored by a program without an evictor have no timestamp.)
+        # Elements stored by a program without an evictor have no timestamp.
         elements = [TimestampedValue(value, time[0] if time else None) for value, *time in stored]
         self._evict("evict_before", elements, window, context)
         self._call([element.value for element in elements], call)

@@ -1,4 +1,4 @@
-"""The base of operators with their own ways of folding, for windows that fire at their end."""
+"""The base of operators that fold, for windows that fire at their end."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ _FAR = 2**62
 class FoldingWindowOperator(BaseWindowOperator):
     """Folds elements into time windows, which fire at their end.
 
-    If windows are not shared by all keys, a key has one timer for its next window that is due, instead of one for each
-    window: if that window has changed, the timer has no effect, and the next one is registered.
+    Unless all keys share windows, a key has one timer, for its next window. If that window has changed, the timer only
+    registers the next one.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         super().__init__(context, keying, program)
         assert isinstance(program.contents, FoldedContents)
         self._fold: Fold = program.contents.fold
-        # Registers a timer of the current key.
         self._register: Callable[[int], None] = (
             self._timers.event_timers.register
             if self._is_event_time
@@ -41,11 +40,9 @@ class FoldingWindowOperator(BaseWindowOperator):
 
     @property
     def _passed(self) -> int:
-        """The end of the last windows that have fired."""
         return self._timers.current_watermark if self._is_event_time else MIN_TIMESTAMP
 
     def _fire(self, start: int, end: int, accumulator: Any) -> None:
-        """Call the window function with the result of a window, unless it is empty."""
         value = None if accumulator is None else self._fold.result(accumulator)
         if value is not None:
             self._emit(TimeWindow(start, end), end - 1, (value,))
@@ -57,11 +54,9 @@ class FoldingWindowOperator(BaseWindowOperator):
         )
 
     def _end_of_lateness(self, end: int) -> int | None:
-        """Return a window's removal time if it is later than its end, or None."""
         time = end - 1 + self._lateness
         return time if self._lateness and time < MAX_WATERMARK else None
 
 
 def are_far(times: npt.NDArray[np.int64], length: int) -> bool:
-    """Return whether times or a window length might overflow 64-bit arithmetic."""
     return int(times.min()) < -_FAR or int(times.max()) > _FAR or length > _FAR

@@ -1,4 +1,4 @@
-"""Windows with dead letters: they continue when one of their functions raises."""
+"""Window operators with dead letters: they continue when a user function raises."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from pillarbox._operators.windowing.operator import WindowOperator
 class GuardedWindowOperator(GuardedOperator):
     """Guards a :class:`WindowOperator`.
 
-    A record whose adding fails is in no window. A window whose function fails continues as if the function had emitted
-    nothing: it is purged and cleaned up as usual. So timers are not undone as a whole, and an error outside of the
-    window function, such as one of a user-defined trigger, fails the task.
+    A record that cannot be added is in no window. A window whose function fails emits nothing, and is purged and
+    cleaned up as usual. An error outside the window function, such as a user-defined trigger's, fails the task.
     """
 
     _guarded: WindowOperator
@@ -26,7 +25,6 @@ class GuardedWindowOperator(GuardedOperator):
         self._guarded.guard = self._guard_firing
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
-        """Call the handler of a timer of the current key and window."""
         assert self._undo is not None
         self._undo.begin()
         call(timestamp, namespace)
@@ -35,11 +33,10 @@ class GuardedWindowOperator(GuardedOperator):
         self.emit_timers()
 
     def _guard_firing(self, fire: Callable[[], None], timestamp: int, namespace: Any) -> None:
-        """Call the window function of the current key and window."""
         assert self._backend is not None and self._undo is not None
         key = self._backend.key
         self._guarded.flush()
-        # A record may fire a window, and then be added to others.
+        # A record may fire a window and then be added to others.
         marks, mark = self._marks(), self._undo.mark()
         try:
             fire()
@@ -48,6 +45,6 @@ class GuardedWindowOperator(GuardedOperator):
             if not concerns_record(error):
                 raise
             self._undo_call(marks, mark)
-            # The window's contents are restored, also if the function changed them in place.
+            # Restore the window's contents, which the function may have changed in place.
             self._backend.set_current_namespace(namespace)
             self._letters.write(error, self.context.copier.copied(self._guarded.contents()), key, timestamp)

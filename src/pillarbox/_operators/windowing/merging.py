@@ -1,6 +1,6 @@
-"""The merging windows of a key and the windows that hold their state (Flink's ``MergingWindowSet``).
+"""A key's merging windows and the windows that hold their state (Flink's ``MergingWindowSet``).
 
-State does not move when a window grows: it stays in the namespace of the first window, its *state window*.
+When a window grows, its state stays in the first window's namespace: its *state window*.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from pillarbox._operators.windowing.api.session_windows import merges_overlappin
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._state.descriptors import MapState, MapStateDescriptor
 
-# Called for a merge with: the merged window, its parts, its state window, and the state windows to merge into that one.
+# Arguments: the merged window, its parts, its state window, and the state windows to merge into it.
 OnMerge = Callable[[Any, list[Any], Any, list[Any]], None]
 
 
 def merging_windows(assigner: MergingWindowAssigner) -> MapStateDescriptor[Any, Any]:
-    """Return the state of a :class:`MergingWindowSet`."""
     window = tuple[int, int] if assigner.window_type is TimeWindow else None
     return MapStateDescriptor("merging-windows", window, window)
 
 
 class _MergeRecorder(MergeCallback):
-    """Records an assigner's merges."""
-
     def __init__(self) -> None:
         self.merges: list[tuple[Any, list[Any]]] = []
 
@@ -46,23 +43,20 @@ class MergingWindowSet:
         self._merges_overlapping = merges_overlapping(assigner)
 
     def state_window(self, window: Any) -> Any:
-        """Return the state window of ``window``, or None for an unknown window."""
         namespace = self._state.get(tuple(window))
         return None if namespace is None else self._assigner.window_type(*namespace)
 
     def is_state_window(self, window: Any) -> bool:
-        """Return whether ``window`` is the state window of some window."""
         return tuple(window) in self._state.values()
 
     def retire(self, window: Any) -> None:
-        """Remove a window."""
         self._state.remove(tuple(window))
 
     def _near(self, window: Any) -> list[Any]:
         """Return the windows, as plain tuples, that may merge with ``window``.
 
-        For sessions: windows that overlap it, and their overlapping windows, because another version of the program may
-        have merged by another rule.
+        For sessions: windows that overlap it, and the windows that overlap them, because another version of the program
+        may have merged by another rule.
         """
         near: list[Any] = list(self._state)
         if not self._merges_overlapping or not near:
@@ -77,11 +71,6 @@ class MergingWindowSet:
         return near
 
     def add(self, window: Any, on_merge: OnMerge) -> Any:
-        """Add a window, merged with the windows that it overlaps.
-
-        Returns:
-            The window that now contains it.
-        """
         state, make = self._state, self._assigner.window_type
         if state.contains(tuple(window)):
             return window
@@ -98,12 +87,10 @@ class MergingWindowSet:
                 result = merged
             if not others:
                 continue
-            # The other windows' states are merged into the first window's state.
             state_windows: list[Any] = [state.get(tuple(other)) for other in others]
             for other in others:
                 state.remove(tuple(other))
             state.put(tuple(merged), state_windows[0])
-            # A window within an existing one changes nothing.
             if others != [merged]:
                 on_merge(merged, others, make(*state_windows[0]), [make(*other) for other in state_windows[1:]])
         if result == window and not state.contains(tuple(window)):

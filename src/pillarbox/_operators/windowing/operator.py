@@ -1,7 +1,7 @@
 """The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator`` (T8).
 
-A window's elements, the state of its trigger and its timers are state of (key, window). Elements of merged windows are
-stored under the first one, the *state window*; trigger state and timers belong to the merged window.
+Elements of merged windows are stored under the first one, the *state window*; trigger state and timers belong to the
+merged window.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class WindowOperator(BaseWindowOperator):
-    """Adds each record to its windows, and calls the window function when their trigger fires.
+    """Adds records to their windows, and calls the window function when the trigger fires.
 
     Attributes:
-        guard: calls the window function and handles its errors, or None. Called with the call, the window's last
-            timestamp, and the namespace of its elements.
+        guard: calls the window function and handles its errors. Arguments: the call, the window's last timestamp, and
+            the namespace of its elements.
     """
 
     namespaced = True
@@ -50,19 +50,14 @@ class WindowOperator(BaseWindowOperator):
             windows = self.backend.get_state(merging_windows(program.assigner))
             self._merging = MergingWindowSet(program.assigner, windows)
         self._trigger_context = TriggerContext(self.backend, self._timers, context.metrics)
-        # Register and delete timers of the windows' clock.
         timers, by_event_time = self._timers, self._is_event_time
         self._register = timers.register_event_time_timer if by_event_time else timers.register_processing_time_timer
         self._delete = timers.delete_event_time_timer if by_event_time else timers.delete_processing_time_timer
 
-    # -- records --
-
     def process_records(self, records: Records) -> None:
-        """Add each record of a run to its windows."""
         self.process_run(records, self.keying.keys_of(records))
 
     def process_run(self, records: Records, keys: Iterable[Any]) -> None:
-        """Add each record of a run to its windows, under its key."""
         values = records.values
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
@@ -75,7 +70,7 @@ class WindowOperator(BaseWindowOperator):
         self._collector.flush()
 
     def _add(self, value: Any, timestamp: int | None, windows: Any) -> bool:
-        """Add an element to its windows, which may merge; return whether any window was not late."""
+        """Add an element to its windows, which may merge. Returns whether any window was not late."""
         added, merging, ends = False, self._merging, self._is_event_time
         if self._shares_elements:
             windows = list(windows)
@@ -95,18 +90,17 @@ class WindowOperator(BaseWindowOperator):
             self.backend.set_current_namespace(tuple(state_window))
             self._contents.add(self._state, element, timestamp)
             self._react(self._trigger.on_element(element, timestamp, window, self._enter(window)), window, state_window)
-            if over != MAX_WATERMARK:  # else it never ends
+            if over != MAX_WATERMARK:
                 self._register(tuple(window), over)
         return added
 
     def _own_values(self, value: Any, count: int) -> Iterable[Any]:
-        """Return an element per window, copied: an accumulator may begin with it, and be changed in place."""
+        """Return one copy of the element per window: an accumulator may begin with it and change it in place."""
         if count < 2 or is_fixed(value):
             return repeat(value)
         return [*(self.context.copier.copied(value) for _ in range(count - 1)), value]
 
     def _forget(self, window: Any, merging: MergingWindowSet) -> None:
-        """Remove a late element's window, which another version of the program may have kept for longer."""
         state_window = merging.state_window(window)
         if self._has_contents(state_window):
             self._end(window, state_window)
@@ -114,9 +108,8 @@ class WindowOperator(BaseWindowOperator):
             merging.retire(window)
 
     def _on_merge(self, window: Any, parts: list[Any], state_window: Any, others: list[Any]) -> None:
-        """Merge windows: trigger, timers, elements."""
         if self._is_over(window):
-            if all(self._is_over(part) for part in parts):  # another version of the program kept them for longer
+            if all(self._is_over(part) for part in parts):
                 for part, part_state in zip(parts, [state_window, *others]):
                     self._end(part, part_state)
                 return
@@ -136,10 +129,7 @@ class WindowOperator(BaseWindowOperator):
         if others:
             self._state.merge_namespaces(tuple(state_window), [tuple(other) for other in others])
 
-    # -- firing --
-
     def _react(self, result: TriggerResult, window: Any, state_window: Any) -> None:
-        """Act on a trigger's result."""
         if result is TriggerResult.CONTINUE:
             return
         if not isinstance(result, TriggerResult):
@@ -155,7 +145,6 @@ class WindowOperator(BaseWindowOperator):
             self._state.clear()
 
     def _fire(self, window: Any, state_window: Any) -> None:
-        """Call the window function with the contents of the current window, in the window's own namespace."""
         timestamp = window.max_timestamp()
 
         def call(elements: tuple[Any, ...]) -> None:
@@ -166,21 +155,19 @@ class WindowOperator(BaseWindowOperator):
         self._contents.fire(self._state, window, self._window_context, call)
 
     def contents(self) -> Sequence[Any]:
-        """Return the contents of the current window: its elements, or one accumulator."""
         return self._contents.elements(self._state)
 
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
-        """Call the trigger, and clean up if that is due."""
         window = self._assigner.window_type(*namespace)
         state_window = window if self._merging is None else self._state_window(window, self._merging)
         if state_window is None:
-            return  # it was merged into another window, or removed
+            return
         by_event_time = clock is TimeDomain.EVENT_TIME
         ask = self._trigger.on_event_time if by_event_time else self._trigger.on_processing_time
         self._react(ask(timestamp, window, self._enter(window)), window, state_window)
         if by_event_time != self._is_event_time:
             return
-        # Another version of the program may have kept windows for a shorter or longer time.
+        # Another version of the program may have kept windows for another time.
         over = self._cleanup_time(window)
         if timestamp == over or (timestamp > over and self._has_contents(state_window)):
             self._end(window, state_window)
@@ -188,19 +175,16 @@ class WindowOperator(BaseWindowOperator):
             self._register(tuple(window), over)
 
     def _state_window(self, window: Any, merging: MergingWindowSet) -> Any:
-        """Return the state window of a window, or None."""
         state_window = merging.state_window(window)
         if state_window is None and not merging.is_state_window(window) and self._has_contents(window):
-            return window  # of another version of the program, whose windows did not merge
+            return window  # from another version of the program, whose windows did not merge
         return state_window
 
     def _has_contents(self, state_window: Any) -> bool:
-        """Return whether a state window has contents."""
         self.backend.set_current_namespace(tuple(state_window))
         return any(element is not None for element in self.contents())
 
     def _end(self, window: Any, state_window: Any) -> None:
-        """Remove a window and its state."""
         self.backend.set_current_namespace(tuple(state_window))
         self._state.clear()
         self._trigger.clear(window, self._enter(window))

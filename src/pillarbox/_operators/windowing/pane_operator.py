@@ -1,8 +1,7 @@
 """Overlapping windows (sliding, cumulating) in panes: an element is folded once, however many windows contain it.
 
-All keys share a pane, as they share tumbling windows; in a checkpoint, it is a row of (key, start of the pane) for each
-key. Timers belong to keys. When a window fires, its panes are merged by two stacks. These are a cache in memory: after
-a restart they are rebuilt from the panes, and in part when one of their panes changes.
+A checkpoint has one row per (key, start of the pane). Timers belong to keys. When a window fires, two stacks merge its
+panes: a cache in memory, rebuilt after a restart, and in part when a pane changes.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 
 class _KeyPanes:
-    """The panes of a key.
+    """A key's panes.
 
     Attributes:
-        starts: their starts, in order.
+        starts: starts of the panes, in order.
         stacks: merged panes for the next window, or None if not built.
-        timer: the next known timer of the key.
     """
 
     __slots__ = ("stacks", "starts", "timer")
@@ -46,11 +44,10 @@ class _PaneTime(NamedTuple):
     """The windows around a time.
 
     Attributes:
-        time: the time.
         window: the window that ends at the time, or None.
-        next_start: the start of the first window that ends later.
-        next_end: its end.
-        over: start of the first pane that is in a window that has not been removed.
+        next_start: start of the first window that ends later.
+        next_end: end of that window.
+        over: start of the first pane in a live window.
     """
 
     time: int
@@ -71,7 +68,7 @@ class PaneWindowOperator(SharedWindowOperator):
         assert isinstance(panes, EvenPanes) and self._fold.merge is not None
         self._panes = panes
         self._merge = self._fold.merge
-        # Named after the cut of the panes: a checkpoint with other panes is refused.
+        # Named after the layout of the panes: a checkpoint with another layout is refused.
         descriptor = copy.copy(self._fold.descriptor)
         descriptor.name = panes.name
         self._state = self.backend.get_state(descriptor, namespaced=True)
@@ -80,14 +77,10 @@ class PaneWindowOperator(SharedWindowOperator):
         self._pane_time: _PaneTime | None = None
 
     def end_key(self) -> None:
-        """Fire the windows of an ended key, and drop its state."""
         super().end_key()
         self._by_key.clear()
 
-    # -- records --
-
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the panes of times, and a mask of the times whose windows have not fired."""
         if self._is_event_time:
             self._clock_was = self._timers.current_watermark
         else:
@@ -100,7 +93,6 @@ class PaneWindowOperator(SharedWindowOperator):
         return self._panes.starts(times), ahead if outside is None else ahead & ~outside
 
     def _pane_at(self, start: int) -> Any:
-        """Return the pane with this start, for all keys."""
         pane = self._state.get_window(start)
         return self._state.open_window(start) if pane is None else pane
 
@@ -108,14 +100,12 @@ class PaneWindowOperator(SharedWindowOperator):
         return self._schedule_key
 
     def _schedule_key(self, key: Any, pane: Any) -> None:
-        """Schedule a key's first timer of a pane."""
         self.backend.set_current_key(key)
         self._schedule(self._with(pane.namespace), self._at(self._clock_was))
 
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element to its windows; windows that have fired fire again."""
         if not self._is_event_time:
-            return  # by the clock, nothing is late: the element is between windows
+            return  # with a processing-time clock, the element is not late but between windows
         windows = [
             window
             for window in self._assigner.assign_windows(value, timestamp, self._assigner_context)
@@ -143,10 +133,9 @@ class PaneWindowOperator(SharedWindowOperator):
         self._schedule(panes, self._at(passed))
         last = max(windows).end - 1
         if last > MAX_WATERMARK:
-            self._register(last)  # which is refused
+            self._register(last)
 
     def _with(self, pane: int) -> _KeyPanes:
-        """Return the current key's panes, including ``pane``."""
         panes = self._panes_of_key()
         starts = panes.starts
         if not starts or starts[-1] < pane:
@@ -156,7 +145,6 @@ class PaneWindowOperator(SharedWindowOperator):
         return panes
 
     def _panes_of_key(self) -> _KeyPanes:
-        """Return the current key's panes."""
         key = self.backend.key
         panes = self._by_key.get(key)
         if panes is None:
@@ -167,8 +155,6 @@ class PaneWindowOperator(SharedWindowOperator):
 
     def _read(self, pane: int) -> Any:
         return self._state.folded(pane, self.backend.key)
-
-    # -- firing --
 
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         self._clock_was = max(self._clock_was, timestamp)
@@ -189,14 +175,12 @@ class PaneWindowOperator(SharedWindowOperator):
             del self._by_key[self.backend.key]
 
     def _remove(self, starts: list[int], over: int) -> None:
-        """Remove the panes before ``over``."""
         count = bisect_left(starts, over)
         for start in starts[:count]:
             self._state.remove(start, self.backend.key)
         del starts[:count]
 
     def _schedule(self, panes: _KeyPanes, around: _PaneTime) -> None:
-        """Register the key's next timer: the end of the next window with a pane, or the removal of a pane."""
         starts = panes.starts
         position = 0 if starts[0] >= around.next_start else bisect_left(starts, around.next_start)
         time = MAX_WATERMARK + 1
@@ -212,7 +196,6 @@ class PaneWindowOperator(SharedWindowOperator):
             panes.timer = time
 
     def _at(self, time: int) -> _PaneTime:
-        """Return the windows around a time, cached as most keys have the same time."""
         around = self._pane_time
         if around is None or around.time != time:
             panes = self._panes

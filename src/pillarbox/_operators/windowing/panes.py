@@ -1,7 +1,6 @@
-"""Panes: slices of time between the boundaries of windows, so that each window consists of whole panes.
+"""Panes: slices of time between window boundaries, so that each window consists of whole panes.
 
-A tumbling window is one pane. All times are epoch milliseconds. The start identifies a pane; the end identifies a
-window, except for windows of days.
+All times are epoch milliseconds. A pane is identified by its start; a window by its end, except for windows of days.
 """
 
 from __future__ import annotations
@@ -17,27 +16,24 @@ from pillarbox._operators.windowing.api.assigner import WindowAssigner, is_built
 from pillarbox._operators.windowing.api.time_windows import FixedWindows
 from pillarbox._operators.windowing.api.window_starts import Days
 
-# Event-time windows read no clock.
 _NO_CLOCK: Any = None
 
 
 class EvenPanes:
     """Panes of windows with different ends: all but windows of days.
 
-    A pane extends from a window's start or end to the next start or end of a window: if all ends are starts, panes have
-    one length, otherwise two alternating lengths. Later windows neither start nor end before earlier windows.
+    A pane extends from one start or end of a window to the next. If all ends are starts, panes have one length,
+    otherwise two alternating lengths.
 
     Attributes:
-        name: describes the windows; panes of the same name are cut the same way.
+        name: describes the windows. Panes with equal names have the same boundaries.
         longest: the longest length in their computation.
-        tumbling: whether each window is one pane.
     """
 
     def __init__(self, assigner: FixedWindows, name: str) -> None:
         self._size = assigner.size
         self._starts_every = assigner.starts_every
         self._ends_every = assigner.ends_every
-        # Some window's start and end.
         self._start = assigner.offset
         self._end = assigner.offset + assigner.size
         self.name: str = f"{name}, offset {assigner.offset % assigner.starts_every} ms"
@@ -45,11 +41,9 @@ class EvenPanes:
         self.tumbling: bool = assigner.tumbles
 
     def start(self, time: int) -> int:
-        """Return the start of the pane that contains a time."""
         return time - min((time - self._start) % self._starts_every, (time - self._end) % self._ends_every)
 
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the starts of the panes that contain times."""
         since_end = (times - self._end) % self._ends_every
         if self._size % self._ends_every == 0:
             return times - since_end
@@ -61,33 +55,26 @@ class EvenPanes:
         return time + self._ends_every - (time - self._end) % self._ends_every
 
     def window_start(self, end: int) -> int:
-        """Return the start of the window that ends at ``end``."""
         return end - self._size + (self._end - end) % self._starts_every
 
     def windows(self, pane: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the windows that contain a pane, in order."""
         end, last = self.end_after(pane), self.last_end(pane)
         while end <= last:
             yield self.window_start(end), end
             end = self.end_after(end)
 
     def last_end(self, pane: int) -> int:
-        """Return the end of the last window that contains a pane."""
         return pane - (pane - self._start) % self._starts_every + self._size
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the times outside of all windows, or None if there are none."""
+        """Return a mask of times outside all windows, or None if windows have no gaps."""
         return None if self._starts_every <= self._size else (times - self._start) % self._starts_every >= self._size
 
 
 class DayPanes:
-    """Panes of one day or several in a time zone, which may have 23 or 25 hours, or be missing.
+    """Panes of one or more days in a time zone. A day may have 23 or 25 hours, or be missing.
 
-    A window contains a pane if it contains the pane's start. Only for event time. Same attributes and methods as
-    :class:`EvenPanes`.
-
-    Args:
-        days: the starts of days.
+    A window contains a pane if it contains the pane's start. Only for event time.
     """
 
     def __init__(self, assigner: FixedWindows, days: Days) -> None:
@@ -100,26 +87,21 @@ class DayPanes:
         self.tumbling: bool = assigner.tumbles
 
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the starts of the panes that contain times."""
         return self._days.starts(times, self._length)
 
     def windows(self, pane: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the windows that contain a pane, in order."""
         yield from sorted(self._assigner.assign_windows(None, pane, _NO_CLOCK))
 
     def last_end(self, pane: int) -> int:
-        """Return the end of the last window that contains a pane."""
         return max((end for _, end in self.windows(pane)), default=pane)
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the times outside of all windows, or None if there are none."""
         if self._assigner.starts_every <= self._assigner.size:
             return None
         return np.array([self.last_end(int(start)) <= start for start in self.starts(times)], np.bool_)
 
 
 def panes_of(assigner: WindowAssigner) -> EvenPanes | DayPanes | None:
-    """Return the panes of an assigner's windows, or None for windows without panes."""
     if not isinstance(assigner, FixedWindows) or not is_built_in(assigner):
         return None
     if isinstance(assigner.line, Days):

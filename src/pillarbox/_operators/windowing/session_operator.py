@@ -1,10 +1,8 @@
-"""Session windows that fold and fire at their end: the sessions of a key are one short tuple.
+"""Session windows that fold and fire at their end. A key's sessions are one short tuple.
 
-A session is ``(start, end, accumulator)``. A key's sessions are ordered, and never overlap or touch, as these are
-merged. Most elements belong to the last session, and move its end; its timer stays, and registers the next one when it
-fires.
-
-Sessions are tuples, which are contiguous in memory: with many keys, each further memory access takes longest.
+A session is ``(start, end, accumulator)``. Sessions are ordered, and never overlap or touch. The last session's timer
+stays when its end moves, and registers the next one when it fires. Tuples are contiguous in memory: with many keys,
+each memory access takes longest.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         super().__init__(context, keying, program)
         assert self._fold.merge is not None
         self._merge = self._fold.merge
-        # Named after the kind of accumulators.
         name = f"{self._fold.descriptor.kind}-sessions"
         (accumulator,) = self._fold.descriptor.declared_types
         declared = None if accumulator is None else list[tuple[int, int, accumulator]]  # type: ignore[valid-type]
@@ -54,10 +51,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         self._gap: int | None = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else None
         self._buffer = RunBuffer(keying)
 
-    # -- records --
-
     def process_records(self, records: Records) -> None:
-        """Fold the records of a run into their sessions; columnar runs are buffered until event time advances."""
         if len(records) and self._gap is not None and self._buffer.takes(records):
             assert isinstance(records, ArrowRecords)
             if self._buffer.add(records):
@@ -67,7 +61,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         self._fold_each(records)
 
     def work_off(self) -> None:
-        """Fold the buffered runs key by key, or one by one if a record may be late."""
+        """Fold the buffered runs by key, or record by record if one may be late."""
         records = self._buffer.take()
         if records is None:
             return
@@ -79,7 +73,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             self._fold_portion(portion)
 
     def _fold_portion(self, portion: GroupedRecords) -> None:
-        """Fold records that are ahead of event time, grouped by key: a key's state is read and written once."""
+        """Fold records ahead of event time, grouped by key: reads and writes a key's state once."""
         values = portion.records.values
         assert portion.records.stamps is not None and self._gap is not None
         times: Iterator[int] = iter(portion.records.stamps.tolist())
@@ -107,7 +101,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                             raise self._no_accumulator()
                         if time + gap > until:
                             until = time + gap
-                    else:  # it meets a session before the last
+                    else:
                         if taken_up:
                             done.append((start, until, folded))
                         self._put(done, unfired, timed=timed)
@@ -122,17 +116,15 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         self._collector.flush()
 
     def _fold_each(self, records: Records) -> None:
-        """Fold the records of a run one by one."""
         values = records.values
         pending = iter(values)
         backend, rows, register = self.backend, self.backend.rows, self._register
         sessions_of, update = self._state.value, self._state.update
         first, add_to = self._fold.first, self._fold.add
-        unfired = self._passed + 1  # sessions that end later than this have not fired
+        unfired = self._passed + 1  # sessions that end later have not fired
         with Pass(self, values, pending, pending) as elements:
             keys, windows = self.keying.keys_of(records), self._windows_of(records)
             for value, key, (start, end) in zip(elements, keys, windows):
-                # The key becomes the current one.
                 backend.row = rows[key]
                 backend.key = key
                 sessions = sessions_of()
@@ -145,9 +137,9 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                 else:
                     begin, until, accumulator = sessions[-1]
                     if start > until:
-                        if end > unfired:  # a new session after the others
+                        if end > unfired:
                             update((*sessions, (start, end, first(value))))
-                            if until <= unfired:  # (else the previous session's timer is early enough)
+                            if until <= unfired:  # otherwise the previous session's timer is early enough
                                 register(end - 1)
                             continue
                     elif begin <= start and until > unfired and accumulator is not None:
@@ -170,7 +162,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                     return
 
     def _windows_of(self, records: Records) -> Iterator[tuple[int, int]]:
-        """Return for each record the session of the record alone."""
         times, gap = records.timestamps, self._gap
         if gap is not None and times and None not in times and max(times) + gap <= MAX_WATERMARK:  # type: ignore[type-var, operator]
             return zip(times, [time + gap for time in times])  # type: ignore[operator, arg-type]
@@ -179,7 +170,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         return (window for value, time in zip(records.values, stamps) for window in assign(value, time, context))
 
     def _add(self, value: Any, start: int, end: int, sessions: tuple[Session, ...]) -> None:
-        """Add an element to the sessions that it overlaps, which are merged, or as a new one."""
         first = bisect_left(sessions, start, key=_END)
         after = bisect_right(sessions, end, key=_START)
         met = sessions[first:after]
@@ -206,7 +196,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             self._schedule(end, passed)
 
     def _merged(self, accumulators: list[Any]) -> Any:
-        """Merge the accumulators of several sessions into the first."""
         first, *others = accumulators
         rest = None
         for other in others:
@@ -214,19 +203,17 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                 rest = other if rest is None else self._merge(rest, other)
         return rest if first is None else first if rest is None else self._merge(first, rest)
 
-    # -- firing --
-
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         sessions = self._state.value()
         if sessions is None:
             return
         end = timestamp + 1
         first = sessions[0]
-        if first[1] > end:  # it has grown
+        if first[1] > end:
             self._register(first[1] - 1)
             return
         if first[1] == end and len(sessions) == 1 and not self._lateness and not self._clears:
-            self._fire(*first)  # the common case
+            self._fire(*first)
             self._state.clear()
             return
         ending, over = 0, 1
@@ -243,7 +230,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                 self._register(sessions[following][1] - 1)
 
     def _without(self, sessions: tuple[Session, ...], over: int) -> tuple[Session, ...]:
-        """Remove the first ``over`` sessions; return the others."""
         if self._clears:
             for start, end, _ in sessions[:over]:
                 self._clear_function(TimeWindow(start, end))
@@ -255,7 +241,6 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         return rest
 
     def _schedule(self, end: int, passed: int) -> None:
-        """Register the next timer of a session: its end, or its removal."""
         time = end - 1 if end - 1 > passed else self._end_of_lateness(end)
         if time is not None:
             self._register(time)

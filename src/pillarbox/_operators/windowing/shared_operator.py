@@ -1,4 +1,4 @@
-"""The base of operators whose panes (or tumbling windows) are shared by all keys: elements are folded in runs."""
+"""The base of operators whose panes (or tumbling windows) all keys share: elements are folded in runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from pillarbox._state.heap.shared_windows import SharedWindows
 
 Times = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.bool_]
-# Called with each key that is new in a pane, and the pane.
 OnNewKey = Callable[[Any, Any], None] | None
 
 
@@ -42,7 +41,6 @@ class SharedWindowOperator(FoldingWindowOperator):
         self._windows: FixedWindows = program.assigner
 
     def process_records(self, records: Records) -> None:
-        """Fold the records of a run into their panes."""
         if not len(records):
             return
         values, keys = records.values, self.keying.keys_of(records)
@@ -67,23 +65,15 @@ class SharedWindowOperator(FoldingWindowOperator):
         self._collector.flush()
 
     def _panes_ahead(self, records: Records) -> tuple[Masks, Iterable[Any]]:
-        """Return a mask of the records whose panes have not fired, and their panes."""
         try:
             times = self._times_of(records)
             starts, ahead = self._ahead(times)
         except (ProgramError, TypeError, ValueError, OverflowError):
-            return np.zeros(
-                len(records), np.bool_
-            ), ()  # a record has no timestamp, or an extreme one: find and report it
+            return np.zeros(len(records), np.bool_), ()
         return ahead, _at_starts(starts[ahead], self._pane_at)
 
     def _times_of(self, records: Records) -> Times:
-        """Return the records' times by the windows' clock.
-
-        Raises:
-            TypeError: a record has no timestamp.
-            OverflowError: a time might overflow 64-bit arithmetic.
-        """
+        """Return the records' times by the windows' clock. Raises if a time is missing or might overflow 64 bits."""
         if not self._is_event_time:
             return np.full(len(records), self._timers.current_processing_time())
         stamps = records.stamps if isinstance(records, ArrowRecords) else None
@@ -93,24 +83,19 @@ class SharedWindowOperator(FoldingWindowOperator):
         return times
 
     @abstractmethod
-    def _ahead(self, times: Times) -> tuple[Times, Masks]:
-        """Return the starts of the panes of times, and a mask of panes that have not fired."""
+    def _ahead(self, times: Times) -> tuple[Times, Masks]: ...
 
     @abstractmethod
-    def _pane_at(self, start: int) -> Any:
-        """Return the pane with this start, for all keys."""
+    def _pane_at(self, start: int) -> Any: ...
 
     @abstractmethod
-    def _on_new_key(self, records: Records) -> OnNewKey:
-        """Return the function to call for new keys in a pane."""
+    def _on_new_key(self, records: Records) -> OnNewKey: ...
 
     @abstractmethod
-    def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element of the current key to its windows; windows that have fired fire again."""
+    def _add(self, value: Any, timestamp: int | None) -> None: ...
 
 
 def _at_starts(starts: Times, at: Callable[[int], Any]) -> Iterable[Any]:
-    """Return ``at(start)`` for each start; called once for each distinct one."""
     if not len(starts):
         return ()
     first = int(starts[0])

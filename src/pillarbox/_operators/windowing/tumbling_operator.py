@@ -1,8 +1,7 @@
-"""Tumbling windows that fold and fire at their end: a fast path for the most frequent windows.
+"""Tumbling windows that fold and fire at their end.
 
-All keys have the same windows, so a window stores the accumulators of all keys, and has one timer, which handles all of
-its keys. A checkpoint has the same state and timers as with :class:`WindowOperator`, so a program may change to options
-that need that operator, and back.
+All keys share a window's timer. State and timers in a checkpoint equal :class:`WindowOperator`'s, so a program may
+change to options that need that operator, and back.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class TumblingWindowOperator(SharedWindowOperator):
     def restore_state(self, state: Any) -> None:
         """Register a timer for each live window. Drop windows that have already been removed.
 
-        The subtasks before a savepoint may have had different watermarks; their minimum counts: so a window that has
-        not ended may have fired for some of its keys. Their rows only have the timer of the removal.
+        Subtasks before a savepoint may have had different watermarks, and their minimum counts. So an open window may
+        have fired for some keys; their rows only have the removal timer.
         """
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)
@@ -47,10 +46,7 @@ class TumblingWindowOperator(SharedWindowOperator):
                 if self._lateness and window.max_timestamp() > self._timers.current_watermark:
                     self._state.quieten(namespace, window.max_timestamp())
 
-    # -- records --
-
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the windows of times, and a mask of windows that have not fired: they contain the next times."""
         line, size, passed = self._windows.line, self._windows.size, self._passed
         starts = line.starts(times, size)
         line.plus(int(starts.max()), size, size)  # raises for ends beyond the last year
@@ -59,7 +55,6 @@ class TumblingWindowOperator(SharedWindowOperator):
         return starts, starts >= line.start(min(passed + 1, MAX_WATERMARK), size)
 
     def _pane_at(self, start: int) -> Any:
-        """Return the window with this start, for all keys."""
         size = self._windows.size
         namespace = (start, self._windows.line.plus(start, size, size))
         window = self._state.get_window(namespace)
@@ -75,7 +70,6 @@ class TumblingWindowOperator(SharedWindowOperator):
         self.backend.check_owner(key)
 
     def _set_timers(self, window: TimeWindow) -> None:
-        """Register the timers of a window: its end, unless it has fired, and its removal."""
         if not self._is_event_time:
             self._timers.register_processing_time_timer(tuple(window), window.max_timestamp())
             return
@@ -86,7 +80,6 @@ class TumblingWindowOperator(SharedWindowOperator):
             register(over, tuple(window))
 
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element of the current key; if its window has fired, it fires again for the key."""
         (window,) = self._assigner.assign_windows(value, timestamp, self._assigner_context)
         if self._is_over(window):
             self._drop_if_late(value, timestamp)
@@ -97,10 +90,7 @@ class TumblingWindowOperator(SharedWindowOperator):
         if window.max_timestamp() <= self._passed:
             self._fire(window.start, window.end, self._state.folded(tuple(window), key))
 
-    # -- firing --
-
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
-        """Fire the window of all keys, or remove it, or both."""
         window = TimeWindow(*namespace)
         if timestamp == window.max_timestamp():
             self._fire_all(window, self._state.items(namespace, timestamp))
@@ -113,7 +103,6 @@ class TumblingWindowOperator(SharedWindowOperator):
         self._state.drop_window(namespace)
 
     def _fire_all(self, window: TimeWindow, folded: Iterable[tuple[Any, Any]]) -> None:
-        """Call the window function for each key."""
         timestamp, result, call = window.max_timestamp(), self._fold.result, self._call
         collect = self._collector.collect
         for _, accumulator in folded:

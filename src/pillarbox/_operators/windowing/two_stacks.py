@@ -1,15 +1,8 @@
 """Two stacks that merge the panes of sliding windows, with a constant number of merges per pane.
 
-A window's panes are the panes of the *front*, then the panes of the *back*. The front has the merge of each pane with
-all later panes, the earliest on top: a window that begins later pops some. The back has one merge of all its panes.
-When the front is empty, the back becomes the front. So each pane is merged once into the back and once in the front,
-and each window merges one entry of the front with the back.
-
-Windows with one start, as cumulating windows, have only the back, and one merge per window.
-
-A changed pane invalidates only the results of its stack that contain it; they are merged again for the next window. If
-late records change panes near the end, the last panes stay out of the back from then on, and are merged for each
-window.
+A window consists of the *front*, then the *back*. The front stores the merge of each pane with all later front panes,
+the earliest on top: a window that begins later pops some. The back is one merge of its panes. When the front is empty,
+the back becomes the front. Windows with one start (cumulating windows) use only the back.
 """
 
 from __future__ import annotations
@@ -25,11 +18,11 @@ _UNSETTLED = 8
 
 
 class TwoStacks:
-    """The results of windows whose starts and ends ascend.
+    """Results of windows whose starts and ends ascend.
 
     Args:
-        merge: merges two accumulators, and may change both.
-        read: returns the accumulator of a pane, which belongs to the state and must not be changed, or None.
+        merge: merges two accumulators, possibly in place.
+        read: returns a pane's accumulator, which must not be changed, or None.
         copied: returns an independent copy of an accumulator.
     """
 
@@ -44,7 +37,7 @@ class TwoStacks:
         self._merge = merge
         self._copied = copied
         self._read = read
-        # The front has the panes before the middle, its earliest one last; the back is the merge of the panes after it.
+        # The front holds the panes before the middle, earliest last; the back merges the panes after it.
         self._front: list[tuple[int, Any]] = []
         self._back: Any = None
         self._middle: int | None = None
@@ -54,18 +47,13 @@ class TwoStacks:
         self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
-        """Return the accumulator of a window, which belongs to the caller, or None.
-
-        Args:
-            panes: the starts of all panes, in order.
-        """
+        """Return a window's accumulator, which belongs to the caller, or None. ``panes`` are all panes' starts."""
         front = self._front
         while front and front[-1][0] < start:
             front.pop()
         if self._middle is None:
             self._middle = self._end = start
         elif start > self._middle:
-            # The front is empty: the back becomes the front.
             self._middle = self._end = max(start, self._end)
             self._back = None
         first = front[-1][0] if front else self._middle
@@ -84,7 +72,6 @@ class TwoStacks:
         return result
 
     def changed(self, pane: int) -> None:
-        """Note that a pane was added or changed."""
         if self._middle is None or pane >= self._end:
             return
         if pane >= self._middle:
@@ -99,10 +86,9 @@ class TwoStacks:
             self._unsettled = max(self._unsettled, end - pane)
 
     def _from(self, start: int, panes: Sequence[int]) -> Any:
-        """Return the accumulator from a start to the end of the front, which belongs to the caller, or None.
+        """Return the accumulator from a start to the front's end, which belongs to the caller, or None.
 
-        Args:
-            panes: panes from the start on that are not in the front yet.
+        ``panes`` are the panes from the start on that are not in the front yet.
         """
         front = self._front
         result = front[-1][1] if front else None
@@ -114,7 +100,6 @@ class TwoStacks:
         return self._copied(front[-1][1]) if front else None
 
     def _merged(self, first: Any, second: Any) -> Any:
-        """Merge two accumulators, which may be None."""
         if first is None:
             return second
         return first if second is None else self._merge(first, second)

@@ -2,5 +2,5 @@
 
 `tasks`, `homes` and `worker` run in executors, `rows` on both sides, everything else in the driver. Start with
 `runtime.py`, then `plan/plan.py` and `starting/start.py`. Weak spot: Spark's private names, which each version may
-change. All of them are in `session`, and tests run on all supported versions.
+change. They are all in `session`, and tests run on all supported versions.
 """

@@ -1,7 +1,6 @@
-"""Passes errors from a task in a worker through Spark to the user: the message and the user's frames.
+"""Passes a task's error from a worker through Spark to the user.
 
-Spark passes text: the worker's printed exception. So the message contains everything that the user needs, and the
-traceback, with Spark's and pillarbox's frames, is not printed.
+Spark passes only the worker's printed exception, so the message contains everything that the user needs.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from pillarbox._tracebacks import user_traceback
 def failures_in_worker(
     task: str, subtask: int, attempt: Attempt | None = None, clock: Callable[[], str | None] = lambda: None
 ) -> Iterator[None]:
-    """Convert every error that leaves a task to one with a complete message.
+    """Convert errors that leave a task to errors with a complete message.
 
     Args:
-        task: the operators' names.
-        attempt: the query's attempt at the task: the message ends with the failure as data. None without a query.
+        attempt: the query's attempt at the task, or None without a query. With it, the message ends with the failure as
+            data.
         clock: returns the readings of the task's clock in the epoch, if known.
     """
     try:
         yield
     except GeneratorExit:
-        raise  # Spark stops reading, as with a limit
+        raise
     except BaseException as error:
         outcome = located(error, task, subtask)
         line = None if attempt is None else Failure.of(outcome, subtask, attempt, clock()).to_line()
@@ -39,13 +38,12 @@ def failures_in_worker(
 
 
 def remote_error(kind: str, text: str) -> PillarboxError:
-    """Recreate a task's error from another process, to raise it here."""
+    """Recreate a task's error from another process."""
     _hide_traceback()
     return _kinds().get(kind, OperatorError)(text)
 
 
 def _hide_traceback() -> None:
-    """Make PySpark's worker report only an error's text, as its last action."""
     from pyspark import TaskContext
 
     if TaskContext.get() is not None:
@@ -53,11 +51,7 @@ def _hide_traceback() -> None:
 
 
 def _self_contained(error: BaseException, task: str, subtask: int, line: str | None = None) -> PillarboxError:
-    """Return an error that is complete without its traceback and causes.
-
-    Args:
-        line: its last line, or None.
-    """
+    """Return an error that is complete without its traceback and causes."""
     _hide_traceback()
     message = str(error)
     kind = _kinds().get(type(error).__name__, OperatorError)
@@ -70,13 +64,13 @@ def _self_contained(error: BaseException, task: str, subtask: int, line: str | N
 
 
 def message_for_user(error: Exception) -> str:
-    """Return an error as a message for users."""
+    """Return an error's message for users."""
     return str(error) if isinstance(error, PillarboxError) else describe(error)
 
 
 @contextmanager
 def unwrapped_failures() -> Iterator[None]:
-    """Raise a task's own error instead of Spark's error around it."""
+    """Replace Spark's errors by the task's own error."""
     try:
         yield
     except PillarboxError:
@@ -92,12 +86,10 @@ def unwrapped_failures() -> Iterator[None]:
 def end_with_message(error: Exception, message: str | None = None) -> None:
     """Move a task's error message to the end of the query's failure text.
 
-    Drops Spark's plan of the query and the line of data after the message.
-
     Args:
-        message: for an error that no task of pillarbox raised, or None.
+        message: replaces the message of an error that no pillarbox task raised.
     """
-    for field in ("_desc", "_message"):  # of a classic session, and of Spark Connect
+    for field in ("_desc", "_message"):
         text = getattr(error, field, None)
         if isinstance(text, str):
             setattr(error, field, _with_message_last(text, message))
@@ -113,17 +105,14 @@ def _with_message_last(text: str, otherwise: str | None) -> str:
     last = f"pillarbox.{match[1]}: {message}"
     if not details:
         return f"{text[: match.start()].rstrip()}\n{last}"
-    # Repeat the message after the user's frames: a terminal shows the last line.
+    # A terminal shows the last line, so repeat the message after the user's frames.
     return "\n".join([text[: match.start(2)] + message, *details, last])
 
 
-# Start of Spark's description of a failed query.
 _PLAN = "\n=== Streaming Query ==="
-# Subtask, key and record, in a line of their own after the message.
 _PLACE = re.compile(r"  \(.*\)")
 
-# An exception as Python prints it, up to Spark's text: its error code, and its continuation. A user's message may
-# contain such a code, too, as database errors do.
+# An exception as Python prints it, up to Spark's text. A user's message may contain an error code, too.
 _MESSAGE = re.compile(
     r"\bpillarbox(?:\.\w+)*\.(\w+): (.*?)(?:\s+SQLSTATE: \w{5})?\s*(?:\n\tat |\n\nJVM stacktrace:|\n=== |\Z)",
     re.DOTALL,
@@ -131,7 +120,6 @@ _MESSAGE = re.compile(
 
 
 def _kinds() -> dict[str, type[PillarboxError]]:
-    """Return pillarbox's error classes by name."""
     kinds: dict[str, type[PillarboxError]] = {}
     pending: list[type[PillarboxError]] = [PillarboxError]
     while pending:

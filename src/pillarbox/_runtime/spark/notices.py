@@ -9,10 +9,7 @@ _log = logging.getLogger("pillarbox")
 
 
 def notify(text: str) -> None:
-    """Show a notice to the user.
-
-    Logs it if the log shows INFO messages. Otherwise prints it to standard error, like the greetings of Spark's shells.
-    """
+    """Show a notice: as an INFO message if these are shown, otherwise on standard error."""
     if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
         _log.info("%s", text)
     else:

@@ -20,38 +20,30 @@ if TYPE_CHECKING:
 
 
 class SparkRuntime:
-    """Runs programs in a session. Programs with collections only and without DataFrames run in this process.
-
-    Args:
-        session: the user's session.
-    """
+    """Runs programs in a session. Programs that only use collections run in this process."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
     @property
     def parallelism(self) -> int:
-        """``spark.sql.shuffle.partitions`` unless it is Spark's 200, otherwise the cluster's cores, at most 16."""
+        """Return ``spark.sql.shuffle.partitions`` unless it is Spark's 200, otherwise the cores, at most 16."""
         return default_parallelism(self._session)[0]
 
     @property
     def task_slots(self) -> int:
-        """The number of partitions that Spark spreads rows over by default."""
         return task_slots(self._session)
 
     @property
     def time_zone(self) -> str:
-        """The session's time zone."""
         return time_zone(self._session)
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
-        """Run a bounded program and yield the records of its only output in chunks, as they arrive."""
         if all(isinstance(source, CollectionSource) for source in program.sources.values()):
             return LocalRuntime().collect(program, limit)
         return collect_objects(program, self._session)
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:
-        """Return the only output of a program as a DataFrame."""
         return self._planned(program, {program.outputs[0]: schema})
 
     def for_each_batch(
@@ -60,11 +52,9 @@ class SparkRuntime:
         schemas: dict[str, StructType],
         function: Callable[[dict[str, DataFrame], int], None],
     ) -> DataStreamWriter:
-        """Return the writer of a query that calls ``function`` with each micro-batch's outputs, by name."""
         return write_for_each_batch(self._planned(program, schemas), schemas, function)
 
     def _planned(self, program: Program, schemas: dict[str, StructType]) -> DataFrame:
-        """Return the rows of a program's outputs, and patch the session's writer for streaming programs."""
         rows = plan_outputs(program, self._session, schemas)
         if rows.isStreaming:
             patch_writer(self._session)

@@ -1,7 +1,7 @@
-"""The interface between the core and the tools, ``pillarbox_tools``. The core imports nothing from the tools.
+"""The interface between the core and ``pillarbox_tools``, which the core does not import.
 
-The tools observe queries through three hooks. Each query has a thread that calls them and a bounded queue before it, so
-hooks can neither fail nor delay a query. The other functions are called on users' requests.
+The tools observe queries through three hooks, ``on_*``. Each query calls them in a thread behind a bounded queue, so
+hooks can neither fail nor delay the query.
 """
 
 from __future__ import annotations
@@ -22,49 +22,41 @@ _log = logging.getLogger("pillarbox")
 
 Progress = Mapping[str, Any]
 
-# Maximum number of queued calls. If exceeded, the oldest reports are dropped.
+# Beyond this number of calls, the oldest are dropped.
 _WAITING = 256
-# Seconds that the end of a query waits for its hooks.
+# Seconds that a query's end waits for its hooks.
 _PATIENCE = 5.0
 
 
 class Tools(Protocol):
     """The tools' functions that the core calls."""
 
-    def on_started(self, started: StartedQuery) -> None:
-        """Handle the start of a query."""
+    def on_started(self, started: StartedQuery) -> None: ...
 
     def on_progress(self, started: StartedQuery, reports: Sequence[Progress]) -> None:
-        """Handle the new progress reports of a query. Called each second, also without reports."""
+        """Handle new progress reports. Called each second, also without reports."""
 
-    def on_ended(self, started: StartedQuery, failure: Exception | None) -> None:
-        """Handle the end of a query, with its failure if it failed."""
+    def on_ended(self, started: StartedQuery, failure: Exception | None) -> None: ...
 
     def progress_line(self, started: StartedQuery) -> AbstractContextManager[None]:
-        """Show the progress of a query in the terminal, until the block ends."""
+        """Show a query's progress until the block ends."""
 
-    def record(self, writer: Any, directory: str, **options: Any) -> str:
-        """See :func:`pillarbox.record`."""
+    def record(self, writer: Any, directory: str, **options: Any) -> str: ...
 
-    def dashboard(self, query: Any, port: int | None, *, host: str | None, token: str | None) -> Any:
-        """See :func:`pillarbox.dashboard`."""
+    def dashboard(self, query: Any, port: int | None, *, host: str | None, token: str | None) -> Any: ...
 
-    def serve_metrics(self, query: Any, port: int, *, host: str) -> Any:
-        """See :func:`pillarbox.serve_metrics`."""
+    def serve_metrics(self, query: Any, port: int, *, host: str) -> Any: ...
 
-    def query_collector(self) -> Any:
-        """See :class:`pillarbox.QueryCollector`."""
+    def query_collector(self) -> Any: ...
 
-    def export_otel(self, query: Any, meter_provider: Any) -> None:
-        """See :func:`pillarbox.export_otel`."""
+    def export_otel(self, query: Any, meter_provider: Any) -> None: ...
 
 
-# The function that loads the tools, if set.
 _loaders: list[Callable[[], Tools | None]] = []
 
 
 def provide(load: Callable[[], Tools | None]) -> None:
-    """Set the function that loads the tools. It returns None if they are not installed."""
+    """Set the function that loads the tools."""
     _loaders[:] = [load]
 
 
@@ -74,11 +66,7 @@ def installed_tools() -> Tools | None:
 
 
 def needed_tools(method: str) -> Tools:
-    """Return the tools, for a public method that requires them. Any thread.
-
-    Raises:
-        ConfigurationError: they are not installed.
-    """
+    """Return the tools for a public method. Any thread."""
     tools = installed_tools()
     if tools is None:
         raise ConfigurationError(
@@ -91,7 +79,7 @@ def needed_tools(method: str) -> Tools:
 class Hooks:
     """Calls the tools' hooks for one query, in order, in a thread that runs while calls are queued.
 
-    A hook's errors are logged as a warning once. A hanging hook costs the query only reports.
+    A hook's first error is logged. A hanging hook costs only reports.
     """
 
     def __init__(self, started: StartedQuery, tools: Tools) -> None:
@@ -100,15 +88,15 @@ class Hooks:
         self._changed = threading.Condition()  # guards the calls and `_is_calling`
         self._calls: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._is_calling = False
-        self._warned: set[str] = set()  # of the thread
+        self._warned: set[str] = set()
         self._put("on_started")
 
     def progressed(self, reports: Sequence[Progress]) -> None:
-        """Queue new progress reports. Any thread."""
+        """Queue progress reports. Any thread."""
         self._put("on_progress", reports)
 
     def ended(self, failure: Exception | None) -> None:
-        """Queue the end of the query, and wait some seconds for the hooks. Any thread."""
+        """Queue the query's end, and wait some seconds. Any thread."""
         self._put("on_ended", failure)
         if not self.wait(_PATIENCE):
             _log.warning(
@@ -118,14 +106,14 @@ class Hooks:
             )
 
     def wait(self, seconds: float) -> bool:
-        """Wait for all queued calls, and return whether they are done. Any thread."""
+        """Wait for all queued calls. Returns whether they are done. Any thread."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_calling, seconds)
 
     def _put(self, method: str, *arguments: Any) -> None:
         with self._changed:
             if self._calls and method == "on_progress" and not arguments[0]:
-                return  # another call is queued anyway
+                return
             if len(self._calls) >= _WAITING:
                 self._calls.popleft()
             self._calls.append((method, arguments))
@@ -135,7 +123,6 @@ class Hooks:
                 threading.Thread(target=self._call, name=name, daemon=True).start()
 
     def _call(self) -> None:
-        """Call the hooks until the queue is empty."""
         while True:
             with self._changed:
                 if not self._calls:
@@ -145,7 +132,7 @@ class Hooks:
                 method, arguments = self._calls.popleft()
             try:
                 getattr(self._tools, method)(self._started, *arguments)
-            except Exception as error:  # the query does not need hooks
+            except Exception as error:
                 level = logging.DEBUG if method in self._warned else logging.WARNING
                 self._warned.add(method)
                 _log.log(level, "query %s: %s of pillarbox_tools: %s", self._started.query.id, method, describe(error))

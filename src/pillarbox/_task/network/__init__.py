@@ -1,6 +1,5 @@
-"""Records on their way into and out of a task: the gate, buffers, partitioners, and sorting in batch mode.
+"""Records entering and leaving a task: the gate, buffers, partitioners, and sorting in batch mode.
 
-Imports `vertex.py` and the layers below `_task`. Start with `input_gate.py` and `record_writer.py`; `partitioner.py`
-distributes the records of an edge. All of it belongs to the mailbox thread. Weak spot: buffers that wait in the gate
-are in memory or in temporary files, and their bound applies to a task, not to the process.
+Start with `input_gate.py` and `record_writer.py`. All of it belongs to the mailbox thread. Weak spot: buffers that wait
+in the gate are in memory or in temporary files, and their bound applies to a task, not to the process.
 """

@@ -1,6 +1,6 @@
-"""The input of a task in batch mode: broadcast records, then other records without keys, then keyed records by key.
+"""The input of a task in batch mode: broadcast records, other records without keys, keyed records by key.
 
-Source of the behaviour: Flink's batch execution mode.
+Follows Flink's batch execution mode.
 """
 
 from __future__ import annotations
@@ -16,15 +16,7 @@ from pillarbox._task.vertex import InputEdge
 
 
 class BatchInput:
-    """Holds records back until earlier inputs are complete. Only the mailbox thread may use it.
-
-    Args:
-        operator: the name of the operator, for errors.
-        by_key: whether the operator gets one key at a time.
-
-    Attributes:
-        complete: whether all records have arrived.
-    """
+    """Holds records back until earlier inputs are complete. Mailbox thread only."""
 
     def __init__(self, operator: str, edges: Sequence[InputEdge], *, by_key: bool) -> None:
         self._by_key = by_key
@@ -34,14 +26,7 @@ class BatchInput:
         self.complete: bool = False
 
     def takes(self, edge: InputEdge, records: Records, size: int) -> bool:
-        """Store records that have to wait, or return False for records to process at once.
-
-        Args:
-            size: the bytes of their buffer.
-
-        Raises:
-            OperatorError: a record, or its key, cannot be pickled.
-        """
+        """Store records that have to wait. Returns False for others."""
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
             self._sorter.add(edge.index, records, edge.partitioner.keying, size)
         elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):
@@ -51,13 +36,11 @@ class BatchInput:
         return True
 
     def in_order(self) -> Iterator[KeyedRun]:
-        """Yield the waiting records after all records have arrived."""
         self.complete = True
         for index, records in self._waiting:
             yield KeyedRun(index, records)
         yield from self._sorter.runs()
 
     def close(self) -> None:
-        """Drop the waiting records."""
         self._waiting.close()
         self._sorter.close()

@@ -1,19 +1,13 @@
 """The input of a task: turns buffers of many channels, in any order, into the ordered elements of each channel.
 
-Within an epoch, every channel that sends anything numbers its buffers from 0 and ends with its barrier. The gate
+A channel numbers its buffers of an epoch from 0 and ends with its barrier. The gate
 
-- restores the order of a channel's buffers: early buffers wait, in memory up to a bound, beyond it in a temporary file;
+- restores the order of a channel's buffers;
 - blocks a channel after its barrier until all barriers have arrived (C3);
-- feeds watermarks to the valve. Each subtask of a vertex is a channel of the valve. A source has other partitions in
-  every epoch, so all of them together are one channel, which gets their minimum watermark when the epoch's input is
-  complete.
+- feeds watermarks to the valve, whose channels are the subtasks of vertices. All partitions of a source are one
+  channel, which gets their minimum watermark when the epoch's input is complete.
 
-The shuffle decides which channel's buffers arrive first; event time does not depend on it (``EpochValve``).
-
-A channel belongs to one edge: a vertex with two edges to the same task, such as the two inputs of an operator, has two
-channels to it for each of its subtasks.
-
-A missing or duplicate buffer is an error, never silent loss. Only the mailbox thread may use a gate.
+A channel belongs to one edge. A missing or duplicate buffer is an error, never silent loss. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -43,7 +37,7 @@ from pillarbox._time.watermark_generators import WatermarkSink
 
 @dataclass
 class _Channel:
-    """State of a channel in the running epoch."""
+    """A channel in the running epoch."""
 
     expected: int = 0
     early: dict[int, Extent] = field(default_factory=dict)
@@ -55,16 +49,11 @@ class _Channel:
 
     @property
     def affects_event_time(self) -> bool:
-        """Whether it has sent anything that affects event time."""
         return self.has_records or self.watermark is not None
 
 
 class InputGate:
-    """The input of one task.
-
-    Attributes:
-        any_barrier: whether a channel waits for the others.
-    """
+    """The input of one task."""
 
     def __init__(self, name: str, inputs: list[InputEdge]) -> None:
         self._name = name
@@ -72,7 +61,7 @@ class InputGate:
         self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism)}
         sources = [("source", edge.id) for edge in inputs if edge.is_source]
         self._valve = EpochValve([*sorted(self._known), *sources])
-        # For each source, the time of its last records; for each silent one, its watermark at that time.
+        # For each source, the time of its last records; for each silent one, its watermark then.
         self._last_active: dict[int, int] = {}
         self._last_watermark: dict[int, int] = {}
         self._epoch = 0
@@ -80,21 +69,14 @@ class InputGate:
         self.any_barrier: bool = False
         self._spool = Spool()
 
-    # -- an epoch --
-
     def begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch."""
         self._epoch = epoch
         self._channels = {}
         self.any_barrier = False
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
-        """Take a buffer; yield the elements that are next in their channel, with the channel.
-
-        Raises:
-            ExchangeError: an unknown channel, a duplicate buffer, or one after its channel's barrier.
-        """
+        """Take a buffer, and yield its channel's next elements."""
         channel = self._channels.get(buffer.channel)
         if channel is None:
             if edge_of_channel(buffer.channel) not in self._edges:
@@ -128,7 +110,6 @@ class InputGate:
             yield number, element
 
     def edge_of(self, channel: int) -> InputEdge:
-        """Return the edge of a channel."""
         return self._edges[edge_of_channel(channel)]
 
     @property
@@ -136,14 +117,7 @@ class InputGate:
         return f"task {self._name!r}, epoch {self._epoch}"
 
     def aligned(self) -> bool:
-        """Check at the end of the epoch's input that every buffer has arrived.
-
-        Returns:
-            Whether there are channels, and the data of all of them has ended.
-
-        Raises:
-            ExchangeError: a buffer or a barrier is missing.
-        """
+        """Check that every buffer has arrived. Returns whether the data of all channels has ended."""
         for number, channel in self._channels.items():
             if channel.early:
                 raise ExchangeError(
@@ -155,17 +129,14 @@ class InputGate:
         self._spool.close()
         return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
-    # -- watermarks --
-
     def watermark(self, number: int, timestamp: int, output: WatermarkSink) -> None:
-        """Take a channel's watermark. If it takes effect before the end of the epoch, ``output`` gets it now."""
+        """Take a channel's watermark, and emit it unless it waits for the end of the epoch."""
         if number in self._known:
             self._valve.watermark_came(number, timestamp, output)
         else:
             self._channels[number].watermark = timestamp
 
     def status(self, number: int, idle: bool) -> None:
-        """Take a channel's status."""
         if number in self._known:
             self._valve.status_came(number, idle)
         else:
@@ -174,9 +145,8 @@ class InputGate:
     def advance(self, now: int, output: WatermarkSink) -> None:
         """Apply the watermarks and statuses that wait for the end of the epoch's input.
 
-        Partitions of a source without records do not count. A source without any is silent: see :meth:`_in_silence`.
-        Idle partitions do not hold the others back; if all are idle, so is the source, at the maximum of their
-        watermarks (as in Flink's valve).
+        Idle partitions of a source do not hold the others back. If all are idle, so is the source, at the maximum of
+        their watermarks (as in Flink's valve). A source without records is silent: see :meth:`_in_silence`.
 
         Args:
             now: the epoch's time (epoch ms), the same when the epoch is repeated.
@@ -205,7 +175,6 @@ class InputGate:
         self._in_silence([edge for edge in silent if edge.reacts_to_silence], now, output)
 
     def end(self, output: WatermarkSink) -> None:
-        """End event time on all channels: this is the last epoch."""
         for channel in self._valve.channels:
             self._valve.input_status(channel, False, output)
             self._valve.input_watermark(channel, MAX_WATERMARK, output)
@@ -213,8 +182,8 @@ class InputGate:
     def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
         """Advance the watermarks of sources without records.
 
-        Each keeps its watermark; after its ``progress_timeout`` the watermark advances with the clock. After its
-        ``idle_timeout`` a source is idle and stays idle; its watermark counts only while all are idle.
+        After its ``progress_timeout``, a watermark advances with the clock. After its ``idle_timeout``, it counts only
+        while all sources are idle.
         """
         for edge in edges:
             silent_for = now - self._last_active.setdefault(edge.id, now)
@@ -238,10 +207,7 @@ class InputGate:
         self._valve.input_watermark(("source", number), watermark, output)
 
     def next_wake_up(self, now: int) -> int | None:
-        """Return when a source becomes idle, or its watermark advances, without records (epoch ms).
-
-        A watermark advances in every epoch.
-        """
+        """Return when a source becomes idle, or its watermark advances, without records (epoch ms)."""
         times = []
         for number, edge in self._edges.items():
             if not edge.reacts_to_silence:
@@ -254,10 +220,7 @@ class InputGate:
         return min((time for time in times if time > now), default=None)
 
     def held_by(self) -> list[int] | None:
-        """Return [vertex, subtask] of the sender that holds the watermark back, after the epoch's input is complete.
-
-        The subtask is -1 for a source without records in the epoch. None: no channel counts, or all have ended.
-        """
+        """Return the [vertex, subtask] that holds the watermark back, or None. A silent source is subtask -1."""
         valve = self._valve
         counted = [channel for channel in valve.channels if not valve.is_idle_channel(channel)]
         lowest = min(counted, key=valve.watermark_of, default=None)
@@ -276,34 +239,26 @@ class InputGate:
 
     @property
     def current_watermark(self) -> int:
-        """The gate's watermark."""
         return self._valve.current_watermark
 
     @property
     def is_idle(self) -> bool:
-        """Whether the whole input is idle."""
         return self._valve.is_idle
 
     def snapshot(self) -> Any:
-        """Return the watermarks of all channels, and the times of the sources' last records, as plain data."""
         return {
             "valve": self._valve.snapshot(),
             "last_active": dict(self._last_active),
             "last_said": dict(self._last_watermark),
         }
 
-    def restore(self, state: Any, *, say_anew: bool = False) -> None:
-        """Restore a snapshot.
-
-        Args:
-            say_anew: emit the idle status once more, as downstream may not know it.
-        """
-        self._valve.restore(state["valve"], say_anew=say_anew)
+    def restore(self, state: Any, *, repeat_status: bool = False) -> None:
+        """Restore a snapshot. ``repeat_status`` emits the idle status once more."""
+        self._valve.restore(state["valve"], repeat_status=repeat_status)
         self._last_active = dict(state["last_active"])
         self._last_watermark = dict(state["last_said"])
 
     def close(self) -> None:
-        """Drop waiting buffers."""
         self._spool.close()
         self._channels = {}
         self.any_barrier = False

@@ -1,12 +1,9 @@
 """Sorts records by key, and by time within a key: an external merge sort, for batch mode.
 
-Records are buffered up to a bound, sorted, and written to a temporary file as a sorted run; the runs are merged block
-by block. So a task holds a bounded number of records, and one key at a time.
+A task holds a bounded number of records, and one key at a time.
 
-Keys need no order: they are sorted by their hash, which is the same for equal keys. If two keys share a hash, the
-records of the second wait for the end of the first.
-
-Source of the idea: Flink's sorted inputs (``SortingDataInput``), which sort by the bytes of keys.
+Keys need no order: they are sorted by their hash. If two keys share a hash, the records of the second wait. Source of
+the idea: Flink's sorted inputs (``SortingDataInput``).
 """
 
 from __future__ import annotations
@@ -26,18 +23,17 @@ from pillarbox._task.network.sorted_records import Block, Portion, read_blocks, 
 from pillarbox._task.network.spool import NOT_KEPT, RecordSpool, Spool
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 
-# Buffered records are sorted at about this size: the bytes of their buffers, and a surcharge for each record.
+# Buffered bytes, and a surcharge for each record.
 _PORTION_BYTES = 32 * 1024 * 1024
 _OBJECT_BYTES = 250
 _COLUMN_BYTES = 20
-# Number of runs merged at a time; one block of each is in memory.
+# Runs merged at a time, with a block of each in memory.
 _FAN_IN = 64
 _BLOCK_BYTES = 256 * 1024
 # Bound of the cache of key hashes.
 _REMEMBERED = 1 << 17
-# The bits of a hash: all of them.
 _HASH_BITS = np.uint64((1 << 32) - 1)
-# Bound of a run's records, so that mails are not delayed.
+# Maximum records of a run, so that mails are not delayed.
 _RUN_RECORDS = 4096
 
 _NO_KEY = object()
@@ -59,12 +55,11 @@ class _Run:
 
     @property
     def last(self) -> tuple[np.uint64, np.int64]:
-        """Hash and time of the block's last record."""
         assert self.block is not None
         return self.block.hashes[-1], self.block.times[-1]
 
     def take(self, bound: tuple[np.uint64, np.int64], *, inclusive: bool) -> Portion | None:
-        """Remove the records before a bound, or up to it, or return None."""
+        """Remove the records before a bound, or up to it."""
         block = self.block
         assert block is not None
         first, last = (int(np.searchsorted(block.hashes, bound[0], side)) for side in ("left", "right"))
@@ -78,10 +73,7 @@ class _Run:
 
 
 def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
-    """Merge runs into sorted portions; of equal hash and time, earlier runs are first.
-
-    Everything up to the earliest end of a block is in memory. (Ends are compared by the runs' numbers, too.)
-    """
+    """Merge runs into sorted portions. Of equal hash and time, earlier runs are first."""
     while True:
         ends = [(run.last, number) for number, run in enumerate(runs) if run.block is not None]
         if not ends:
@@ -96,38 +88,24 @@ def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
 
 
 class KeySorter:
-    """Takes records in any order and returns them by key. Only the mailbox thread may use it.
-
-    Args:
-        operator: the name of the operator that gets the records, for errors.
-    """
+    """Takes records in any order and returns them by key. Mailbox thread only."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
         self._hashes: dict[Any, int] = {}
         self._keyings: dict[int, Keying] = {}
-        # The unsorted records of each input.
         self._buffered: dict[int, list[Portion]] = {}
         self._buffered_bytes = 0
         self._spool = Spool(memory=1)
-        # The sorted runs of each input, as blocks.
+        # Sorted runs by input, as blocks.
         self._runs: dict[int, list[list[Block]]] = {}
-        # The current key; records of other keys with its hash wait.
+        # Records of other keys with the current key's hash wait.
         self._current: Any = _NO_KEY
         self._current_hash = -1
         self._aside: dict[Any, RecordSpool] = {}
 
     def add(self, index: int, records: Records, keying: Keying, size: int) -> None:
-        """Add a run of records.
-
-        Args:
-            index: their input.
-            keying: their keys.
-            size: the bytes of their buffer.
-
-        Raises:
-            OperatorError: the key function raised, or a record added so far cannot be pickled.
-        """
+        """Add a run of an input, whose buffer has ``size`` bytes."""
         if not len(records):
             return
         cache = self._hashes
@@ -151,7 +129,6 @@ class KeySorter:
         return {index: together(parts).in_order() for index, parts in buffered.items()}
 
     def _spill(self) -> None:
-        """Write the buffered records as a sorted run of each input."""
         portions = self._take_buffered()
         length = max(1, _BLOCK_BYTES * sum(map(len, portions.values())) // self._buffered_bytes)
         self._buffered_bytes = 0
@@ -163,7 +140,6 @@ class KeySorter:
             self._runs.setdefault(index, []).append(blocks)
 
     def _final_runs(self) -> list[_Run]:
-        """Return the runs for the last merge, few enough of each input."""
         buffered = self._take_buffered()
         runs: list[_Run] = []
         for index in sorted({*self._runs, *buffered}):
@@ -175,7 +151,7 @@ class KeySorter:
     def _merged_down(self, index: int) -> list[_Run]:
         runs, spool, keying = self._runs.pop(index, []), self._spool, self._keyings[index]
         while len(runs) > _FAN_IN:
-            # Merged blocks stay in the file until the end: a file cannot shrink in its middle.
+            # A file cannot shrink in its middle.
             length = len(next(read_blocks(spool, keying, index, runs[0][:1])))
             runs = [
                 write_blocks(
@@ -185,10 +161,8 @@ class KeySorter:
             ]
         return [_Run(index, read_blocks(spool, keying, index, blocks)) for blocks in runs]
 
-    # -- key by key --
-
     def runs(self) -> Iterator[KeyedRun]:
-        """Yield the records of each key, and its end, in runs of bounded length."""
+        """Yield each key's records, and its end."""
         for portion in _merged(self._final_runs()):
             bounds = _bounds(np.diff(portion.indexes) != 0)
             for start, end in pairwise(bounds):
@@ -198,7 +172,7 @@ class KeySorter:
         self.close()
 
     def _of_one_input(self, portion: Portion) -> Iterator[KeyedRun]:
-        """Divide records of one input by key: at once, if no keys share a hash."""
+        """Divide one input's records by key."""
         hashes = portion.hashes
         begins = np.empty(len(portion), np.bool_)
         begins[0] = int(hashes[0]) != self._current_hash
@@ -209,7 +183,7 @@ class KeySorter:
         if not shared.any():
             yield from self._alone(portion, begins)
         else:
-            # The records of a hash are a stretch. A stretch that several keys share is divided by itself.
+            # A hash's records are a stretch, which several keys may share.
             stretches = begins.cumsum()
             alone = ~np.isin(stretches, stretches[shared])
             for start, end in pairwise(_bounds((alone[1:] != alone[:-1]) | (begins[1:] & ~alone[1:]))):
@@ -218,7 +192,6 @@ class KeySorter:
         self._current_hash = int(hashes[-1])
 
     def _alone(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
-        """Yield records of keys that share no hash."""
         index = int(portion.indexes[0])
         if begins[0]:
             if self._aside:
@@ -231,7 +204,7 @@ class KeySorter:
         yield KeyedRun(index, portion.records, keys, ends)
 
     def _of_one_hash(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
-        """Yield the records of the current key; set records of other keys with its hash aside."""
+        """Yield the current key's records. Sets other keys with its hash aside."""
         index, keys = int(portion.indexes[0]), portion.all_keys()
         if begins[0]:
             yield from self._ended(index)
@@ -248,7 +221,6 @@ class KeySorter:
             yield KeyedRun(index, portion.records.take(np.array(positions)), [self._current])
 
     def _ended(self, index: int) -> Iterator[KeyedRun]:
-        """End the current key, if any; yield the records that were set aside, key by key."""
         if self._current is not _NO_KEY:
             yield KeyedRun(index, Records([]), ends=[0])
             self._current = _NO_KEY
@@ -260,7 +232,6 @@ class KeySorter:
             self._aside.pop(key).close()
 
     def close(self) -> None:
-        """Drop all records."""
         self._buffered = {}
         for spool in self._aside.values():
             spool.close()
@@ -269,5 +240,5 @@ class KeySorter:
 
 
 def _bounds(changes: npt.NDArray[np.bool_]) -> Sequence[int]:
-    """Return stretch boundaries. ``changes`` has, for each element but the first, whether it begins a stretch."""
+    """Return stretch boundaries. ``changes`` has whether each element but the first begins one."""
     return [0, *(np.flatnonzero(changes) + 1).tolist(), len(changes) + 1]

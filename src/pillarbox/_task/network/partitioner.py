@@ -1,7 +1,6 @@
 """Distributes the records of an edge over the subtasks after it.
 
-A partitioner is a value of the edge, created when the program is built; each task creates its own selector from it.
-Source of the names: Flink's ``StreamPartitioner`` and ``ChannelSelector``.
+Each task creates its own selector from the program's partitioner. Follows Flink's ``StreamPartitioner``.
 """
 
 from __future__ import annotations
@@ -21,45 +20,35 @@ from pillarbox._operators.frame.user_code import raise_at_record
 
 
 class ChannelSelector(ABC):
-    """Divides the records of one sending subtask among the targets. Only the mailbox thread may use it.
-
-    Args:
-        targets: the number of receivers.
-    """
+    """Divides the records of one sending subtask among the targets. Mailbox thread only."""
 
     def __init__(self, targets: int) -> None:
         self._targets = targets
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Start over as the ``subtask``-th sender: a repeated epoch divides its records the same way."""
+        """Start over, so that a repeated epoch divides its records the same way."""
 
     @abstractmethod
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        """Yield (target index, its share of the records) for each target that gets any."""
+        """Yield (target index, its records) for each target that gets any."""
 
 
 class Partitioner:
     """Distributes records over the targets of an edge.
 
     Attributes:
-        to_output: whether the edge leads to an output of the program, which gets records, but no watermarks or
-            barriers.
+        to_output: whether the edge leads to an output of the program, which gets no watermarks and barriers.
         at_once: whether the task hands its output over after each run of records.
-        label: the label of the edge in a plan.
     """
 
     to_output = False
     at_once = False
     label: str
-    # The selector's class, if it depends on the number of targets alone.
+    # The selector's class, if it needs only the number of targets.
     _selector: type[ChannelSelector]
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create the selector of one sending subtask for ``targets`` receivers.
-
-        Args:
-            senders: the number of sending subtasks, or 0 if unknown, as they are the partitions of a source.
-        """
+        """Create the selector of one sending subtask. ``senders`` is the number of sending subtasks, 0 for a source."""
         return self._selector(targets)
 
 
@@ -69,11 +58,7 @@ class _SingleTargetSelector(ChannelSelector):
 
 
 class OutputPartitioner(Partitioner):
-    """To an output of the program, which is one target.
-
-    Args:
-        at_once: whether a caller waits for the records, and may stop early.
-    """
+    """To an output of the program. ``at_once``: a caller waits for the records."""
 
     to_output = True
     label = "rows"
@@ -84,17 +69,13 @@ class OutputPartitioner(Partitioner):
 
 
 class KeyGroupPartitioner(Partitioner):
-    """By key: all records of a key go to the subtask that owns the key's group.
-
-    Flink's ``KeyGroupStreamPartitioner``.
-    """
+    """To the subtask that owns the key's group. Flink's ``KeyGroupStreamPartitioner``."""
 
     def __init__(self, keying: Keying) -> None:
         self.keying = keying
         self.label: str = "key by " + (", ".join(keying.columns) if keying.columns else "function")
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create a selector by key."""
         return _KeyGroupSelector(Router(self.keying, targets, max_parallelism), targets)
 
 
@@ -104,7 +85,7 @@ class _KeyGroupSelector(ChannelSelector):
         self._router = router
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        # Also for a single target: a key that cannot be routed is refused at any parallelism.
+        # Even a single target refuses keys that cannot be routed.
         subtasks = self._router.subtasks_of(records)
         if self._targets == 1:
             yield 0, records
@@ -113,8 +94,7 @@ class _KeyGroupSelector(ChannelSelector):
 
 
 def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) -> Iterator[tuple[int, Records]]:
-    """Yield the share of each target, given the target of each record."""
-    # (Numbers of one or two bytes get a radix sort, several times as fast.)
+    # Small numbers get a radix sort, several times as fast.
     order = np.argsort(subtasks.astype(np.min_scalar_type(targets)), kind="stable")
     ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()
     ordered = records.take(order)
@@ -144,8 +124,7 @@ class _RebalanceSelector(ChannelSelector):
         self._next = 0
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        # Senders and epochs begin with different targets, so that neither remainders nor small epochs always go to the
-        # first.
+        # Begin with different targets, so that remainders do not all go to the first.
         self._next = (subtask + epoch) % self._targets
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
@@ -162,10 +141,8 @@ class _RebalanceSelector(ChannelSelector):
 class RebalancePartitioner(Partitioner):
     """In equal shares, regardless of the records.
 
-    Flink's ``RebalancePartitioner`` deals out single records; here each run is cut into as many slices as there are
-    targets, so that columns need not be copied.
-
-    A repeated epoch deals the same records to the same subtasks if they arrive in the same order.
+    Flink's ``RebalancePartitioner`` deals out single records. Here each run is cut into slices, without copying
+    columns. A repeated epoch deals the same records to the same subtasks if they arrive in the same order.
     """
 
     label = "rebalance"
@@ -185,7 +162,7 @@ class _ShuffleSelector(ChannelSelector):
 
 
 class ShufflePartitioner(Partitioner):
-    """At random. Flink's ``ShufflePartitioner``, except that a repeated epoch draws the same numbers."""
+    """At random, the same in a repeated epoch. Flink's ``ShufflePartitioner``."""
 
     label = "shuffle"
     _selector = _ShuffleSelector
@@ -204,9 +181,9 @@ class _ForwardSelector(ChannelSelector):
 
 
 class ForwardPartitioner(Partitioner):
-    """From each subtask to the subtask with the same index. Flink's ``ForwardPartitioner``.
+    """From each subtask to the subtask with the same index, and from a source's partitions in turn.
 
-    The partitions of a source, which may be more or fewer, go to the subtasks in turn.
+    Flink's ``ForwardPartitioner``.
     """
 
     label = "forward"
@@ -216,13 +193,12 @@ class ForwardPartitioner(Partitioner):
 class RescalePartitioner(Partitioner):
     """From each sending subtask to its share of the receivers, in turn; or from several senders to one.
 
-    Flink's ``RescalePartitioner``. Each partition of a source has one receiver.
+    Flink's ``RescalePartitioner``.
     """
 
     label = "rescale"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create a selector for a share of the receivers."""
         return _RescaleSelector(targets, senders) if senders else _ForwardSelector(targets)
 
 
@@ -256,12 +232,7 @@ class GlobalPartitioner(Partitioner):
 
 
 class CustomPartitioner(Partitioner):
-    """By a user function. Flink's ``CustomPartitionerWrapper``.
-
-    Args:
-        function: ``f(key, number of receivers)`` returns the index of a receiver.
-        keying: gives the key of a record.
-    """
+    """By a user function ``f(key, number of receivers)``. Flink's ``CustomPartitionerWrapper``."""
 
     label = "partition custom"
 
@@ -270,7 +241,6 @@ class CustomPartitioner(Partitioner):
         self._keying = keying
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Create a selector that calls the function for each record."""
         return _CustomSelector(self._captured.function, self._keying, targets)
 
 

@@ -1,7 +1,7 @@
 """The output of a task: distributes records over subtasks and packs them into buffers.
 
-The queue of packed buffers is bounded: when it is full, the writer is unavailable, the task stops its input and leaves
-its loop, and its caller takes the buffers. Only the mailbox thread may use a writer.
+When the bounded queue of buffers is full, the task leaves its loop, and its caller takes the buffers. Mailbox thread
+only.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from pillarbox._task.network.unpicklable import refuse_unpicklable
 from pillarbox._task.vertex import Edge
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-# Size of a buffer. Smaller buffers cost more per record, larger buffers more memory.
+# Smaller buffers cost more per record, larger buffers more memory.
 _BUFFER_BYTES = 512 * 1024
 _BUFFER_RECORDS = 2048
-# One of so many records is measured (a prime, as kinds of records may alternate); the first after `_FIRST_LOOK`
-# records.
+# One of this many records is measured (a prime, since kinds of records may alternate).
 _LOOK_EACH = 61
 _FIRST_LOOK = 16
-# Assumed size of a record before the first measurement.
+# Assumed before the first measurement.
 _USUAL_BYTES = 512.0
-# Bound of the queue in bytes, exceeded by at most one run of records.
+# Bound in bytes, exceeded by at most one run of records.
 _QUEUE_BYTES = 4 * 1024 * 1024
 
 
@@ -43,10 +42,7 @@ class RecordWriter:
     """All edges of one task.
 
     Attributes:
-        edges: the inputs that the chain sends to.
         is_awaited: whether a caller waits for the queued buffers.
-        records_out: records sent in this epoch.
-        bytes_out: payload bytes sent in this epoch.
     """
 
     def __init__(self, edges: list[Edge]) -> None:
@@ -59,18 +55,16 @@ class RecordWriter:
 
     @property
     def is_available(self) -> bool:
-        """Whether the queue has room."""
         return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Reset the counts; a source task may process another partition in each epoch."""
+        """Reset the counts. A source task's partition may change in each epoch."""
         self.records_out = 0
         self.bytes_out = 0
         for edge in self.edges:
             edge.begin_epoch(subtask, epoch)
 
     def send(self, target: int, channel: int, seq: int, element: Element) -> int:
-        """Pack one element for one target; return the size of its payload."""
         payload = encode(element)
         self._queue.append(Buffer(target, channel, seq, payload))
         self._queued_bytes += len(payload)
@@ -78,17 +72,15 @@ class RecordWriter:
         return len(payload)
 
     def broadcast(self, element: Element) -> None:
-        """Pack pending records, then one element for every subtask downstream; outputs get only the records."""
+        """Pack one element for every subtask, after pending records. Outputs get only the records."""
         for edge in self.edges:
             edge.broadcast(element)
 
     def flush(self) -> None:
-        """Pack pending records."""
         for edge in self.edges:
             edge.flush()
 
     def take(self) -> list[Buffer]:
-        """Remove the packed buffers; the writer is available again."""
         buffers = self._queue
         self._queue = []
         self._queued_bytes = 0
@@ -115,7 +107,7 @@ class _EdgeWriter:
         self._watermark: int | None = None
         self._sent_watermark = False
         self._sent_records = False
-        # No state of earlier epochs remains, not even measured sizes: a retried task sends the same buffers.
+        # A retried task sends the same buffers, so no measured size remains.
         self._pending = [_Pending() for _ in self._targets]
 
     def process_records(self, records: Records) -> None:
@@ -143,7 +135,7 @@ class _EdgeWriter:
         pending.add(records, row_bytes)
         if pending.is_full:
             self._pack(subtask)
-            # A watermark may be overtaken by records, but never overtake one: so it can wait until a buffer is full.
+            # Records may overtake a watermark, so it can wait for a full buffer.
             if self._watermark is not None:
                 self._send_watermark()
 
@@ -181,7 +173,7 @@ class _EdgeWriter:
         if self._to_output:
             return
         if self._sent_records and not self._sent_watermark:
-            # Records without any watermark hold back event time, also at subtasks that got none of them.
+            # Records without a watermark hold back event time at all subtasks.
             self._watermark = MIN_TIMESTAMP
             self._send_watermark()
         for subtask in range(len(self._targets)):
@@ -189,7 +181,7 @@ class _EdgeWriter:
 
 
 def _row_bytes(records: Records) -> float | None:
-    """Return the size of a row if all rows of the run have the same, or None.
+    """Return the size of equal rows, or None.
 
     Measuring costs as much as dividing a run among many targets.
     """
@@ -199,11 +191,7 @@ def _row_bytes(records: Records) -> float | None:
 
 
 class _Pending:
-    """Records of one target that are not packed yet: runs of one kind, columnar or not.
-
-    Attributes:
-        size: their estimated bytes.
-    """
+    """Unpacked records of one target: runs of one kind, columnar or not."""
 
     __slots__ = ("_columnar", "_count", "_looked_at", "_record_bytes", "_runs", "_share", "_unseen", "size")
 
@@ -212,11 +200,11 @@ class _Pending:
         self._columnar = False
         self._count = 0
         self.size: float = 0.0
-        # Bytes of a pickled record in the last sample, and the number of records since that sample.
+        # A pickled record's bytes in the last sample, and records since.
         self._record_bytes = _USUAL_BYTES
         self._unseen = 0
         self._looked_at = False
-        # Compression by values and classes that records of a buffer share.
+        # Compression by values and classes that records share.
         self._share = 1.0
 
     def takes(self, records: Records) -> bool:
@@ -247,12 +235,11 @@ class _Pending:
             self.size += self._record_bytes * len(records)
 
     def _look_at(self, values: list[Any]) -> None:
-        """Measure a sample of the records."""
         sample = values[::_LOOK_EACH]
         try:
             self._record_bytes = len(dumps(sample)) / len(sample) * self._share
         except Exception:
-            return  # packing raises the error again, with the record
+            return  # packing raises it again, with the record
         if not self._looked_at:
             self._looked_at = True
             self.size = self._record_bytes * (self._count - len(values))
@@ -263,14 +250,13 @@ class _Pending:
         return self.size >= _BUFFER_BYTES or (self._count >= _BUFFER_RECORDS and not self._columnar)
 
     def learn(self, expected: float, sent: int) -> None:
-        """Compare the estimate with the packed size."""
         if self._looked_at and expected:
             share = min(max(self._share * sent / expected, 1 / 16), 1.0)
             self._record_bytes *= share / self._share
             self._share = share
 
     def drain(self) -> list[Records]:
-        """Remove all records: as one run, or as several if they are large."""
+        """Remove all records, as one or more runs."""
         whole, count, size = self._whole(), self._count, self.size
         self._runs = []
         self._count = 0

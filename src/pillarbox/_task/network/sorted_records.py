@@ -1,7 +1,6 @@
 """Records in the order of batch mode: by the hash of their key, and by time.
 
-Rows that no Python function has touched stay columnar if their keys are columns: sorting, writing and merging them
-costs less per record than creating one Python object.
+Rows without Python functions stay columnar if their keys are columns.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 _POSITION_BITS = np.uint64(32)
 _POSITION = np.uint64((1 << 32) - 1)
 
-#: A block of sorted records in a spool: the extent of the records, and of their keys and hashes.
+#: A block of sorted records: the extents of records, and of keys and hashes.
 Block = tuple[Extent, Extent]
 
 
@@ -34,10 +33,7 @@ class Portion(NamedTuple):
     """Records with their sort keys.
 
     Attributes:
-        keying: gives the keys of the records.
-        indexes: the input of each record.
         keys: the key of each record, or None if the keys are columns, and all records belong to one input.
-        hashes: the hashes of the keys.
         times: the timestamps; the minimum for records without one.
     """
 
@@ -52,7 +48,6 @@ class Portion(NamedTuple):
     def of(
         keying: Keying, index: int, records: Records, keys: list[Any] | None, hashes: npt.NDArray[np.uint64]
     ) -> Portion:
-        """Return the unsorted records of one input."""
         indexes = np.full(len(records), index, np.int32)
         return Portion(keying, indexes, records, keys, hashes, _times_of(records))
 
@@ -60,7 +55,6 @@ class Portion(NamedTuple):
         return len(self.hashes)
 
     def slice(self, start: int, end: int) -> Portion:
-        """Return the records from ``start`` to before ``end``."""
         return Portion(
             self.keying,
             self.indexes[start:end],
@@ -71,11 +65,9 @@ class Portion(NamedTuple):
         )
 
     def all_keys(self) -> list[Any]:
-        """Return the key of each record."""
         return self.keying.keys_of(self.records) if self.keys is None else self.keys
 
     def keys_at(self, positions: list[int]) -> list[Any]:
-        """Return the keys at some positions."""
         if self.keys is not None:
             return list(map(self.keys.__getitem__, positions))
         assert isinstance(self.records, ArrowRecords)
@@ -83,7 +75,7 @@ class Portion(NamedTuple):
         return self.keying.keys_of(columns.take(np.array(positions)))
 
     def changes(self) -> npt.NDArray[np.bool_]:
-        """Return for each record but the first whether its key may differ from the previous record's."""
+        """Return where the key may differ from the previous record's."""
         if self.keys is None and isinstance(self.records, ArrowRecords) and self.keying.columns is not None:
             columns = [self.keying.column_of(self.records.batch, name) for name in self.keying.columns]
             if not any(column.null_count or pa.types.is_nested(column.type) for column in columns):
@@ -94,7 +86,7 @@ class Portion(NamedTuple):
         return np.fromiter(map(ne, keys[1:], keys), np.bool_, len(keys) - 1)
 
     def in_order(self) -> Portion:
-        """Return the records sorted; records of equal hash and time keep their order."""
+        """Return the sorted records. Records of equal hash and time keep their order."""
         order = _order(self.hashes, self.times)
         keys = None if self.keys is None else list(map(self.keys.__getitem__, order.tolist()))
         indexes, hashes, times = self.indexes[order], self.hashes[order], self.times[order]
@@ -111,9 +103,9 @@ def _times_of(records: Records) -> npt.NDArray[np.int64]:
 
 
 def _order(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the sorted positions, as ``np.lexsort((times, hashes))`` does, in half of its time.
+    """Return the sorted positions, in half the time of ``np.lexsort((times, hashes))``.
 
-    Hashes have 32 bits, and so has a position: both are combined into one number, which numpy sorts fastest.
+    Hash and position are combined into one number.
     """
     by_time = None if (times[1:] >= times[:-1]).all() else np.argsort(times, kind="stable")
     hashes = hashes if by_time is None else hashes[by_time]
@@ -142,7 +134,7 @@ def together(parts: Sequence[Portion]) -> Portion:
 
 
 def _columns_together(parts: Sequence[Portion]) -> ArrowRecords | None:
-    """Concatenate columnar runs of one input, or return None if some are not columnar or have other columns."""
+    """Concatenate columnar runs of one input, or return None if impossible."""
     first = parts[0].records
     if not isinstance(first, ArrowRecords):
         return None
@@ -169,11 +161,8 @@ def _timestamps_together(parts: Sequence[Portion]) -> list[int | None] | None:
     ]
 
 
-# -- in a file --
-
-
 def write_blocks(spool: Spool, portions: Iterable[Portion], length: int) -> list[Block]:
-    """Write sorted portions as one run, in blocks of ``length`` records; return their extents."""
+    """Write sorted portions as blocks of ``length`` records. Returns their extents."""
     return [
         _write(spool, portion.slice(start, start + length))
         for portion in portions

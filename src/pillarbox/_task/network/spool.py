@@ -1,4 +1,4 @@
-"""Bytes and runs of records in a temporary file. Only the mailbox thread may use them."""
+"""Bytes and runs of records in a temporary file. Mailbox thread only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import IO
 from pillarbox._elements import Records, decode, encode
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 
-# Reason for refusing a record.
 NOT_KEPT = "cannot be pickled, as it has to be in batch mode, where records wait for others"
 _MEMORY_BOUND = 64 * 1024 * 1024
 
@@ -18,11 +17,7 @@ Extent = tuple[int, int]
 
 
 class Spool:
-    """Stores bytes: in memory up to a bound, beyond it in a temporary file, which is opened on demand.
-
-    Args:
-        memory: the bound, or None for the default.
-    """
+    """Stores bytes: in memory up to a bound, beyond it in a temporary file."""
 
     def __init__(self, memory: int | None = None) -> None:
         self._memory = memory
@@ -30,7 +25,6 @@ class Spool:
         self._end = 0
 
     def append(self, payload: bytes) -> Extent:
-        """Store bytes; return their extent."""
         if self._file is None:
             bound = _MEMORY_BOUND if self._memory is None else self._memory
             self._file = tempfile.SpooledTemporaryFile(bound)  # noqa: SIM115
@@ -41,13 +35,11 @@ class Spool:
         return extent
 
     def read(self, extent: Extent) -> bytes:
-        """Return stored bytes."""
         assert self._file is not None
         self._file.seek(extent[0])
         return self._file.read(extent[1])
 
     def close(self) -> None:
-        """Drop all bytes. The spool can be used again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -55,11 +47,7 @@ class Spool:
 
 
 class RecordSpool:
-    """Stores runs in order, each with the number of its input.
-
-    Args:
-        operator: the name of the operator that gets the records, for errors.
-    """
+    """Stores runs in order, with the number of their input."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -67,11 +55,6 @@ class RecordSpool:
         self._entries: list[tuple[int, Extent]] = []
 
     def add(self, index: int, records: Records) -> None:
-        """Store a run.
-
-        Raises:
-            OperatorError: a record cannot be pickled.
-        """
         try:
             payload = encode(records)
         except Exception as error:
@@ -79,12 +62,10 @@ class RecordSpool:
         self._entries.append((index, self._spool.append(payload)))
 
     def __iter__(self) -> Iterator[tuple[int, Records]]:
-        """Yield the runs, each with its input."""
         for index, extent in self._entries:
             records = decode(self._spool.read(extent))
             assert isinstance(records, Records)
             yield index, records
 
     def close(self) -> None:
-        """Drop all runs."""
         self._spool.close()

@@ -1,7 +1,7 @@
 """The reader of a task's elements (P2).
 
-Inline readers pull from an iterator in the mailbox thread. :class:`ThreadedReader` puts another thread in between (P4),
-for tasks that must work while the iterator blocks.
+Inline readers pull from an iterator in the mailbox thread. :class:`ThreadedReader` uses another thread (P4), for tasks
+that work while the iterator blocks.
 """
 
 from __future__ import annotations
@@ -31,38 +31,32 @@ class _Exhausted(Enum):
     EXHAUSTED = auto()
 
 
-# Returned by a reader when its epoch has no more items.
+# The epoch has no more items.
 EXHAUSTED = _Exhausted.EXHAUSTED
 
 
 class Reader(ABC, Generic[T]):
-    """Returns the items of one epoch one by one. Only the mailbox thread calls it."""
+    """Returns an epoch's items one by one. Mailbox thread only."""
 
     @abstractmethod
     def poll(self) -> T | _Exhausted | None:
         """Return the next item, None if it has not arrived, or ``EXHAUSTED``."""
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Call ``callback``, in any thread, once :meth:`poll` has something new to return."""
+        """Call ``callback``, in any thread, once :meth:`poll` has something new."""
         callback()
 
-    def close(self) -> None:
-        """Drop the remaining items."""
+    def close(self) -> None: ...
 
 
 class IteratorReader(Reader[T]):
-    """Pulls from an iterator in the mailbox thread.
-
-    Args:
-        waiting: measures the time spent waiting for items, or None.
-    """
+    """Pulls from an iterator, which blocks the mailbox thread. ``waiting`` measures its waits."""
 
     def __init__(self, items: Iterable[T], waiting: PeriodTimer | None = None) -> None:
         self._items = iter(items)
         self._waiting = waiting
 
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item; blocks."""
         waiting = self._waiting
         if waiting is None:
             return next(self._items, EXHAUSTED)
@@ -75,7 +69,7 @@ class IteratorReader(Reader[T]):
 class ThreadedReader(Reader[T]):
     """Pulls from an iterator in another thread, up to ``bound`` items ahead.
 
-    Start, end and errors of the thread reach the task as mails (P4), items through a bounded queue.
+    The thread's start, end and errors are mails (P4).
     """
 
     def __init__(
@@ -85,7 +79,7 @@ class ThreadedReader(Reader[T]):
         self._executor = executor
         self._fail = fail
         self._bound = bound
-        # Guards everything below; the reader's thread appends, the mailbox thread takes.
+        # Guards everything below.
         self._changed = threading.Condition()
         self._queue: deque[T] = deque()
         self._ended = False
@@ -124,7 +118,6 @@ class ThreadedReader(Reader[T]):
             callback()
 
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item if it has arrived."""
         with self._changed:
             if self._queue:
                 item = self._queue.popleft()
@@ -135,7 +128,6 @@ class ThreadedReader(Reader[T]):
             return None
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` in the reader's thread, or at once."""
         with self._changed:
             if not self._queue and not self._ended:
                 self._callback = callback
@@ -143,7 +135,7 @@ class ThreadedReader(Reader[T]):
         callback()
 
     def close(self) -> None:
-        """Stop the thread; it ends when its iterator returns the next item."""
+        """Stop the thread, which ends at its next item."""
         with self._changed:
             self._closed = True
             self._changed.notify()

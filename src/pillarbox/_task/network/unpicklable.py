@@ -14,14 +14,9 @@ _ADVICE = "(connections, locks, generators and the like stay in the function tha
 def refuse_unpicklable(
     error: BaseException, operator: str, values: Sequence[Any], does: str, what: str, keys: Sequence[Any] = ()
 ) -> NoReturn:
-    """Raise an error that names the record, or its key, that cannot be pickled; otherwise raise ``error``.
+    """Raise an error that names the unpicklable record or key, or else ``error``.
 
-    Args:
-        operator: the name of the operator.
-        values: the records that were pickled together.
-        does: the operator's action, such as "emits".
-        what: the failed step, such as "cannot be sent on".
-        keys: their keys, if these were pickled, too.
+    ``does`` is the operator's action, such as "emits", and ``what`` the failed step, such as "cannot be sent on".
     """
     for value in values:
         if not _is_picklable(value):

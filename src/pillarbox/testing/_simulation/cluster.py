@@ -1,6 +1,6 @@
 """A simulated cluster in this process: workers are lost, tasks fail and are repeated, buffers arrive in any order.
 
-Only a random number generator decides, so a seed repeats a run exactly.
+All decisions are random numbers from a seed, so a seed repeats a run exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pillarbox.testing._simulation.turns import Turns
 
 T = TypeVar("T")
 
-#: The kinds of faults, and the probabilities in ``FaultRates`` that each stands for.
+#: Each kind of fault, and its probabilities in ``FaultRates``.
 FAULTS: dict[str, tuple[str, ...]] = {
     "move": ("move",),
     "fail": ("fail",),
@@ -42,20 +42,17 @@ class WorkerLostError(Exception):
 
 @dataclass
 class FaultRates:
-    """The probability of each fault, drawn per run, so that some runs have many faults of one kind and no others.
+    """The probability of each fault, drawn per run, so that some runs have many faults of one kind only.
 
     Attributes:
-        workers: number of workers.
         move: a subtask moves to another worker.
         fail: an attempt at a subtask fails at some buffer.
         lose: a successful attempt is lost and repeated.
         repeat: a completed epoch is not committed, and repeated.
         kill: a worker is lost with all its tasks, and replaced.
         restart: the query restarts from an earlier savepoint.
-        rescale: it restarts with another parallelism.
-        reorder: a subtask's buffers arrive in any order.
         delay: maximum advance of the clock before each step (milliseconds).
-        seeds: whether the process's random numbers are reseeded repeatedly, as a user's function may do.
+        seeds: whether the process's random numbers are reseeded, as a user's function may do.
     """
 
     workers: int
@@ -72,7 +69,6 @@ class FaultRates:
 
     @staticmethod
     def draw(rng: random.Random, faults: Collection[str] | None = None) -> FaultRates:
-        """Draw the rates of one run, with the given kinds of faults, or all kinds for None."""
         rates = FaultRates(
             workers=rng.choice([1, 2, 2, 3]),
             move=rng.choice([0.0, 0.3, 0.7, 1.0]),
@@ -89,7 +85,7 @@ class FaultRates:
         if faults is None:
             return rates
         changed: dict[str, Any] = {name: 0 for kind, names in FAULTS.items() if kind not in faults for name in names}
-        if "rescale" in faults and "restart" not in faults:  # only a restart can rescale a query
+        if "rescale" in faults and "restart" not in faults:
             del changed["restart"]
             changed["rescale"] = 1
         return replace(rates, **changed)
@@ -125,7 +121,7 @@ class SimulatedJob(PatientJob):
         self._steps = steps
         self._now = clock
         self._last_worker: dict[tuple[int, int], int] = {}
-        # Times of begun epochs, as Spark stores them: a repeated epoch keeps its time.
+        # Times of begun epochs: a repeated epoch keeps its time, as under Spark.
         self._times: dict[int, int] = {}
 
     def attempt_epoch(self, inputs: dict[int, Any], *, bounded: bool) -> dict[str, list[Any]] | None:
@@ -143,7 +139,6 @@ class SimulatedJob(PatientJob):
         return outcome.outputs
 
     def go_back(self, epoch: int, savepoint: Savepoint, *, workers_stay: bool) -> None:
-        """Restart from an earlier state, with the same or new workers."""
         self.epoch = epoch
         self._times = {number: time for number, time in self._times.items() if number < epoch}
         self._stores = {subtask: store.copy() for subtask, store in savepoint.items()}
@@ -151,22 +146,18 @@ class SimulatedJob(PatientJob):
             self.reset()
 
     def keep_times_of(self, former: SimulatedJob) -> None:
-        """Take over the times of epochs that began before the restart."""
         self._times = {number: time for number, time in former._times.items() if number < self.epoch}
 
     def stop_faults(self) -> None:
-        """Stop all faults except moves."""
         self._rates = replace(self._rates, fail=0.0, lose=0.0, repeat=0.0, kill=0.0, restart=0.0)
 
     def tick(self) -> None:
-        """Advance the clock."""
         if self._rates.delay:
             self._now.advance(self._rng.randrange(self._rates.delay))
         self._turns.settle()
 
     @property
     def epoch_time(self) -> int:
-        """The time of the last epoch."""
         assert self._epoch_time is not None
         return self._epoch_time
 
@@ -212,8 +203,6 @@ class SimulatedJob(PatientJob):
             if not self._is_lost(vertex.number, subtask, worker):
                 return sent, store
 
-    # -- workers --
-
     def _choose_worker(self, number: int, subtask: int) -> int:
         worker = self._last_worker.get((number, subtask))
         if worker is None or self._rng.random() < self._rates.move:
@@ -223,7 +212,7 @@ class SimulatedJob(PatientJob):
 
     def _vertex(self, number: int) -> Vertex:
         vertex = super()._vertex(number)
-        # If subtasks move between workers, as without homes, no request is carried into the next epoch.
+        # If subtasks move between workers, no request is carried into the next epoch.
         vertex.shared = SharedResources(stay=not self._rates.move or self._rates.workers == 1)
         return vertex
 
@@ -235,9 +224,9 @@ class SimulatedJob(PatientJob):
         return task
 
     def _resident(self, task_id: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
-        """Return a worker's task of a subtask, restored to the version in ``store``, like Spark's workers.
+        """Return a worker's task of a subtask, restored to the version in ``store``, as in Spark's workers.
 
-        A batch keeps no tasks: each attempt has its own.
+        In a batch, each attempt has its own task.
         """
         if store is None and task_id in self._tasks:
             self._tasks.pop(task_id).close()
@@ -260,7 +249,6 @@ class SimulatedJob(PatientJob):
                 residents.pop(task_id).cancel()
 
     def _failed(self, worker: int, task_id: tuple[int, ...], error: BaseException) -> None:
-        """Remove a failed task. Raise the error again if it was not planned."""
         if not _is_planned(error):
             raise error
         if self._rng.random() < 0.5:
@@ -273,8 +261,6 @@ class SimulatedJob(PatientJob):
                 if task_id in residents:
                     residents.pop(task_id).cancel()
 
-    # -- attempts --
-
     def _is_lost(self, number: int, subtask: int, worker: int) -> bool:
         lost = self._rng.random() < self._rates.lose
         if lost:
@@ -284,7 +270,6 @@ class SimulatedJob(PatientJob):
         return lost
 
     def _portions(self, arrived: list[Buffer]) -> list[list[Buffer]]:
-        """Return the buffers in arrival order, a few at a time."""
         rng = self._rng
         if rng.random() < self._rates.reorder:
             arrived = rng.sample(arrived, len(arrived))
@@ -304,7 +289,6 @@ class SimulatedJob(PatientJob):
         return _until(items, fails_at, self._rates.seeds)
 
     def _take(self, parts: Iterator[list[Buffer]]) -> list[Buffer]:
-        """Return a task's output. The consumer may stop in between."""
         gives_up_after = self._rng.randrange(3) if self._rng.random() < self._rates.fail / 2 else None
         sent: list[Buffer] = []
         for number, part in enumerate(parts):

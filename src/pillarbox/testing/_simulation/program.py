@@ -1,12 +1,8 @@
-"""A simulated program: the conditions of its outcome, and which parts of the outcome must agree between two runs.
+"""A simulated program: the conditions of its outcome, and the parts of the outcome that must agree between two runs.
 
-A program's outcome may depend on the records of an epoch and of its partitions, which Spark guarantees, and on nothing
-else. If it does not depend on these either, the program is ``cut_free``. A program that uses the clock is ``timed``:
-its outcome must not depend on the exact times of epochs.
-
-Whether a source or subtask becomes idle before or after the last record depends on the clock. So a timed program needs
-a ``tail`` that makes all of them idle. ``event_time`` checks after each epoch that the clock is the epochs' clock, and
-that restarts change nothing.
+An outcome may depend on nothing but the records of an epoch and of its partitions; a ``cut_free`` program's not even on
+these. A ``timed`` program must not depend on the exact times of epochs, so it needs a ``tail`` that makes all sources
+and subtasks idle.
 """
 
 from __future__ import annotations
@@ -29,19 +25,17 @@ class SimulatedProgram:
 
     Attributes:
         inputs: draws the records of each source.
-        last: the last records, in an epoch of their own.
+        last: the last records, in their own epoch.
         tail: advances of the clock before the following epochs without input (milliseconds).
-        together: a record's key, by source. Records of a key in one epoch are in one partition, so their order is
-            known.
-        order: a record's key, by output. Records of one key are emitted in a known order.
+        together: source -> a record's key. Records of a key in one epoch are in one partition, which keeps their order.
+        order: output -> a record's key. Records of one key are emitted in a defined order.
         cut_free: the outcome does not depend on the cut into epochs and partitions.
         timed: the program uses the clock.
         bounded: the last epoch ends the input.
         view: extracts the comparable part of an output's records.
         batch: runs in batch mode, with all input in one epoch.
         key_by_key: in ordered outputs, the records of a key are consecutive.
-        event_time: event time depends only on the epochs and their times: a run without faults with the same epochs and
-            times has the same event time in each subtask after each epoch.
+        event_time: event times after each epoch depend on the epochs and their times, not on faults.
         oracle: computes the outcome from the inputs without pillarbox, or None.
     """
 

@@ -33,12 +33,11 @@ from pillarbox.testing._simulation.turns import Turns
 
 # Number of key groups, and so the maximum number of subtasks.
 MAX_PARALLELISM = 16
-# Maximum number of restarts, so that a run ends.
 _RETURNS = 3
 
 
 class OutcomeMismatch(AssertionError):
-    """A run with faults has another outcome than the run without."""
+    """A run with faults has another outcome than the run without faults."""
 
 
 class Compiled(NamedTuple):
@@ -49,14 +48,13 @@ class Compiled(NamedTuple):
 
 
 class Programs:
-    """A program, built and compiled once for each parallelism."""
+    """A program, compiled once per parallelism."""
 
     def __init__(self, program: SimulatedProgram) -> None:
         self.simulated = program
         self._compiled: dict[int, Compiled] = {}
 
     def at(self, parallelism: int, savepoint: str | None = None) -> Compiled:
-        """Return the program at a parallelism, starting from a savepoint's directory or empty."""
         if savepoint is not None:
             return self._compile(parallelism, savepoint)
         if parallelism not in self._compiled:
@@ -72,8 +70,6 @@ class Run:
     """A program with its input, to run with and without faults.
 
     Args:
-        programs: the program.
-        seed: the seed of all random draws.
         faults: the kinds of faults, or None for all.
         inputs: the records of each source, or None to draw them from the program.
         turns: creates the scheduler that replaces threads.
@@ -111,8 +107,7 @@ class Run:
     def run_without_faults(self, schedule: Sequence[tuple[Epoch, int]] | None = None) -> list[dict[str, list[Any]]]:
         """Run in order, in one worker, and return the output of each epoch.
 
-        Args:
-            schedule: the epochs and their times, or None for the planned schedule.
+        ``schedule`` has the epochs and their times; None means the planned schedule.
         """
         if schedule is None:
             schedule = list(zip(self.epochs, accumulate(epoch.step for epoch in self.epochs)))
@@ -154,12 +149,8 @@ class Run:
         return read
 
     def verify(self) -> None:
-        """Run the program without and with faults, and compare.
-
-        Raises:
-            OutcomeMismatch: a run failed, or its outcome differs from the run without faults or from the oracle.
-        """
-        state = random.getstate()  # functions may seed it, which must not affect the caller
+        """Run the program without and with faults, and compare. Raises :class:`OutcomeMismatch`."""
+        state = random.getstate()  # functions may seed `random`, which must not affect the caller
         try:
             try:
                 reference = self.run_without_faults()
@@ -192,11 +183,6 @@ class Run:
                 raise OutcomeMismatch(self.report("\n".join(lines)))
 
     def compare(self, outputs: Mapping[str, Any], reference: Mapping[str, Any], what: str) -> None:
-        """Compare outputs.
-
-        Raises:
-            OutcomeMismatch: they differ; the message has the first differences.
-        """
         actual, expected = outcome(self.program, outputs), outcome(self.program, reference)
         if actual != expected:
             lines = [f"{what}: the outcome differs"]
@@ -205,7 +191,6 @@ class Run:
             raise OutcomeMismatch(self.report("\n".join(lines[:20])))
 
     def report(self, what: str) -> str:
-        """Return the steps of the run with a message."""
         return "\n".join(["steps:", *(f"  {line}" for line in self.steps.lines), what])
 
 
@@ -216,8 +201,6 @@ def _differences(prefix: str, actual: Mapping[Any, Any], expected: Mapping[Any, 
 
 
 class _FaultyRun:
-    """A run with faults on the simulated cluster."""
-
     def __init__(self, run: Run, rates: FaultRates, turns: Turns, clock: ManualProcessingTimeService) -> None:
         self._run = run
         self._rng = run.rng
@@ -228,7 +211,6 @@ class _FaultyRun:
         self._compiled = run.compiled
         self._parallelism = run.parallelism
         self._job = self._new_job(run.compiled.program)
-        # The state before each epoch, and the parallelism that it was written with.
         self._savepoints: list[tuple[int, Savepoint]] = []
         self._outputs: list[dict[str, list[Any]]] = []
 
@@ -288,7 +270,6 @@ class _FaultyRun:
         self._epochs = [*self._epochs[:back], *plan_epochs(run.program, run.inputs, rng, start)]
 
     def _restart(self, back: int, parallelism: int, savepoint: Savepoint, target: int) -> None:
-        """Start another job, at parallelism ``target``, from state that was written at ``parallelism``."""
         former = self._job
         former.reset()
         self._compiled = self._run.programs.at(target)
@@ -313,7 +294,6 @@ def _event_times(job: LocalJob) -> dict[str, Any]:
 
 
 def joined(outputs: Iterable[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Return the records of each output over all epochs."""
     together: defaultdict[str, list[Any]] = defaultdict(list)
     for output in outputs:
         for name, values in output.items():

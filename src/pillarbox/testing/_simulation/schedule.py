@@ -1,4 +1,4 @@
-"""A run's schedule: its input cut into epochs, partitions and runs of records, and small limits."""
+"""A run's schedule: its input cut into epochs, partitions and runs, and small limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Epoch:
     """The input of an epoch.
 
     Attributes:
-        slices: (start, end) in the records of each source.
+        slices: source -> (start, end) in its records.
         deal: seed of their distribution over partitions.
         step: advance of the clock before the epoch (milliseconds).
         records: the program's last records, which replace the slices.
@@ -70,7 +70,6 @@ def plan_epochs(
 
 
 def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], epoch: Epoch) -> Inputs:
-    """Distribute an epoch's records over the partitions of each source."""
     rng = random.Random(epoch.deal)
     result: Inputs = {}
     for name, values in inputs.items():
@@ -90,7 +89,7 @@ def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], e
 
 
 def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
-    """Split a partition's records into runs, as Spark delivers them."""
+    """Split a partition's records into runs, like Spark."""
     size = rng.choice([1, 3, 1000])
     return [Records(list(values[start : start + size])) for start in range(0, len(values), size)]
 
@@ -128,13 +127,11 @@ def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
 
 
 def stepped_threads(turns: Turns) -> list[tuple[Any, str, Any]]:
-    """Return the replacements for the threads of async operators and their tasks."""
     return [(host, "EventLoopThread", turns.event_loop), (stream_task, "ThreadedReader", turns.input)]
 
 
 @contextmanager
 def replaced(names: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Replace module attributes during the block."""
     before = [(module, name, getattr(module, name)) for module, name, _ in names]
     try:
         for module, name, value in names:

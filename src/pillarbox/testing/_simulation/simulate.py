@@ -1,4 +1,4 @@
-"""``simulate()``: runs a program under many schedules, and shrinks a failure's input and faults."""
+"""Runs a program under many schedules, and shrinks a failure's input and faults."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pillarbox.testing._simulation.run import MAX_PARALLELISM, OutcomeMismatch, 
 Records = Mapping[str, Sequence[Any]]
 Key = str | Callable[[Any], Any]
 
-# Maximum number of runs for shrinking, and number of seeds per candidate: another input has another schedule under the
-# same seed. Small inputs get more seeds, because a fault hits few records under few schedules.
+# Bounds of the runs for shrinking, and of the seeds per candidate. Small inputs need more seeds: few schedules break
+# them.
 _SHRINKING_RUNS = 800
 _SEEDS_OF_A_CANDIDATE = 8
 _SEEDS_OF_A_SMALL_CANDIDATE = 32
@@ -31,7 +31,7 @@ class SimulationError(AssertionError):
     Attributes:
         seed: the failing seed, with the original inputs.
         inputs: the smallest failing inputs.
-        faults: the kinds of faults needed, as far as shrinking found.
+        faults: the needed kinds of faults, as far as known.
     """
 
     def __init__(self, message: str, seed: int, inputs: dict[str, list[Any]], faults: tuple[str, ...]) -> None:
@@ -56,21 +56,18 @@ def simulate(
 ) -> None:
     """Run a program under many schedules, and check that faults do not change its outcome.
 
-    A seed determines a schedule: how the input is cut into epochs and partitions, the order of buffers, which tasks
-    fail and where, which workers are lost, when the query restarts from an earlier epoch, and its parallelism. Small
-    limits make a few records fill buffers that take millions under Spark. Everything runs in this thread, on the task
-    runtime of Spark's workers, without a JVM. The same seed repeats the same run.
+    A seed determines a schedule: how the input is cut into epochs and partitions, the order of buffers, task failures,
+    lost workers, restarts from an earlier epoch, and parallelism. Small limits make a few records fill buffers that
+    take millions under Spark. Everything runs in this thread, on the task runtime of Spark's workers, without a JVM.
 
-    Each run with faults is compared with a run of the same epochs without faults, and with ``oracle``. On a failure,
-    records and kinds of faults are left out as long as the run still fails. The error has the remaining records, the
-    steps of the run, and the call that repeats it.
-
-    This is how FoundationDB tests itself, applied to a stream program:
+    Each run with faults is compared with a run of the same epochs without faults, and with ``oracle``. A failing run is
+    shrunk: records and kinds of faults are left out as long as it fails. The error has the remaining records, the steps
+    of the run, and the call that repeats it.
 
     >>> from pillarbox import KeyedProcessFunction
     >>> from pillarbox.testing import SimulationError, simulate
     >>> class CountInAField(KeyedProcessFunction):
-    ...     '''Counts in a field, which does not survive the worker: a bug.'''
+    ...     '''Has a bug: a field does not survive the worker.'''
     ...
     ...     def open(self, runtime_context):
     ...         self.counts = {}
@@ -78,42 +75,37 @@ def simulate(
     ...     def process_element(self, card, ctx):
     ...         self.counts[card] = self.counts.get(card, 0) + 1
     ...         yield card, self.counts[card]
+    >>> def build(env, cards):
+    ...     return cards.key_by(str).process(CountInAField())
     >>> try:
-    ...     simulate(
-    ...         lambda env, cards: cards.key_by(lambda card: card).process(CountInAField()),
-    ...         {"cards": ["ann", "ann", "ann", "ann"]},
-    ...         seeds=50,
-    ...     )
+    ...     simulate(build, {"cards": ["ann", "ann", "ann", "ann"]}, seeds=50)
     ... except SimulationError as error:
     ...     print(error.inputs)
     {'cards': ['ann', 'ann']}
 
     Args:
         build: builds the program, as for a :class:`ProgramTestHarness`.
-        inputs: the records of each source by its parameter's name, in the order of writing.
+        inputs: source -> its records in the order of writing.
         seeds: number of schedules (seeds 0, 1, ...), or the seeds.
         key_by: the key of a source's records: a column or a function, for all sources or by name. Records of one key
-            stay in order in one partition, as in Kafka. None: records arrive in any order within an epoch, so a program
-            that depends on their order fails.
+            stay in order in one partition, as in Kafka. None: records arrive in any order within an epoch.
         ordered_by: the key of an output's records, for all outputs or by name. Records of one key must be emitted in
             the same order. None: the order is not compared.
-        oracle: computes the expected records from ``inputs`` without pillarbox: a mapping by output (``"output"``, if
-            ``build`` returns one stream). Use it only for programs whose outcome does not depend on the epochs.
+        oracle: computes the expected records by output (``"output"`` for a single stream) from ``inputs`` without
+            pillarbox, for programs whose outcome does not depend on the epochs.
         parallelism: the parallelisms to try.
-        faults: the kinds of faults: ``"move"`` (a subtask moves to another worker), ``"fail"`` (an attempt at a task
-            fails at some record), ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost),
-            ``"restart"`` (the query restarts from an earlier epoch), ``"rescale"`` (it restarts at another
-            parallelism), ``"reorder"`` (buffers of different senders arrive in any order), ``"delay"`` (the clock
-            advances while tasks run).
+        faults: ``"move"`` (a subtask moves to another worker), ``"fail"`` (an attempt at a task fails at some record),
+            ``"retry"`` (completed work is lost and repeated), ``"kill"`` (a worker is lost), ``"restart"`` (the query
+            restarts from an earlier epoch), ``"rescale"`` (it restarts at another parallelism), ``"reorder"`` (buffers
+            of different senders arrive in any order), ``"delay"`` (the clock advances while tasks run).
         time_passes: for a program that uses the clock: how far it advances after the last record, so that timers and
-            timeouts fire. The outcome must not depend on the exact times of epochs. None: the clock stands still.
+            timeouts fire. The outcome must not depend on the exact times of epochs.
         end_input: whether the input ends with the last epoch, which fires all event-time timers.
 
     Raises:
         SimulationError: a run failed or had a wrong outcome.
-        ProgramError: the program has no such source or output, or there is no such kind of fault.
     """
-    __tracebackhide__ = True  # pytest shows the caller
+    __tracebackhide__ = True
     unknown = sorted(set(faults) - FAULTS.keys())
     if unknown:
         raise ProgramError(f"simulate(): unknown fault {unknown[0]!r}: choose from {', '.join(FAULTS)}")
@@ -144,7 +136,7 @@ def simulate(
     programs.simulated = replace(program, order=order, batch=compiled.program.batch)
     logger = logging.getLogger("pillarbox")
     level, is_verbose = logger.level, logger.isEnabledFor(logging.DEBUG)
-    if not is_verbose:  # restarts and lost workers are expected
+    if not is_verbose:
         logger.setLevel(logging.ERROR)
     try:
         for seed in range(seeds) if isinstance(seeds, int) else seeds:
@@ -156,7 +148,6 @@ def simulate(
 
 
 def _keys(keys: Key | Mapping[str, Key] | None, names: Iterable[str], argument: str) -> dict[str, Callable[[Any], Any]]:
-    """Return the key functions of sources or outputs, by name."""
     names = list(names)
     if keys is None:
         return {}
@@ -174,7 +165,6 @@ def _column(name: str) -> Callable[[Any], Any]:
 
 
 def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> OutcomeMismatch | None:
-    """Run a program under a seed, and return its mismatch, or None."""
     try:
         Run(programs, str(seed), faults=faults, inputs=inputs).verify()
     except OutcomeMismatch as error:
@@ -185,7 +175,6 @@ def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[
 def _explained(
     programs: Programs, seed: int, records: dict[str, list[Any]], faults: tuple[str, ...], failure: OutcomeMismatch
 ) -> SimulationError:
-    """Shrink a failure, and return its error."""
     shrinker = _Shrinker(programs, seed, records, faults, failure)
     shrinker.shrink()
     count, before = sum(map(len, shrinker.inputs.values())), sum(map(len, records.values()))
@@ -220,7 +209,6 @@ class _Shrinker:
         self.faults = faults
         self.failure = failure
         self._runs = _SHRINKING_RUNS
-        # Successful runs by seed and varied arguments, which are not repeated.
         self._right: set[object] = set()
 
     @property
@@ -228,7 +216,6 @@ class _Shrinker:
         return self.programs.simulated.parallelism
 
     def shrink(self) -> None:
-        """Leave out parallelisms, then repeatedly kinds of faults and records, as long as a run still fails."""
         if len(self.levels) > 1:
             for level in sorted(self.levels):
                 if self._try(levels=(level,)):
@@ -242,7 +229,6 @@ class _Shrinker:
                 self._leave_out(name)
 
     def _leave_out(self, name: str) -> None:
-        """Leave out stretches of a source's records, longest first."""
         length = len(self.inputs[name])
         while length:
             start = 0
@@ -259,14 +245,12 @@ class _Shrinker:
         faults: tuple[str, ...] | None = None,
         levels: tuple[int, ...] | None = None,
     ) -> bool:
-        """Adopt a smaller case if it fails under the current seed or some other seeds."""
         inputs = self.inputs if inputs is None else inputs
         faults = self.faults if faults is None else faults
         before = self.programs.simulated
         if levels is not None:
             self.programs.simulated = replace(before, parallelism=levels)
         small = sum(map(len, inputs.values())) <= _SMALL
-        # Records are compared by identity.
         varied = faults, self.levels, tuple(tuple(map(id, values)) for values in inputs.values())
         for seed in self._seeds(_SEEDS_OF_A_SMALL_CANDIDATE if small else _SEEDS_OF_A_CANDIDATE):
             if (seed, varied) in self._right:

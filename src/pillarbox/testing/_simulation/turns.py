@@ -1,7 +1,6 @@
 """Event loops and inputs that take turns with the mailbox thread, within that thread.
 
-An async operator's event loop and a task's input have threads of their own, whose speed depends on the machine, so a
-run could not be repeated. In the simulation each runs in turns, and the seed determines the order and length of turns.
+The seed determines the order and length of turns, so a run can be repeated.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class SteppedEventLoop:
-    """Replaces an ``EventLoopThread``: the loop runs only within the methods here."""
+    """Replaces an ``EventLoopThread``: the loop runs only within these methods."""
 
     def __init__(self) -> None:
         self.loop = _Loop()
@@ -89,11 +88,10 @@ class SteppedEventLoop:
         self.loop.run_forever()
 
     def rest(self) -> None:
-        """Run until no callback is ready."""
         self.loop.run_forever()
 
     def leap(self) -> bool:
-        """Advance to the loop's next timer, and run until no callback is ready. Return whether there was a timer."""
+        """Advance to the loop's next timer, and run until no callback is ready. Returns whether there was a timer."""
         self.loop.selector.may_leap = True
         self.loop.run_forever()
         leapt = not self.loop.selector.may_leap
@@ -101,7 +99,6 @@ class SteppedEventLoop:
         return leapt
 
     def close(self) -> None:
-        """Close the loop, after its work has ended."""
         self.loop.close()
 
 
@@ -118,7 +115,6 @@ class SteppedReader(Reader[Any]):
         self._ended = False
 
     def poll(self) -> Any:
-        """Return the next item in the input's turn, or None."""
         if self._ended:
             return EXHAUSTED
         if not self._turns.input_comes():
@@ -149,7 +145,6 @@ class Turns(Patience):
     def __init__(self, clock: ManualProcessingTimeService, rng: random.Random | None) -> None:
         super().__init__(clock, limit=0.0)
         self._rng = rng
-        # Probability of a turn of the loops before the input's, and of an unavailable input after it.
         self._loops_first = 0.0 if rng is None else rng.choice([0.0, 0.3, 1.0])
         self._input_late = 0.0 if rng is None else rng.choice([0.0, 0.3])
         self._loops: list[SteppedEventLoop] = []
@@ -166,10 +161,7 @@ class Turns(Patience):
     ) -> SteppedReader:
         return SteppedReader(self, items, executor, fail)
 
-    # -- turns --
-
     def input_comes(self) -> bool:
-        """Run the loops' turns, and return whether the input is available."""
         rng = self._rng
         if rng is None:
             return True
@@ -178,18 +170,16 @@ class Turns(Patience):
         return rng.random() >= self._input_late
 
     def answer(self, now: int) -> bool:
-        """Send a simulated service's answers that are due at ``now``. Return whether there were any.
+        """Send a simulated service's answers that are due at ``now``. Returns whether there were any.
 
-        There are no services here: a function's requests must wait in its event loop.
+        There are no services here, but a subclass may have some.
         """
         return False
 
     def times_of_answers(self) -> Iterable[int]:
-        """Return the times of pending answers."""
         return ()
 
     def settle(self) -> None:
-        """Run the loops until idle, send due answers, and run the loops again."""
         loops = self._open_loops()
         for loop in loops:
             loop.rest()

@@ -22,19 +22,14 @@ from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 
 @dataclass(frozen=True)
 class AsyncCache:
-    """Caches results, and sends one request for several records with the same key.
+    """Caches results, and sends one request for concurrent records with the same key.
 
-    Shared by a partition's subtasks, and kept as long as they live. Each record gets a copy of the result, unless that
-    is immutable.
+    A partition's subtasks share it. Each record receives a copy of a mutable result.
 
     Attributes:
-        max_size: the maximum number of results; the least recently used one is dropped first.
-        ttl: how long a result is valid (an int is milliseconds), or None for no limit.
-        key: a function that returns a record's key, or column names, or None if the record is its own key. Keys of
-            different types are different keys: ``1``, ``True`` and ``1.0`` are requested separately.
-
-    Raises:
-        ProgramError: (when made) an invalid attribute.
+        max_size: the maximum number of results; the least recently used are dropped.
+        ttl: validity of a result (an int is milliseconds), or None for no limit.
+        key: a function, or column names; None uses the record itself. ``1``, ``True`` and ``1.0`` are different keys.
 
     Example:
         >>> async def price(article):
@@ -62,11 +57,7 @@ class AsyncCache:
 
 
 class SharedResults:
-    """An operator's results by key, shared by its subtasks in a process.
-
-    Args:
-        clock: returns relative time (ms), for the age of results.
-    """
+    """An operator's results by key, shared by its subtasks in a process."""
 
     def __init__(self, settings: AsyncCache, clock: Callable[[], int]) -> None:
         caches = import_library("cachetools", "cache")
@@ -81,13 +72,9 @@ class SharedResults:
 
 
 class ResultCache:
-    """One task's view of the cache. Mailbox thread only.
+    """A task's view of the cache. Mailbox thread only.
 
-    The first request for a key *leads*; requests during it *follow* it, and share its outcome.
-
-    Args:
-        settings: the user's options.
-        context: the operator's.
+    A key's first request *leads*. Requests during it *follow* it, and share its outcome.
     """
 
     def __init__(self, settings: AsyncCache, context: OperatorContext) -> None:
@@ -100,25 +87,15 @@ class ResultCache:
         self._leaders: dict[Any, Request] = {}
 
     def close(self) -> None:
-        """Release the results, which other subtasks may still use."""
         self._lease.release()
 
     def keys_of(self, records: Records) -> list[Any]:
-        """Return each record's key, with its type."""
         return list(map(_with_type, self._plain_keys_of(records)))
 
     def _plain_keys_of(self, records: Records) -> list[Any]:
         return records.values if self._keying is None else self._keying.keys_of(records)
 
     def results_of(self, key: Any, value: Any) -> list[Any] | None:
-        """Return copies of the cached results for a record's key, or None.
-
-        Args:
-            key: a key from :meth:`keys_of`.
-
-        Raises:
-            OperatorError: the key cannot be hashed.
-        """
         try:
             results = self._results.get(key)
         except TypeError as error:
@@ -130,11 +107,10 @@ class ResultCache:
         return None if results is None else self.copies(results)
 
     def copies(self, results: Sequence[Any]) -> list[Any]:
-        """Return copies of cached results, which must not change."""
         return list(map(self._copied, results))
 
     def join(self, request: Request, key: Any) -> bool:
-        """Make a request lead, or follow the leader of its key; return whether it leads and must be sent."""
+        """Make a request lead, or follow its key's leader. Returns whether it leads and must be sent."""
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key
@@ -145,7 +121,6 @@ class ResultCache:
         return False
 
     def conclude(self, leader: Request, results: Sequence[Any] | None) -> Sequence[Request]:
-        """Cache a leader's results, if any, and return its followers."""
         del self._leaders[leader.key]
         if results is not None:
             self._results[leader.key] = results
@@ -155,14 +130,13 @@ class ResultCache:
 
 
 def _with_type(key: Any) -> tuple[Any, ...]:
-    """Return a key that equals another only if both, and the values in them, have the same types."""
     kind = type(key)
     if isinstance(key, tuple):
         return (kind, *map(_with_type, key))
     if isinstance(key, frozenset):
         return kind, frozenset(map(_with_type, key))
     if isinstance(key, (float, complex, Decimal, datetime.datetime, datetime.time, np.floating)):
-        # By text: -0.0 and 0.0, Decimal("1.0") and Decimal("1.00"), and times in two zones are equal; NaN never is.
+        # By text: -0.0 == 0.0, Decimal("1.0") == Decimal("1.00"), times in two zones are equal, and NaN never is.
         return kind, repr(key)
     params = getattr(kind, "__dataclass_params__", None)
     if params is not None and params.eq:

@@ -12,14 +12,7 @@ from pillarbox._operators.functions.basic import check_call, check_plain
 
 @dataclass(frozen=True)
 class AsyncFallback:
-    """A function that returns the results of failed records; made by :func:`fallback`.
-
-    Attributes:
-        function: ``f(record, error)``.
-
-    Raises:
-        ProgramError: (when made) not a function, an ``async def``, or the wrong parameters.
-    """
+    """Computes the results of failed records; returned by :func:`fallback`."""
 
     function: Callable[[Any, BaseException], Any]
 
@@ -33,13 +26,8 @@ class AsyncFallback:
 def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
     """Return an ``on_failure`` that computes results for records that failed or timed out.
 
-    Args:
-        function: ``f(record, error)`` is called in the mailbox thread, and must not wait. It returns the result of the
-            requesting function for the record: for ``map_async`` one result, for an ``AsyncFunction`` a list. For
-            batches it is called for each record. If it raises, the task fails.
-
-    Raises:
-        ProgramError: not a function, or an ``async def``.
+    ``function(record, error)`` returns the record's result; for an ``AsyncFunction``, a list of results. It runs in the
+    mailbox thread and must not block. If it raises, the task fails.
 
     Example:
         >>> async def score(card):

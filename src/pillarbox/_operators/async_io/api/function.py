@@ -1,4 +1,4 @@
-"""Functions that send requests. Names and meaning are PyFlink's."""
+"""Functions that send requests, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from pillarbox._unpickle import make
 
 
 class AsyncFunction(Function, ABC, Generic[In, Out]):
-    """Sends a request for each record, many at a time; applied by ``AsyncDataStream``.
+    """Sends a request per record, many at a time; applied by ``AsyncDataStream``.
 
-    ``open`` and ``close`` may be ``async def``. They run in the event loop's thread, once in the task's life: a client
-    that ``open`` makes serves all epochs.
+    ``open`` and ``close`` may be ``async def``, and run once per task in the event loop's thread.
 
     Example:
         >>> class Score(AsyncFunction[str, tuple[str, int]]):
@@ -29,14 +28,10 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     async def async_invoke(self, value: In, /) -> list[Out]:
-        """Send a request for a record; return a list of results. Runs in the event loop's thread."""
+        """Return a record's results. Runs in the event loop's thread."""
 
     def timeout(self, value: In, /) -> list[Out]:
-        """Return a list of results for a record whose request timed out. Runs in the mailbox thread.
-
-        Raises:
-            TimeoutError: by default.
-        """
+        """Return the results for a record whose request timed out. Runs in the mailbox thread. By default, raises."""
         raise TimeoutError(f"no answer within the timeout for {shorten(value)}")
 
 
@@ -48,8 +43,7 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
     Example:
         >>> class Score(AsyncBatchFunction[str, tuple[str, int]]):
         ...     async def async_invoke_batch(self, cards):
-        ...         await asyncio.sleep(0.001)  # or one request for all
-        ...         return [(card, len(card)) for card in cards]
+        ...         return [(card, len(card)) for card in cards]  # or one request for all
         >>> cards = env.from_collection(["ann", "robert", "bob"])
         >>> AsyncDataStream.ordered_wait_batch(cards, Score(), "5 seconds", batch_size=2).execute_and_collect()
         [('ann', 3), ('robert', 6), ('bob', 3)]
@@ -57,25 +51,18 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     async def async_invoke_batch(self, values: list[In], /) -> list[Out]:
-        """Send a request for records; return a list with one result per record, in order.
-
-        Runs in the event loop's thread.
-        """
+        """Return a list with one result per record, in order. Runs in the event loop's thread."""
 
     def timeout_batch(self, values: list[In], /) -> list[Out]:
-        """Return one result for each record of a batch whose request timed out. Runs in the mailbox thread.
-
-        Raises:
-            TimeoutError: by default.
-        """
+        """Return one result per record of a batch that timed out. Runs in the mailbox thread. By default, raises."""
         raise TimeoutError(f"no answer within the timeout for a batch of {len(values)} records")
 
 
 class CombiningFunction(Function, ABC):
-    """A function whose results are cached and shared unchanged, and combined with their records on output.
+    """A function whose results are cached and shared unchanged, then combined with each record on output.
 
     Attributes:
-        takes_failures: whether failed records are emitted as well, by ``combine_failure``.
+        takes_failures: whether ``combine_failure`` also emits failed records.
     """
 
     takes_failures = False
@@ -96,14 +83,10 @@ class _Failure(NamedTuple):
 
 
 class AsyncFailure(_Failure):
-    """A record whose last attempt failed, in a side output.
-
-    ``on_failure=OutputTag(...)`` emits it.
+    """A record whose last attempt failed, in the side output of ``on_failure=OutputTag(...)``.
 
     Attributes:
-        value: the record.
         error: type and message of the last error.
-        attempts: the number of attempts.
         COLUMNS: the columns of :meth:`as_text`.
 
     Example:
@@ -120,9 +103,7 @@ class AsyncFailure(_Failure):
     COLUMNS: ClassVar[str] = "value STRING, error STRING, attempts INT"
 
     def as_text(self) -> tuple[str, str, int]:
-        """Return the failure as columns of text, for ``failures.map(AsyncFailure.as_text, AsyncFailure.COLUMNS)``.
-
-        The value is its ``repr()``, in at most 10,000 characters.
+        """Return the failure as columns of text. The value is its ``repr()``, of at most 10,000 characters.
 
         Example:
             >>> AsyncFailure({"id": 3}, "TimeoutError", 2).as_text()
@@ -132,7 +113,6 @@ class AsyncFailure(_Failure):
 
     @staticmethod
     def of(value: Any, error: BaseException, attempts: int) -> AsyncFailure:
-        """Return the failure of a record."""
         return AsyncFailure(value, describe(error), attempts)
 
     def __reduce__(self) -> Any:

@@ -1,4 +1,4 @@
-"""Libraries for single options of async I/O; only workers with such requests need them."""
+"""Libraries for single options of async I/O. Only workers with such requests need them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from pillarbox._errors import ConfigurationError
 
 
 def import_library(name: str, option: str) -> Any:
-    """Import an option's library.
-
-    Raises:
-        ConfigurationError: it is not installed here.
-    """
+    """Import an option's library."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

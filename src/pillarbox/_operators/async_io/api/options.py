@@ -1,4 +1,4 @@
-"""The options of ``map_async`` and the like, checked when the program is built."""
+"""Options of ``map_async`` and similar methods, checked when the program is built."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ OnBarrier = Literal["drain", "carry"]
 
 
 class _JobRate(Budget):
-    """The ``job_rate_limit`` of one operator; no other operator shares it."""
+    """The ``job_rate_limit`` of one operator. Unnamed, so that no other operator shares it."""
 
     @property
     def limits(self) -> Limits:
-        """The limits, without a name."""
         return super().limits._replace(name="")
 
 
 class WaitKeywords(TypedDict, total=False):
-    """Options of ``AsyncDataStream`` methods that PyFlink does not have, for type checkers."""
+    """Options of ``AsyncDataStream`` methods that PyFlink lacks, for type checkers."""
 
     rate_limit: float | None
     job_rate_limit: float | None
@@ -40,7 +39,7 @@ class WaitKeywords(TypedDict, total=False):
 
 
 class AsyncKeywords(WaitKeywords, total=False):
-    """Options of ``map_async`` for any function, for type checkers."""
+    """Options of ``map_async``, for type checkers."""
 
     capacity: int
     timeout: DurationLike | None
@@ -62,12 +61,10 @@ class BatchWaitKeywords(TypedDict, total=False):
 
 
 class OptionsOfAsyncOperators:
-    """Checks and properties of the options that all async operators have.
+    """Options of all async operators.
 
     Attributes:
         capacity: the maximum number of concurrent calls in a partition.
-        ordered: whether results leave in the order of the records.
-        budgets: the budgets that calls are charged to.
         on_barrier: whether an epoch waits for its calls, or carries them over as state.
         caller: the stream's method, for errors.
     """
@@ -83,15 +80,9 @@ class OptionsOfAsyncOperators:
 
     @property
     def carries(self) -> bool:
-        """Whether unfinished calls are carried over to the next epoch."""
         return self.on_barrier == "carry"
 
     def check(self) -> None:
-        """Check these options.
-
-        Raises:
-            ProgramError: an invalid option.
-        """
         if not isinstance(self.ordered, bool):
             self.refuse("ordered", "True or False")
         if not is_count(self.capacity):
@@ -111,29 +102,10 @@ class OptionsOfAsyncOperators:
 
 @dataclass(frozen=True)
 class AsyncOptions(OptionsOfAsyncOperators):
-    """The options of one async operator.
+    """The options of one async operator, as in :meth:`DataStream.map_async`.
 
-    Attributes:
-        method: the method that the user called, for error messages.
-        capacity: the maximum number of concurrent requests in a partition, shared by its subtasks. Each subtask may
-            queue as many more.
-        timeout: the longest duration of a request from its first attempt, retries included, or None for no limit.
-        ordered: whether results leave in the records' order; otherwise on arrival, but never across a watermark.
-        retry: a strategy, a number of further attempts, or None.
-        batch_size: the maximum number of records in the function's list, or None if it gets single records.
-        batch_timeout: how long a smaller batch waits for more records, or None for the end of the epoch or the next
-            watermark.
-        rate_limit: the maximum number of requests per second in a partition.
-        job_rate_limit: the maximum number of requests per second in all subtasks together.
-        budgets: the budgets that requests are charged to.
-        cache: caches results, by a key of the record.
-        on_failure: the fate of a record whose last attempt failed: fail the task, drop it, send an ``AsyncFailure`` to
-            a side output, or emit a fallback's result.
-        on_barrier: whether the epoch waits for its requests, or carries them over as state.
-        record: whether the state has answers that wait for earlier records.
-
-    Raises:
-        ProgramError: (when made) an invalid option.
+    A partition's subtasks share ``capacity``; each may queue as many more requests. Invalid options raise
+    ``ProgramError``.
     """
 
     method: str
@@ -173,7 +145,7 @@ class AsyncOptions(OptionsOfAsyncOperators):
             self.refuse("cache", "None with a batch_size, because a cache needs single requests")
         if self.on_failure not in ("fail", "drop") and not isinstance(self.on_failure, (OutputTag, AsyncFallback)):
             self.refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
-        # For their errors.
+        # Reading them raises their errors.
         _ = self.timeout_millis, self.batch_timeout_millis, self.retry_strategy
 
     @property
@@ -182,33 +154,27 @@ class AsyncOptions(OptionsOfAsyncOperators):
 
     @property
     def timeout_millis(self) -> int | None:
-        """The timeout in milliseconds."""
         return self._millis("timeout", self.timeout)
 
     @property
     def batch_timeout_millis(self) -> int | None:
-        """The batch timeout in milliseconds."""
         return self._millis("batch_timeout", self.batch_timeout)
 
     @property
     def retry_strategy(self) -> AsyncRetryStrategy | None:
-        """The retry strategy."""
         return retry_strategy(self.retry)
 
     @property
     def own_budget(self) -> Budget | None:
-        """The partition's budget."""
         return None if self.rate_limit is None else Budget("rate_limit", requests=self.rate_limit)
 
     @property
     def shared_budgets(self) -> list[Budget]:
-        """The budgets of all subtasks together."""
         job = [] if self.job_rate_limit is None else [_JobRate("job_rate_limit", requests=self.job_rate_limit)]
         return [*self.budgets, *job]
 
     @property
     def takes_turns(self) -> bool:
-        """Whether requests need a turn."""
         return self.rate_limit is not None or bool(self.shared_budgets)
 
     def _millis(self, name: str, duration: DurationLike | None) -> int | None:

@@ -23,32 +23,26 @@ class RequestState(Enum):
     """The state of a request in the mailbox thread."""
 
     PENDING = "pending"
-    """Queued, running, or its result is not taken yet."""
+    """Queued, running, or completed with an untaken result."""
     SETTLED = "settled"
-    """Its output is known; any later outcome is ignored."""
+    """Its output is known; later outcomes are ignored."""
 
 
 class Request:
-    """One call of a service, for one element or a batch.
+    """A call of a service, for one element or a batch.
 
-    The mailbox thread makes it and gets it back; in between it belongs to the event loop's thread.
+    Belongs to the mailbox thread, but between submission and completion to the event loop's thread.
 
     Attributes:
-        values: the elements.
-        timestamps: their event times (epoch ms, or None), or None if no element has one.
+        timestamps: event times (epoch ms, or None), or None if no element has one.
         key: the cache key of its result, or ``NO_KEY``.
-        followers: requests for the same key, which get the same result, or None.
-        state: its state in the mailbox thread.
-        outputs: the records to emit, once settled: one per element of a batch, or empty.
+        followers: requests for the same key, which share its result.
+        outputs: the records to emit: one per element of a batch, or empty.
         failure: the error of its last attempt, or None.
-        segment: its segment in an unordered queue.
-        started: time of its first attempt (relative time, ms), here or in an earlier process, or None. This and all
-            later attributes are written by the loop's thread.
-        attempts: the number of attempts in this process.
+        started: time of its first attempt (relative ms), in any process, or None. The loop's thread writes this and all
+            later attributes.
         seconds: duration of the service's answer.
-        result: the function's result.
-        error: the function's exception.
-        running: its asyncio task.
+        running: its worker's asyncio task.
         given_up: whether that task was cancelled.
     """
 
@@ -88,7 +82,6 @@ class Request:
         self.given_up: bool = False
 
     def output_timestamps(self) -> Sequence[int | None]:
-        """Return one timestamp per output: its element's."""
         count = len(self.outputs)
         if self.timestamps is None:
             return [None] * count

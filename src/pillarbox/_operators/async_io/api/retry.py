@@ -1,4 +1,4 @@
-"""Retry strategies: when to repeat a request, and after which pause. Names and meaning are PyFlink's."""
+"""Retry strategies: when to repeat a request, and after which delay, as in PyFlink."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ ExceptionPredicate = Callable[[Exception], bool] | type[Exception] | tuple[type[
 
 
 def any_exception(error: Exception) -> bool:
-    """Retry after any exception."""
     return True
 
 
@@ -28,26 +27,26 @@ class AsyncRetryPredicate(ABC, Generic[In]):
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """Return a predicate of results to retry, or None."""
+        """Return a predicate for results to retry, or None."""
 
     @abstractmethod
     def exception_predicate(self) -> Callable[[Exception], bool] | None:
-        """Return a predicate of exceptions to retry, or None."""
+        """Return a predicate for exceptions to retry, or None."""
 
 
 class AsyncRetryStrategy(ABC, Generic[In]):
-    """Decides whether and when to retry. One object serves all requests, so it must not keep state."""
+    """Decides whether and when to retry. Shared by all requests, so it must be stateless."""
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Return whether another attempt is allowed after this many."""
+        """Return whether another attempt may follow ``current_attempts``."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """Return the pause after this number of attempts, in milliseconds.
+        """Return the delay after ``current_attempts`` attempts, in milliseconds.
 
-        An error may ask for a longer one: by its attribute ``retry_after`` (seconds), or by the answer's header
-        ``Retry-After``, as in errors of HTTP clients.
+        An error may require a longer delay: by its attribute ``retry_after`` (seconds), or by a ``Retry-After`` header
+        of the error or its response.
         """
 
     @abstractmethod
@@ -66,13 +65,13 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Wait for the same time before each retry.
+        """Retry after a fixed delay.
 
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
-            backoff_time_millis: the pause: milliseconds, or any other duration.
-            result_predicate: returns whether to retry after a result, or None for never.
-            exception_predicate: returns whether to retry after an exception; or exception types; or None for never.
+            backoff_time_millis: milliseconds, or any other duration.
+            result_predicate: decides whether to retry after a result.
+            exception_predicate: exception types, or a function of the exception.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
         check_count(max_attempts, "a retry strategy's max_attempts", "a whole number of at least 1")
@@ -87,15 +86,10 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Wait longer before each retry.
+        """Retry after growing delays. Arguments are as in :meth:`fixed_delay`.
 
         Args:
-            max_attempts: the maximum number of *further* attempts, as in Flink.
-            initial_delay: the first pause: milliseconds, or any other duration.
-            max_retry_delay: the longest pause.
-            multiplier: the factor from each pause to the next.
-            result_predicate: returns whether to retry after a result, or None for never.
-            exception_predicate: returns whether to retry after an exception; or exception types; or None for never.
+            multiplier: the factor between delays.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier must be a number above 0, not {shorten(multiplier)}")
@@ -163,11 +157,7 @@ class _OfTypes:
 
 
 def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy | None:
-    """Return the strategy of a ``retry`` option: a number stands for further attempts at growing intervals.
-
-    Raises:
-        ProgramError: it is neither.
-    """
+    """Return the strategy of a ``retry`` option. A number means further attempts with growing delays."""
     if retry is None or isinstance(retry, AsyncRetryStrategy):
         return retry
     if not is_count(retry, 0):
@@ -191,10 +181,7 @@ def is_retried(strategy: AsyncRetryStrategy | None, attempts: int, result: Any, 
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return the pause that a service asks for (ms): an error's ``retry_after``, or a header of its answer.
-
-    The headers are the error's own (aiohttp, urllib), or its ``response``'s (httpx, requests).
-    """
+    """Return the delay (ms) that an error's service requires, or 0."""
     delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
         # urllib's headers are an email message's, not a Mapping.
@@ -214,7 +201,7 @@ def _waits(delay: Any) -> int:
         return max(0, int(delay.total_seconds() * 1000))
     try:
         seconds = float(delay)
-    except ValueError:  # a date, the header's other form
+    except ValueError:
         seconds = parsedate_to_datetime(delay).timestamp() - time.time()
     return max(0, math.ceil(seconds * 1000))
 

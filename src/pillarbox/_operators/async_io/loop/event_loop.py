@@ -14,30 +14,24 @@ from weakref import WeakSet
 
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 
-# The longest end of the thread (seconds): coroutines that ignore cancellation must not delay a task.
+# Seconds that coroutines get to end: a coroutine that ignores cancellation must not delay a task.
 GRACE = 5.0
 
 # Interval of checks for a blocked loop, and the longest tolerated block (seconds).
 _BEAT = 1.0
 
 
-# The set of the owner's asyncio tasks, including tasks started by them.
 _tasks_of_owner: ContextVar[WeakSet[asyncio.Task[Any]] | None] = ContextVar("pillarbox_tasks", default=None)
 
 
 def context_of(tasks: WeakSet[asyncio.Task[Any]]) -> Context:
-    """Return a context that adds its asyncio tasks, and all tasks they start, to a set."""
     context = copy_context()
     context.run(_tasks_of_owner.set, tasks)
     return context
 
 
 class CallFailed(Exception):
-    """The called function raised.
-
-    Attributes:
-        error: its error, not necessarily an ``Exception``.
-    """
+    """The called function raised ``error``, which may not be an ``Exception``."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -45,20 +39,18 @@ class CallFailed(Exception):
 
 
 class EventLoopThread:
-    """Runs coroutines for the mailbox thread, on uvloop if it is installed, otherwise on asyncio's loop.
+    """Runs coroutines for the mailbox thread, on uvloop if installed, otherwise on asyncio's loop.
 
     Args:
-        name: the thread's name.
-        blocked: called once, in the loop's thread, with the seconds, after a block of more than a second.
+        blocked: called once, in the loop's thread, with the duration (s) of a block longer than a second.
 
     Attributes:
-        loop: the loop; other threads may only use its ``call_soon_threadsafe``.
+        loop: other threads may only use its ``call_soon_threadsafe``.
     """
 
     def __init__(self, name: str, blocked: Callable[[float], None] | None = None) -> None:
         self.loop: asyncio.AbstractEventLoop = _new_event_loop()
         self.loop.set_task_factory(_noted_task)
-        # For ``asyncio.to_thread`` and the like, with asyncio's own bound.
         self.loop.set_default_executor(DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread"))
         self._blocked = blocked
         self._closing = False
@@ -86,10 +78,10 @@ class EventLoopThread:
         self.loop.run_until_complete(run())
 
     def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
-        """Run the loop. An error of a callback or task does not end it: the awaiting code gets it."""
+        """Run the loop. A callback's or task's error does not end it: the awaiting code gets it."""
         try:
             run(*args)
-        except BaseException as error:  # SystemExit and KeyboardInterrupt get here
+        except BaseException as error:
             self.loop.call_exception_handler({"message": "raised in an event loop of map_async", "exception": error})
 
     def _beat(self, due: float | None) -> None:
@@ -102,9 +94,7 @@ class EventLoopThread:
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
         """Call a function in the loop's thread and return its result, awaited if it is a coroutine.
 
-        Raises:
-            CallFailed: it raised.
-            concurrent.futures.TimeoutError: it took longer than ``timeout`` seconds.
+        Raises :class:`CallFailed` with the function's error.
         """
 
         async def run() -> tuple[Any, BaseException | None]:
@@ -125,13 +115,12 @@ class EventLoopThread:
         return result
 
     def close(self) -> None:
-        """Cancel running tasks, and end the thread."""
         self._closing = True
         if self._thread.is_alive():
             try:
                 self.loop.call_soon_threadsafe(self.loop.stop)
             except RuntimeError:
-                return  # the loop is already closed
+                return
             self._thread.join(2 * GRACE)
 
 
@@ -145,7 +134,6 @@ def _noted_task(loop: asyncio.AbstractEventLoop, run: Any, **options: Any) -> as
 
 
 async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel asyncio tasks, and wait some seconds for their end."""
     pending = [task for task in tasks if not task.done()]
     for task in pending:
         task.cancel()
@@ -154,10 +142,10 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Keep tasks that ignore cancellation until the process has ended.
+    """Keep references to tasks that ignore cancellation until the process ends.
 
-    Garbage collection would raise an exception in such a coroutine, in any thread. A coroutine that catches it and
-    awaits again would do so forever there: without a running loop nothing waits.
+    Garbage collection would raise an exception in such a coroutine, in any thread; if it catches the exception and
+    awaits again, it loops there forever.
     """
     for task in tasks:
         if not task.done():

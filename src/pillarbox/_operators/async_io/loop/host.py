@@ -1,4 +1,4 @@
-"""Runs an operator's user function next to the mailbox thread, in an event loop or in threads."""
+"""Runs a user function next to the mailbox thread, in an event loop or in threads."""
 
 from __future__ import annotations
 
@@ -46,14 +46,13 @@ _BLOCKING = (
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Return whether ``function`` returns a coroutine: an ``async def``, also as a method or in a ``partial``."""
+    """Return whether ``function`` is an ``async def``, also as a method or in a ``partial``."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def is_generator_function(function: Any) -> bool:
-    """Return whether ``function`` returns a generator of either kind."""
     while isinstance(function, functools.partial):
         function = function.func
     return any(
@@ -63,23 +62,11 @@ def is_generator_function(function: Any) -> bool:
 
 
 class FunctionHost:
-    """Makes a function's event loop and threads, opens the function, and closes all of it at the end.
-
-    The mailbox thread makes and closes it.
+    """Owns a function's event loop and threads. The mailbox thread creates and closes it.
 
     Args:
-        function: the user's function or object.
-        context: the operator's.
         tasks: before the first shuffle, the number of concurrent tasks.
         notify: called in the loop's thread when there are completed requests.
-
-    Attributes:
-        thread: the event loop.
-        turns: orders attempts by rate limits and budgets, or None.
-        workers: the running requests.
-
-    Raises:
-        OperatorError: ``open`` raised, or took too long.
     """
 
     def __init__(
@@ -99,7 +86,6 @@ class FunctionHost:
         self._lease: Lease[_Loop] = context.shared.lease(("async", context.uid), lambda: _Loop(context, options, tasks))
         self.thread: EventLoopThread = self._lease.resource.thread
         self.turns: Turns | None = self._lease.resource.turns
-        # The function's asyncio tasks: the loop may also run other subtasks' tasks.
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         context_of_tasks = context_of(self._tasks)
         call: Callable[[Any], Any] = function
@@ -133,11 +119,6 @@ class FunctionHost:
             raise
 
     def close(self) -> None:
-        """Abandon running requests, close the user's function, and end the event loop.
-
-        Raises:
-            OperatorError: ``close`` raised, or took too long; or something blocks the event loop.
-        """
         try:
             try:
                 if self._plain is not None:
@@ -158,7 +139,7 @@ class FunctionHost:
             try:
                 self.thread.call(self._end_tasks, timeout=2 * GRACE)
             except (CallFailed, FutureTimeoutError):
-                self._lease.spoil()  # something blocks the loop
+                self._lease.spoil()
         self._lease.release()
         if self._pool is not None:
             self._pool.shutdown()
@@ -179,20 +160,13 @@ class FunctionHost:
         raise error from (None if error is cause else cause)
 
     async def _end_tasks(self) -> None:
-        """End the function's tasks in the loop, which other subtasks may still use."""
         tasks = list(self._tasks)
         await cancelled(tasks)
         hold_for_good(tasks)
 
 
 class _Loop:
-    """An operator's event loop, shared by its subtasks in a process.
-
-    Attributes:
-        thread: the loop.
-        places: for their requests.
-        turns: orders their attempts, or None.
-    """
+    """An operator's event loop, call slots and turns, shared by its subtasks in a process."""
 
     def __init__(self, context: OperatorContext, options: AsyncOptions, tasks: int) -> None:
         self._operator = context.name
@@ -214,7 +188,6 @@ class _Loop:
         )
 
     def close(self) -> None:
-        """End the loop's thread."""
         if self.turns is not None:
             with suppress(CallFailed, FutureTimeoutError):
                 self.thread.call(self.turns.close, timeout=GRACE)
@@ -222,9 +195,9 @@ class _Loop:
 
 
 class _PlainCalls:
-    """Makes a plain function awaitable: it runs in a thread. Its result may be awaitable, too.
+    """Makes a plain function awaitable, by calling it in a thread. Its result may be awaitable, too.
 
-    A thread cannot be cancelled: a call is awaited until its thread returns.
+    Threads cannot be cancelled: a call is awaited until its thread returns.
 
     Args:
         copied: copies a result in that thread, before other calls can change it.
@@ -235,7 +208,7 @@ class _PlainCalls:
         self._copied = copied
         self._pool = pool
         self._context = copy_context()
-        # Set by the mailbox thread: do not await calls any longer.
+        # Set by the mailbox thread to stop awaiting calls.
         self.closing = False
 
     async def __call__(self, value: Any) -> Any:
@@ -252,7 +225,6 @@ class _PlainCalls:
         return self._copied(await result) if inspect.isawaitable(result) else result
 
     def _outcome(self, context: Context, value: Any) -> tuple[Any, BaseException | None]:
-        """Call the function in a thread. A future does not accept every error, and some would end the loop."""
         try:
             result = context.run(self._function, value)
             return result if inspect.isawaitable(result) else self._copied(result), None
@@ -269,7 +241,7 @@ def _as_it_is(result: Any) -> Any:
 
 
 class _AsyncRuntimeContext(RuntimeContext):
-    """The task, as a function outside the mailbox thread sees it."""
+    """A runtime context outside the mailbox thread, without keyed state."""
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(

@@ -1,4 +1,4 @@
-"""Daemon threads for plain functions, which do not delay the end of the process."""
+"""Daemon threads for plain functions. They do not delay the end of the process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """A pool of daemon threads: Python waits for the threads of ``ThreadPoolExecutor`` when it ends.
+    """A pool of daemon threads; Python waits at exit for the threads of ``ThreadPoolExecutor``.
 
-    A subclass only because asyncio's default executor must be one. Each call gets an idle thread, or a new one, up to
-    ``max_workers``; further calls wait. Any thread may use it.
+    A subclass, because asyncio requires it of a default executor. Any thread may use it.
     """
 
     def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
@@ -31,11 +30,6 @@ class DaemonThreads(ThreadPoolExecutor):
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Call a function in a thread.
-
-        Raises:
-            RuntimeError: the pool is shut down, or no thread can be started.
-        """
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -51,12 +45,10 @@ class DaemonThreads(ThreadPoolExecutor):
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls run or wait."""
         with self._lock:
             return self._free < self._started
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """End the threads when they are idle. Never waits for them."""
         with self._lock:
             self._closed = True
             for _ in range(self._started):
@@ -70,7 +62,7 @@ class DaemonThreads(ThreadPoolExecutor):
             future, call = work
             if future.set_running_or_notify_cancel():
                 result, error = _outcome(call)
-                # Before the result is available: its receiver may submit the next call, and needs no new thread.
+                # Before the result is available: its receiver may submit the next call, which needs no new thread.
                 with self._lock:
                     self._free += 1
                 if error is None:

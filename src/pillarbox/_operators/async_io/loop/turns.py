@@ -1,4 +1,4 @@
-"""Orders the requests of an event loop by rate limits and budgets."""
+"""Orders an event loop's requests by rate limits and budgets."""
 
 from __future__ import annotations
 
@@ -15,23 +15,16 @@ from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.budgets.gate import Gate
 from pillarbox._operators.budgets.ledger import BudgetScope, LedgerEnd, LocalLedger, Slot
 
-# A gate looks at the estimates of this many waiting requests.
 _LINE = 500
 
 
 class Turns:
-    """Orders the requests of an event loop: each waits until all its budgets admit it.
-
-    Subtasks that share a loop share it. Loop thread only.
+    """Admits an event loop's requests: each waits for all its budgets. Loop thread only.
 
     Args:
         own: the partition's budget, or None.
         shared: the budgets of all subtasks together.
-        uid: the operator's.
         tasks: the number of concurrent tasks.
-
-    Attributes:
-        waited: seconds that the next request waited.
     """
 
     def __init__(self, own: Budget | None, shared: Sequence[Budget], scope: BudgetScope, uid: str, tasks: int) -> None:
@@ -45,10 +38,9 @@ class Turns:
             for budget in shared:
                 limits = budget.limits.of_operator(uid)
                 self._gates.append(Gate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
-        # The slowest gate of the last requests.
         self._first = 0
         self._lock = asyncio.Lock()
-        # The estimates of the waiting requests, in order: a number per gate.
+        # Estimates of the waiting requests, in order: a number per gate.
         self._line: dict[object, list[float]] = {}
         self.waited = 0.0
         self._told = 0.0
@@ -60,17 +52,12 @@ class Turns:
         return end
 
     async def take(self, argument: Any) -> list[Slot]:
-        """Wait until a request may begin; return its slots.
-
-        Raises:
-            BudgetExceededError: a ceiling is reached, and the budget does not hold requests.
-            CircuitOpenError: a breaker is open, and the budget does not hold requests.
-        """
+        """Wait until a request may begin, and return its slots. Raises if a budget refuses the request."""
         request = object()
         estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
         try:
             async with self._lock:
-                # While it waits for one gate, its slot at another may expire.
+                # A slot may expire while the request waits for another gate.
                 while not all(map(Gate.is_open, self._gates, estimates)):
                     await self._wait()
                 slots = [gate.take() for gate in self._gates]
@@ -81,7 +68,6 @@ class Turns:
         return slots
 
     async def _wait(self) -> None:
-        """Wait for each gate, the slowest first, so that no slot expires."""
         began = time.monotonic()
         try:
             for index in sorted(range(len(self._gates)), key=lambda index: index != self._first):
@@ -96,16 +82,11 @@ class Turns:
         return [estimates[index] for estimates in islice(self._line.values(), _LINE)]
 
     def succeeded(self, slots: Sequence[Slot], result: Any) -> None:
-        """Report a result.
-
-        Raises:
-            ProgramError: a budget's ``unit_cost`` did not return a number.
-        """
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
 
     def failed(self, slots: Sequence[Slot], error: BaseException) -> None:
-        """Report an error: it costs its estimate, and 429 or ``Retry-After`` stops the budgets."""
+        """Report an error. It costs its estimate, and 429 or ``Retry-After`` stops the budgets."""
         stop = retry_after_millis(error) / 1000 or (STOP if _is_429(error) else None)
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate, succeeded=False, stop=stop)
@@ -116,12 +97,12 @@ class Turns:
             gate.end(slot, slot.estimate, succeeded=True)
 
     def take_waited(self) -> float:
-        """Return the seconds that the next request waited since the last call. Any thread."""
+        """Take the seconds waited. Any thread."""
         waited, self._told = self.waited - self._told, self.waited
         return waited
 
     def take_counts(self) -> dict[str, int]:
-        """Return the budgets' figures since the last call. Any thread."""
+        """Take the budgets' figures. Any thread."""
         counts = {}
         for gate in self._gates:
             for what in ("granted", "spent", "refused", "stops", "probes", "lost"):
@@ -131,7 +112,6 @@ class Turns:
         return counts
 
     def close(self) -> None:
-        """Release everything: no further request begins."""
         for gate in self._gates:
             gate.close()
         for end in self._ends:
@@ -139,6 +119,5 @@ class Turns:
 
 
 def _is_429(error: BaseException) -> bool:
-    """Return whether an HTTP client's error has the status 429: aiohttp, httpx, requests or urllib."""
     holders = (error, getattr(error, "response", None))
     return any(getattr(holder, name, None) == 429 for holder in holders for name in ("status", "status_code", "code"))

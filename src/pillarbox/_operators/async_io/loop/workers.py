@@ -1,8 +1,7 @@
-"""Workers for requests: a bounded number at a time, on an event loop next to the mailbox thread.
+"""Workers that run a bounded number of requests on an event loop next to the mailbox thread.
 
-The mailbox thread submits requests and takes their results; everything else happens in the loop's thread (A8). A fixed
-number of workers, asyncio tasks, take requests from a queue: the next request begins in the step that ends another,
-without a new task.
+The mailbox thread submits requests and takes results; everything else runs in the loop's thread (A8). Workers are
+asyncio tasks that take requests from a queue, so a request needs no new task.
 """
 
 from __future__ import annotations
@@ -22,23 +21,22 @@ from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, is_retri
 from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
 from pillarbox._operators.async_io.loop.turns import Turns
 
-# Completed requests wait up to this long (seconds) for others before they wake the mailbox thread, while more requests
-# than _PLENTY are queued: waking it costs more than a request, and takes the interpreter from the loop.
+# Seconds that completed requests wait for others before they wake the mailbox thread, while more than _PLENTY requests
+# are queued. Waking it costs more than a request.
 _PATIENCE = 0.002
 _PLENTY = 16
 
 # Seconds for a cancelled coroutine to end, before another worker gets its place.
 _HEED = 1.0
 
-# Seconds with all places stuck, before the operator gives up.
+# Seconds with all places stuck before the operator gives up.
 _PARALYSED = 30.0
 
-# Seconds for the loop's thread to answer at the end, without its waiting.
+# Seconds for the loop's thread to answer at the end, in addition to its own waiting.
 _HEARS = 5.0
 
 
 def most_stuck(capacity: int) -> int:
-    """Return how many endless calls may be replaced at a time."""
     return max(capacity, 32)
 
 
@@ -52,17 +50,10 @@ class PlaceOwner(Protocol):
 
 
 class CallSlots:
-    """CallSlots for running requests, shared by an operator's subtasks in a process. Loop thread only.
+    """Slots for running requests, shared by an operator's subtasks in a process. Loop thread only.
 
-    A subtask without a free place waits in line, and the first in line gets the next place. A subtask without any place
-    may always take one: otherwise a subtask with hanging calls could stop another, whose epoch must end before the
-    calls time out.
-
-    Args:
-        most: the most running requests, except for that rule.
-
-    Attributes:
-        line: waiting subtasks.
+    A subtask without a free slot waits in line. A subtask with no slot at all may always take one: otherwise another
+    subtask's hanging calls could block its epoch.
     """
 
     def __init__(self, most: int) -> None:
@@ -71,11 +62,9 @@ class CallSlots:
         self.line: dict[PlaceOwner, None] = {}
 
     def has_room(self, owner: PlaceOwner) -> bool:
-        """Return whether a subtask's workers may take another place."""
         return self._taken < self.most or not owner.places_taken
 
     def take(self, owner: PlaceOwner) -> bool:
-        """Take a place, or wait in line for one; return whether it was taken."""
         if not self.has_room(owner):
             if owner.places_taken < self.most:
                 self.line[owner] = None
@@ -84,7 +73,6 @@ class CallSlots:
         return True
 
     def give(self) -> None:
-        """Return a place, for the next in line."""
         self._taken -= 1
         while self.line and self._taken < self.most:
             first = next(iter(self.line))
@@ -92,30 +80,23 @@ class CallSlots:
             first.start_workers()
 
     def are_wanted(self, owner: PlaceOwner) -> bool:
-        """Return whether others wait for this subtask's place."""
         return next(iter(self.line), owner) is not owner
 
     def leave(self, owner: PlaceOwner) -> None:
-        """Leave the line."""
         self.line.pop(owner, None)
 
-    def close(self) -> None:
-        """Release nothing: the last subtask has left."""
+    def close(self) -> None: ...
 
 
 class RequestWorkers:
     """The workers of one operator.
 
     Args:
-        operator: the operator's name.
-        thread: the event loop.
-        function: requests one element, or with ``batched`` a list of them.
-        places: for running requests.
-        retry: the retry strategy.
+        function: requests one element, or with ``batched`` a list of elements.
         turns: orders attempts by rate limits and budgets, or None.
-        clock: returns relative time (ms); called in the loop's thread.
+        clock: returns relative time (ms), in the loop's thread.
         notify: called in the loop's thread when there are completed requests; not again before they are taken.
-        copied: copies a result before anything else runs in the loop, as its function may change it later.
+        copied: copies a result before anything else runs in the loop, because its function may change it later.
         cancellable: whether calls can be cancelled; calls of plain functions cannot.
     """
 
@@ -147,50 +128,43 @@ class RequestWorkers:
         self._copied = copied
         self._cancellable = cancellable
         self._plenty = max(_PLENTY, places.most // 2)
-        # Appended to by the mailbox thread, taken from by the workers.
+        # Appended by the mailbox thread, taken by the workers.
         self._waiting: deque[Request] = deque()
-        # Appended to by the workers, taken from by the mailbox thread.
+        # Appended by the workers, taken by the mailbox thread.
         self._completed: deque[Request] = deque()
         # Set by the loop's thread before it notifies, reset by the mailbox thread before it takes.
         self._notified = False
         self._closing = False
-        # From here on, written by the loop's thread only. Whether its workers have returned all places.
+        # Whether all workers' slots were returned. From here on, only the loop's thread writes attributes.
         self._has_left = False
-        # Workers with a place.
         self._active: set[asyncio.Task[None]] = set()
-        # Workers that ignored their cancellation and lost their places, with their requests; and workers that should
-        # lose theirs, although too many have already.
+        # Workers that ignored their cancellation and lost their slots; and workers that must wait to lose theirs,
+        # because too many already have.
         self._stuck: dict[asyncio.Task[None], Request] = {}
         self._paralysed: dict[asyncio.Task[None], Request] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         self._most_active = 0
         self._later: asyncio.TimerHandle | None = None
         self._failure: OperatorError | None = None
-        # Each worker runs in a copy of this. A worker whose request has changed it is replaced by a new one, so that
-        # context variables do not leak from request to request.
+        # Each worker runs in a copy of this context, and is replaced when a request has changed it: context variables
+        # must not leak.
         self._context = copy_context()
-        # Python's decimals keep their context in it, made at the first use.
+        # Python creates the context's decimal settings at first use.
         self._context.run(getcontext)
 
     # -- mailbox thread --
 
     def submit(self, request: Request) -> None:
-        """Queue a request; :meth:`start` begins it."""
         self._waiting.append(request)
 
     def start(self) -> None:
-        """Begin queued requests, as far as there is room."""
-        # Active workers take requests by themselves. A worker that is about to stop leaves `_active` before its last
-        # look at the queue: either it sees the queued requests, or this line sees that it stops.
+        # Active workers take requests by themselves. A worker that stops leaves `_active` before its last look at the
+        # queue: either it sees the queued requests, or this line sees that it stops.
         if self._waiting and len(self._active) < self._places.most:
             self._loop.call_soon_threadsafe(self.start_workers)
 
     def take_completed(self) -> list[Request]:
-        """Return the completed requests.
-
-        Raises:
-            OperatorError: all calls are stuck.
-        """
+        """Return the completed requests. Raises ``OperatorError`` if all calls are stuck."""
         if self._failure is not None:
             raise self._failure
         self._notified = False
@@ -201,21 +175,14 @@ class RequestWorkers:
         return requests
 
     def take_most_active(self) -> int:
-        """Return the maximum number of concurrent requests since the last call."""
         active = len(self._active)
         most, self._most_active = max(self._most_active, active), active
         return most
 
     def cancel(self, request: Request) -> None:
-        """Abandon a request: its worker continues with another."""
         self._loop.call_soon_threadsafe(self._cancel, request)
 
     def close(self) -> None:
-        """Abandon all requests, and wait some seconds for their end.
-
-        Raises:
-            concurrent.futures.TimeoutError: the call did not even reach the loop's thread.
-        """
         self._closing = True
         self._waiting.clear()
         self._thread.call(self._end_workers, timeout=GRACE + _HEARS)
@@ -223,7 +190,6 @@ class RequestWorkers:
     # -- loop thread --
 
     def start_workers(self) -> None:
-        """Begin queued requests, as far as there are places."""
         for _ in range(min(len(self._waiting), self._places.most - len(self._active))):
             if self._closing or not self._places.take(self):
                 break
@@ -232,7 +198,6 @@ class RequestWorkers:
         self._most_active = max(self._most_active, len(self._active))
 
     async def _work(self) -> None:
-        """Process requests until the queue is empty."""
         worker = asyncio.current_task()
         assert worker is not None
         waiting, active, stuck = self._waiting, self._active, self._stuck
@@ -253,7 +218,7 @@ class RequestWorkers:
                     continue
                 request.running = worker
                 try:
-                    if simple:  # as in _ask(), with a coroutine less per request
+                    if simple:
                         request.attempts = 1
                         if request.started is None:
                             request.started = clock()
@@ -275,21 +240,19 @@ class RequestWorkers:
                 if not self._notified:
                     self._announce(len(waiting) <= plenty)
                 if stuck and worker in stuck:
-                    return  # another has its place
+                    return
                 if line and places.are_wanted(self):
                     return
                 if differs(clean):
-                    return  # the next one begins with a clean context
+                    return
         finally:
             self._leave(worker)
 
     def _leave(self, worker: asyncio.Task[None]) -> None:
-        """Pass a worker's place on, if there is work."""
         self._active.discard(worker)
         if self._stuck.pop(worker, None) is None:
             self._give_place()
         elif self._paralysed:
-            # One more may be replaced.
             other, request = self._paralysed.popitem()
             self._replace(other, request)
         self._paralysed.pop(worker, None)
@@ -297,7 +260,6 @@ class RequestWorkers:
 
     @property
     def places_taken(self) -> int:
-        """Number of its workers' places. Loop thread."""
         return len(self._active)
 
     def _give_place(self) -> None:
@@ -305,7 +267,6 @@ class RequestWorkers:
             self._places.give()
 
     async def _ask(self, request: Request) -> None:
-        """Send a request, with retries and turns."""
         argument = request.values if self._batched else request.values[0]
         began = None
         while True:
@@ -339,10 +300,9 @@ class RequestWorkers:
         return not request.given_up and is_retried(self._retry, request.attempts, request.result, error)
 
     def _announce(self, at_once: bool) -> None:
-        """Notify the mailbox thread of completed requests: at once, or together with the next requests."""
         if at_once:
             self._notified = True
-            # After everything that is ready in this step of the loop: one mail for all of it.
+            # Runs after all callbacks that are ready now: one mail for all of them.
             self._loop.call_soon(self._notify)
         elif self._later is None:
             self._later = self._loop.call_later(_PATIENCE, self._notify_of_all)
@@ -352,8 +312,6 @@ class RequestWorkers:
         if self._completed and not self._notified:
             self._notified = True
             self._notify()
-
-    # -- giving up --
 
     def _cancel(self, request: Request) -> None:
         worker = request.running
@@ -369,7 +327,6 @@ class RequestWorkers:
             self._replace(worker, request)
 
     def _replace(self, worker: asyncio.Task[None], request: Request) -> None:
-        """Pass on the place of a worker that is still busy with an abandoned request."""
         if request.running is not worker or self._closing:
             return
         if len(self._stuck) < most_stuck(self._places.most):
@@ -380,13 +337,11 @@ class RequestWorkers:
             return
         self._paralysed[worker] = request
         if self._is_paralysed():
-            # Measure from now on, even if all were busy once before.
             if self._giving_up is not None:
                 self._giving_up.cancel()
             self._giving_up = self._loop.call_later(_PARALYSED, self._give_up)
 
     def _is_paralysed(self) -> bool:
-        """Whether no request can begin before an overdue call returns."""
         return len(self._paralysed) == self.places_taken and not self._places.has_room(self)
 
     def _give_up(self) -> None:
@@ -405,13 +360,12 @@ class RequestWorkers:
         await cancelled({*self._active, *self._stuck})
         self._has_left = True
         self._places.leave(self)
-        for _ in range(self.places_taken):  # for calls that ignore cancellation
+        for _ in range(self.places_taken):
             self._places.give()
 
 
 def differs(clean: Context) -> bool:
-    """Return whether context variables have changed."""
     try:
         return copy_context() != clean
-    except Exception:  # values that cannot be compared
+    except Exception:
         return True

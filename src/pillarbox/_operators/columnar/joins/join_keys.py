@@ -1,7 +1,7 @@
-"""Keys of columnar joins as 64-bit codes: rows with equal keys have equal codes.
+"""Keys of columnar joins as 64-bit codes. Equal keys have equal codes.
 
-If the key is one column of numbers, times or the like, different keys have different codes; otherwise a code is a hash,
-and rows with equal codes must be compared. Codes are never stored.
+A single key column of fixed-size values has distinct codes. Otherwise a code is a hash, and rows with equal codes must
+be compared. Codes are never stored.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from pillarbox._operators.columnar import sketch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C)
-# Bits of a hash: with more, a row's key, time and position would often exceed one integer, and sorting would take
-# several times as long. Rows of different keys with equal bits are compared.
+# Bits of a hash. With more, a row's key, time and position would often exceed one integer: sorting would be slower.
 _HASH_BITS = 25
 
 
 def without_nulls(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the rows without null in any key column, or None if all are."""
     valid = [column.is_valid() for column in columns if column.null_count]
     return None if not valid else reduce(pc.and_, valid).to_numpy(zero_copy_only=False)
 
@@ -35,11 +33,7 @@ def are_exact(kinds: Sequence[pa.DataType]) -> bool:
 
 
 def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int64]:
-    """Return the codes of keys.
-
-    Args:
-        exact: give different keys different codes: only if :func:`are_exact`, and without nulls.
-    """
+    """Return the codes of keys. ``exact`` needs :func:`are_exact` and keys without nulls."""
     if exact:
         return sketch.numbers_of(columns[0])
     codes = np.zeros(len(columns[0]), np.uint64)
@@ -53,7 +47,7 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
 
 
 def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return for each row whether the keys are equal; nulls equal each other, and so do NaNs."""
+    """Return per row whether the keys are equal. Nulls equal each other, and so do NaNs."""
     equal = np.ones(len(columns[0]), np.bool_)
     for column, other in zip(_leaves(columns), _leaves(others)):
         same = pc.equal(column, other)
@@ -66,7 +60,6 @@ def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.ND
 
 
 def _leaves(columns: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the columns, with a struct replaced by its validity and its fields."""
     leaves: list[pa.Array] = []
     for column in columns:
         if pa.types.is_struct(column.type):

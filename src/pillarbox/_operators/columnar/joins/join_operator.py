@@ -1,9 +1,7 @@
-"""Columnar interval joins: binary search finds rows of two streams with equal keys and near event times.
+"""Columnar interval joins: binary search pairs rows of two streams with equal keys and near event times.
 
-The rows of a run are buffered until event time advances, or the epoch ends. Then they are sorted, and joined with each
-other and with the stored rows: sorted segments of each side, merged when of similar length, as in a log-structured
-merge tree. In the state, each segment is an Arrow stream at its own address, under one key, the smallest integer that
-the subtask owns. There are no timers: rows are dropped as the watermark passes.
+Rows are buffered until event time advances or the epoch ends, then sorted and joined. Each side stores sorted segments.
+There are no timers: rows are dropped as the watermark passes.
 """
 
 from __future__ import annotations
@@ -32,16 +30,15 @@ from pillarbox._operators.joins.interval_join import Interval
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._types.type_information import Types
 
-# Rows are buffered until event time advances, or up to these bounds.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 
 
 class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
-    """Finds pairs; subclasses handle them.
+    """Finds pairs. Subclasses process them.
 
     Attributes:
-        stored: the rows of both sides, and which rows have been matched.
+        stored: both sides' rows, and which rows have been matched.
     """
 
     own_states: Collection[str] = ("rows",)
@@ -71,18 +68,13 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
 
     @property
     def watermark(self) -> int:
-        """The watermark, epoch milliseconds."""
         return self._timers.current_watermark
 
-    # -- joining --
-
     def join_if_many(self) -> None:
-        """Join the buffered rows if the buffer is full."""
         if self._left.rows + self._right.rows >= _ROWS or self._left.bytes + self._right.bytes >= _BYTES:
             self.work_off()
 
     def work_off(self) -> None:
-        """Join the buffered rows with each other and with the stored rows."""
         self._read()
         left, right = self._left.take(), self._right.take()
         interval = self._interval
@@ -99,7 +91,6 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
             self._left.segments.append(left)
 
     def _emit(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
-        """Emit pairs of rows with equal keys, out of pairs with equal codes."""
         if not self._left.are_exact:
             equal = are_equal(left.columns(ours, self._left.keys), right.columns(theirs, self._right.keys))
             if not equal.all():
@@ -111,16 +102,11 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
         self._emit_pairs(left, ours, right, theirs)
 
     @abstractmethod
-    def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
-        """Emit pairs: rows at positions of one segment, and their partners in the other."""
+    def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None: ...
 
-    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
-        """Emit left rows without a partner, for outer joins."""
-
-    # -- event time --
+    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None: ...
 
     def flush(self) -> None:
-        """Drop rows that can no longer match at the new watermark."""
         watermark = self.watermark
         self._right.expire(watermark)
         wait = max(self._interval.upper, 0)
@@ -128,16 +114,9 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
             if segment.matched is not None:
                 alone = positions[~segment.matched[positions]]
                 self.emit_alone(segment.columns(alone), segment.times[alone] + wait)
-                segment.match(alone)  # they stay in the state for a while, and a restored watermark may be lower
-
-    # -- state --
+                segment.match(alone)  # a restored watermark may be lower
 
     def restore_state(self, state: Any) -> None:
-        """Check the stored rows; they are read when the watermark is known.
-
-        Raises:
-            CheckpointMismatchError: they have other columns.
-        """
         for side in (self._left, self._right):
             side.check()
 
@@ -150,7 +129,7 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Join the buffered rows, emit rows that can no longer match, and store the rest.
 
-        A row may be unable to match on arrival: then the next watermark may be epochs away.
+        A row may be unable to match on arrival, and the next watermark may be epochs away.
         """
         super().prepare_snapshot_pre_barrier(checkpoint_id)
         self.flush()
@@ -160,12 +139,11 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
 
 @dataclass(frozen=True)
 class ColumnarJoin:
-    """A join whose results are columns, as it travels to the workers.
+    """A join with columnar results. Pickled to the workers.
 
     Attributes:
-        interval: the allowed distance from a left row to a right one.
-        outer: whether left rows without a partner are emitted.
-        dropped: right columns that are missing in the results: keys, which the left side has.
+        interval: the allowed distance from a left row to a right row.
+        dropped: right key columns that the results omit, because the left side has them.
         names: the names of the other columns, the left side's first.
     """
 
@@ -177,7 +155,6 @@ class ColumnarJoin:
     names: tuple[str, ...]
 
     def result_type(self) -> spark.StructType:
-        """Return the columns of the results."""
         right = [field for field in self.right.columns.fields if field.name not in self.dropped]
         fields = zip(self.names, (*self.left.columns.fields, *right))
         return spark.StructType([spark.StructField(name, field.dataType) for name, field in fields])
@@ -201,7 +178,6 @@ class ColumnarJoinOperator(BaseJoinOperator):
         self.output.process_records(ArrowRecords(batch, stamps))
 
     def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
-        """Emit left rows without a partner."""
         nulls = [pa.nulls(len(stamps), self._right.schema.types[index]) for index in self._emitted]
         if len(stamps):
             batch = pa.RecordBatch.from_arrays([*columns, *nulls], schema=self._result_schema)

@@ -1,4 +1,4 @@
-"""Rows of one side of a join, sorted by key and time, so that binary search finds partners."""
+"""Rows of one side of a join, sorted by key and time for binary search."""
 
 from __future__ import annotations
 
@@ -14,23 +14,17 @@ Ints = npt.NDArray[np.int64]
 BLOCK = 1 << 12
 """Block size of the stored bits of matched rows."""
 
-# Pairs are yielded in pieces of about this many.
 _PIECE = 1 << 16
 _NONE = np.empty(0, np.int64)
-# Bound for safe arithmetic.
 _SAFE = 2**62
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class _Grid:
-    """Encodes key and time of rows as one integer, in the order of both.
+    """Encodes a row's key and time as one integer, in the order of both.
 
     It is the rank of the key's code, times the number of time ranks, plus the rank of the time. A rank is the distance
-    from the minimum, or the index among the distinct values if distances are too large.
-
-    Attributes:
-        low: the earliest time.
-        high: the latest time.
+    from the minimum, or the index among the distinct values.
     """
 
     def __init__(self, codes: Ints, times: Ints) -> None:
@@ -50,14 +44,13 @@ class _Grid:
         self._size = keys * self._span
 
     def integers(self, codes: Ints, times: Ints) -> Ints:
-        """Return the integers of the grid's own rows."""
         keys = codes - self._first if self._codes is None else np.searchsorted(self._codes, codes)
         ranks = times - self.low if self._times is None else np.searchsorted(self._times, times)
         integers: Ints = keys * self._span + ranks
         return integers
 
     def in_order(self, integers: Ints) -> tuple[Ints | None, Ints]:
-        """Return the stable sort order of integers, and the sorted integers. The order is None if they are sorted."""
+        """Return the stable sort order of integers, or None if they are sorted; and the sorted integers."""
         if (integers[1:] >= integers[:-1]).all():
             return None, integers
         bits = (len(integers) - 1).bit_length()
@@ -70,7 +63,7 @@ class _Grid:
         return packed & ((1 << bits) - 1), packed >> bits
 
     def near(self, codes: Ints, times: Ints, lower: int, upper: int) -> tuple[Ints, Ints, Ints]:
-        """Return the positions of rows that may have partners here, and the bounds of the partners' integers.
+        """Return positions of rows that may have partners here, and the bounds of the partners' integers.
 
         Partners are ``lower`` to ``upper`` milliseconds later.
         """
@@ -95,13 +88,12 @@ class _Grid:
 
 
 class Segment:
-    """Rows with their keys' codes and their times, sorted by both.
+    """Rows with their keys' codes and times, sorted by both.
 
     Attributes:
         batch: the columns; only :meth:`columns` knows the order of its rows.
-        codes: the code of each row's key.
         times: epoch milliseconds.
-        matched: which rows have been emitted, with a partner or alone, or None if not tracked.
+        matched: which rows have been emitted, with a partner or alone; None if not tracked.
         number: the segment's number in the state, or None.
         changed: blocks of rows matched since they were last written.
     """
@@ -131,7 +123,6 @@ class Segment:
 
     @staticmethod
     def of(batch: pa.RecordBatch, codes: Ints, times: Ints, matched: npt.NDArray[np.bool_] | None = None) -> Segment:
-        """Create a segment of rows in any order."""
         grid = _Grid(codes, times)
         order, integers = grid.in_order(grid.integers(codes, times))
         if order is not None:
@@ -144,16 +135,9 @@ class Segment:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether the rows of the batch are in the segment's order."""
         return self._order is None
 
     def columns(self, positions: Ints | None = None, columns: Sequence[int] | None = None) -> list[pa.Array]:
-        """Return columns of the rows at some positions.
-
-        Args:
-            positions: of the rows, or None for all.
-            columns: indices, or None for all.
-        """
         arrays = self.batch.columns if columns is None else [self.batch.column(index) for index in columns]
         if positions is None and self._order is None:
             return list(arrays)
@@ -162,20 +146,14 @@ class Segment:
         indices = pa.array(positions)
         return [column.take(indices) for column in arrays]
 
-    # -- pairs --
-
     def match(self, positions: Ints) -> None:
-        """Mark rows as emitted, with a partner or alone."""
         assert self.matched is not None
         self.matched[positions] = True
         if self.number is not None:
             self.changed.update(np.unique(positions // BLOCK).tolist())
 
     def pairs_with(self, other: Segment, lower: int, upper: int) -> Iterator[tuple[Ints, Ints]]:
-        """Yield the positions of pairs: rows of this segment, and of the other one with the same key.
-
-        The other's rows are ``lower`` to ``upper`` milliseconds later.
-        """
+        """Yield positions of pairs with equal keys, whose right rows are ``lower`` to ``upper`` milliseconds later."""
         if self._grid.high + upper < other._grid.low or other._grid.high < self._grid.low + lower:
             return
         own, first, last = other._grid.near(self.codes, self.times, lower, upper)
@@ -196,16 +174,13 @@ class Segment:
             yield np.repeat(own[start:stop], repeats), numbers + shifts
             start = stop
 
-    # -- age --
-
     def expire(self, limit: int) -> Ints:
-        """Return the positions of rows older than ``limit`` (epoch ms), each once."""
         if limit <= self._grid.low:
             return _NONE
         if self._ages is None:
             before = self.times < limit
             if 2 * int(np.count_nonzero(before)) >= len(self):
-                over = np.flatnonzero(before)  # so the remaining rows get a segment of their own
+                over = np.flatnonzero(before)
                 self._over = len(over)
                 return over
             self._by_age = np.argsort(self.times, kind="stable")
@@ -216,30 +191,25 @@ class Segment:
 
     @property
     def is_mostly_over(self) -> bool:
-        """Whether half of the rows are older than the limit."""
         return 2 * self._over >= len(self)
 
     def alive(self) -> Segment:
-        """Return the rows that are not older than the limit, as a segment."""
         if not self._over:
             return self
         assert self._by_age is not None
         return self.at(np.sort(self._by_age[self._over :]))
 
     def since(self, limit: int) -> Segment | None:
-        """Return the rows that are not older than ``limit``, as a segment without a number, or None."""
         alive = np.flatnonzero(self.times >= limit)
         return self.at(alive) if len(alive) else None
 
     def at(self, positions: Ints) -> Segment:
-        """Return the rows at ascending positions, as a segment without a number."""
         batch = pa.RecordBatch.from_arrays(self.columns(positions), schema=self.batch.schema)
         matched = None if self.matched is None else self.matched[positions]
         return Segment.of(batch, self.codes[positions], self.times[positions], matched)
 
     @staticmethod
     def together(segments: Sequence[Segment]) -> Segment:
-        """Merge segments into one without a number."""
         schema = segments[0].batch.schema
         columns = zip(*(segment.columns() for segment in segments))
         batch = pa.RecordBatch.from_arrays([pa.concat_arrays(parts) for parts in columns], schema=schema)

@@ -25,11 +25,10 @@ from pillarbox._types.row_encoder import RowEncoder
 if TYPE_CHECKING:
     from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
 
-# Bounds of a segment.
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024
 _MATCHES = "matches"
-# Metadata of a stream of left rows without information about partners.
+# Metadata of a stream of left rows that lacks information about partners.
 _NOT_KEPT = {b"pillarbox.matches": b"not kept"}
 
 TIME = "__pillarbox_time"
@@ -38,12 +37,11 @@ TIME = "__pillarbox_time"
 
 @dataclass(frozen=True)
 class JoinSide:
-    """One side of a columnar join, as it travels to the workers.
+    """One side of a columnar join. Pickled to the workers.
 
     Attributes:
-        columns: its columns.
         keys: the names of its key columns, in the order of the other side's.
-        encoder: converts rows that Python functions have touched to columns, or None.
+        encoder: converts rows that Python functions have used to columns, or None.
         late_tag: the side output for late rows, or None to drop and count them.
         joins_nulls: whether null keys equal each other; otherwise rows with a null key join nothing.
     """
@@ -56,11 +54,10 @@ class JoinSide:
 
 
 class SideRows:
-    """The rows of one stream: buffered and stored.
+    """The buffered and stored rows of one stream.
 
     Args:
         name: ``"left"`` or ``"right"``.
-        keeps_matches: whether matched rows are tracked.
         reach: how much later than a row its last partner may be (milliseconds).
     """
 
@@ -86,10 +83,7 @@ class SideRows:
         self.rows: int = 0
         self.bytes: int = 0
 
-    # -- records --
-
     def process_records(self, records: Records) -> None:
-        """Buffer a run of the stream's rows."""
         if not len(records):
             return
         operator = self._operator
@@ -102,7 +96,6 @@ class SideRows:
             batch, times = batch.filter(pa.array(~late)), times[~late]
         joinable = None if self._side.joins_nulls else without_nulls([batch.column(index) for index in self.keys])
         if joinable is not None:
-            # Null equals nothing, so these rows need not wait.
             if self._keeps_matches:
                 alone = pa.array(~joinable)
                 operator.emit_alone(batch.filter(alone).columns, times[~joinable])
@@ -115,7 +108,6 @@ class SideRows:
             operator.join_if_many()
 
     def take(self) -> Segment | None:
-        """Remove the buffered rows as a segment, or return None."""
         if not self._buffered:
             return None
         (batch,) = pa.Table.from_batches(self._buffered).combine_chunks().to_batches()
@@ -132,7 +124,6 @@ class SideRows:
         return np.zeros(rows, np.bool_) if self._keeps_matches else None
 
     def expire(self, watermark: int) -> list[tuple[Segment, Ints]]:
-        """Drop rows that can no longer match; return them as positions in segments."""
         limit = MAX_WATERMARK if watermark == MAX_WATERMARK else watermark - self._reach
         limit = min(max(limit, MIN_TIMESTAMP), MAX_WATERMARK)
         over: list[tuple[Segment, Ints]] = []
@@ -147,14 +138,11 @@ class SideRows:
         self.segments = remaining
         return over
 
-    # -- state --
-
     def restore(self) -> None:
-        """Read the stored rows. The next :meth:`expire` drops expired rows."""
         self.segments = []
         for address in self._addresses():
             batch = self.decode(self._stored_rows.at(address).value())
-            # (Written by an outer join that is now an inner join: rewrite it with the note, and without matches.)
+            # An outer join, which is now an inner join, wrote the stream.
             is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
             rows = batch.select(range(len(self.schema)))
@@ -166,20 +154,13 @@ class SideRows:
             self._next = number + 1
 
     def _addresses(self) -> list[tuple[str, int]]:
-        """Return the addresses of the stored streams, in order of arrival."""
         return sorted(address for address in self._stored_rows.addresses() if address[0] == self._name)
 
     def check(self) -> None:
-        """Check the columns of the stored rows.
-
-        Raises:
-            CheckpointMismatchError: they differ from the program's.
-        """
         for address in self._addresses()[:1]:
             self.decode(self._stored_rows.at(address).value())
 
     def keep_segments(self) -> None:
-        """Write new segments to the state, merged with short segments."""
         self._merge()
         numbers = {segment.number for segment in self.segments}
         for address in self._addresses():
@@ -201,20 +182,19 @@ class SideRows:
             return
         older = streams_to_merge(reversed(stored), sum(map(len, fresh)), self._longest)
         stored = stored[: len(stored) - len(older)]
-        # (A new segment has no information about expired rows.)
+        # A new segment has no information about expired rows.
         parts = [segment.alive() for segment in (*older[::-1], *fresh)]
         whole = Segment.together(parts) if len(parts) > 1 else parts[0]
         longest = self._longest(whole)
         if len(whole) <= longest:
             self.segments = [*stored, whole]
         else:
-            # By time, so that a piece expires as a whole, and is skipped for rows that are far away.
+            # By time, so that a piece expires as a whole, and distant rows skip it.
             by_time = np.argsort(whole.times, kind="stable")
             pieces = [np.sort(by_time[start : start + longest]) for start in range(0, len(whole), longest)]
             self.segments = [*stored, *map(whole.at, pieces)]
 
     def _longest(self, segment: Segment) -> int:
-        """Return how many rows like these may be in one stream."""
         return max(1, min(_LONGEST, _LARGEST * len(segment) // max(1, int(segment.batch.nbytes))))
 
     def _encode(self, segment: Segment) -> bytes:
@@ -222,11 +202,7 @@ class SideRows:
         return batch_to_bytes(pa.RecordBatch.from_arrays(columns, schema=self._stored.with_metadata(self._notes)))
 
     def decode(self, payload: bytes) -> pa.RecordBatch:
-        """Decode stored rows without copying them.
-
-        Raises:
-            CheckpointMismatchError: they have other columns; or they lack information about partners.
-        """
+        """Decode stored rows without copying them. Refuses other columns, or missing information about partners."""
         batch = batch_from_bytes(payload)
         if not batch.schema.equals(self._stored):
             had, has = (
@@ -244,8 +220,6 @@ class SideRows:
             " start from a savepoint with allow_non_restored_state=True, which leaves the rows that wait for partners"
             " behind, or start from a new checkpoint"
         )
-
-    # -- matched rows --
 
     def _keep_matches(self, segment: Segment) -> None:
         for block in sorted(segment.changed):

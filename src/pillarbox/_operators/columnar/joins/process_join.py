@@ -1,4 +1,4 @@
-"""Interval joins that call a function with each pair, of rows that stay columnar until they are in one."""
+"""Interval joins that call a function with each pair. Rows stay columnar until then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._rows import Row, column_to_list, rows_from_arrow
 
 
 class ColumnarProcessJoinOperator(BaseJoinOperator):
-    """Applies a ``ProcessJoinFunction`` to each pair: only rows with a partner become Python objects."""
+    """Applies a ``ProcessJoinFunction`` to each pair. Only rows with a partner become Python objects."""
 
     def __init__(
         self,

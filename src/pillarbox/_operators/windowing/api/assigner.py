@@ -1,7 +1,4 @@
-"""The window assigner, which assigns elements to windows. Source of the behaviour: Flink's.
-
-An assigner is part of the program and has no state itself. All times are epoch milliseconds.
-"""
+"""The window assigner, as in Flink. It has no state itself. All times are epoch milliseconds."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class WindowAssigner(ABC, Generic[In, WindowOut]):
-    """Assigns windows to elements.
+    """Assigns elements to windows.
 
     Attributes:
         window_type: the class of its windows: a ``NamedTuple``, whose fields are stored in state.
 
     Example:
         >>> class Odds(WindowAssigner):
-        ...     window_type = CountWindow  # or a NamedTuple of one's own
+        ...     window_type = CountWindow  # or your own NamedTuple
         ...
         ...     def assign_windows(self, element, timestamp, context):
         ...         return [CountWindow(element % 2)]
@@ -35,17 +32,16 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
         ...
         ...     def is_event_time(self):
         ...         return False
-        >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
-        >>> numbers.window(Odds()).reduce(lambda a, b: a + b).execute_and_collect()
-        [2, 4]
+        >>> env.from_collection(range(5)).window_all(Odds()).reduce(max).execute_and_collect()
+        [2, 3]
     """
 
     class WindowAssignerContext(ABC):
-        """The context of an assigner: clock and state."""
+        """An assigner's clock and state."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """Return the wall clock's time, in epoch milliseconds."""
+            """Return the wall-clock time in epoch milliseconds."""
 
         @abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
@@ -58,41 +54,40 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
-        """Return the windows of an element. A window that occurs twice gets the element twice.
+        """Return the element's windows. A duplicate window receives the element twice.
 
         Args:
-            timestamp: the element's timestamp in epoch milliseconds, or None.
+            timestamp: epoch milliseconds, or None.
         """
 
     @abstractmethod
     def get_default_trigger(self, env: Any, /) -> Trigger:
-        """Return the trigger for programs that do not set one.
+        """Return the trigger for programs that do not set a trigger.
 
-        Args:
-            env: the program's environment; the parameter may be omitted.
+        ``env``, the program's environment, may be omitted.
         """
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Return whether its windows end by event time."""
+        """Return whether the windows end by event time."""
 
 
 class MergeCallback(ABC, Generic[In]):
-    """Receives the merges of an assigner."""
+    """Receives an assigner's merges."""
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:
-        """Replace windows by a window that covers them all."""
+        """Replace windows by one that covers them."""
 
 
 _MergeCallback: TypeAlias = MergeCallback
 
 
 class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut]):
-    """An assigner whose windows may merge, as sessions do.
+    """An assigner whose windows may merge, such as sessions.
 
     Example:
-        >>> class OneAtATime(MergingWindowAssigner):
+        >>> class Growing(MergingWindowAssigner):
         ...     def assign_windows(self, element, timestamp, context):
         ...         return [TimeWindow(timestamp, timestamp + 5_000)]
         ...
@@ -103,12 +98,11 @@ class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut
         ...         return True
         ...
         ...     def merge_windows(self, windows, callback):
-        ...         windows = sorted(windows)  # all that a key has: as long as one is there, others are part of it
-        ...         if len(windows) > 1:
-        ...             callback.merge(windows, TimeWindow(windows[0].start, max(window.end for window in windows)))
+        ...         if len(windows := sorted(windows)) > 1:
+        ...             callback.merge(windows, TimeWindow(windows[0].start, windows[-1].end))
         >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
-        >>> numbers = env.from_collection([1, 2, 9]).assign_timestamps_and_watermarks(at).key_by(lambda n: "all")
-        >>> numbers.window(OneAtATime()).reduce(lambda a, b: a + b).execute_and_collect()
+        >>> numbers = env.from_collection([1, 2, 9]).assign_timestamps_and_watermarks(at)
+        >>> numbers.window_all(Growing()).reduce(lambda a, b: a + b).execute_and_collect()
         [12]
     """
 
@@ -116,23 +110,17 @@ class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any], callback: MergeCallback, /) -> None:
-        """Call ``callback.merge`` for each group of a key's windows that merge."""
+        """Call ``callback.merge`` for each group of windows that merge. All windows belong to one key."""
 
 
 class TimedAssigner(WindowAssigner):
-    """Windows by one of the clocks."""
+    """An assigner of windows by one of the clocks."""
 
     @abstractmethod
-    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
-        """Return an element's time by the windows' clock."""
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int: ...
 
 
 def check_assigner(assigner: WindowAssigner) -> None:
-    """Check an assigner's window class.
-
-    Raises:
-        ProgramError: its ``window_type`` is not a ``NamedTuple`` with a ``max_timestamp()``.
-    """
     kind: Any = assigner.window_type
     if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "max_timestamp")):
         raise ProgramError(
@@ -141,14 +129,11 @@ def check_assigner(assigner: WindowAssigner) -> None:
 
 
 def is_built_in(assigner: WindowAssigner) -> bool:
-    """Return whether an assigner is pillarbox's own."""
     return str(type(assigner).__module__).startswith(__name__.partition(".")[0] + ".")
 
 
 def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
-    """Return ``assign_windows``, with checks of the result if it is user-defined."""
     assign = assigner.assign_windows
-    # (A function created by exec() may have no module.)
     if str(type(assigner).assign_windows.__module__).startswith(__name__.partition(".")[0] + "."):
         return assign
     kind: Any = assigner.window_type
@@ -193,7 +178,7 @@ class EventTimeAssigner(TimedAssigner):
 
 
 class ProcessingTimeAssigner(TimedAssigner):
-    """Processing-time windows: by the machine's clock when the element is processed."""
+    """Processing-time windows: by the wall clock when the element is processed."""
 
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return ProcessingTimeTrigger.create()

@@ -1,4 +1,4 @@
-"""The contexts of triggers, assigners and window functions: one object of each for all windows of an operator."""
+"""Contexts of triggers, assigners and window functions. An operator has one object of each for all windows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from pillarbox._time.internal_timer_service import InternalTimerService
 
 
 def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:
-    """Return a descriptor with a unique name."""
     scoped = copy.copy(descriptor)
     scoped.name = f"{scope}/{descriptor.name}"
     scoped.former_names = tuple(f"{scope}/{name}" for name in descriptor.former_names)
@@ -32,7 +31,7 @@ def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:
 
 
 class _States(KeyedStateStore):
-    """States that are created on demand: of triggers, and of window functions."""
+    """States of triggers and window functions, created at first use."""
 
     def __init__(self, backend: KeyedStateBackend, scope: str, *, namespaced: bool) -> None:
         self._backend = backend
@@ -54,7 +53,7 @@ class _States(KeyedStateStore):
 
 
 class TriggerContext(Trigger.OnMergeContext):
-    """Reused for every window; the operator updates its fields."""
+    """A trigger's context. The operator updates its fields for each window."""
 
     def __init__(self, backend: KeyedStateBackend, timers: InternalTimerService, metrics: UserMetrics) -> None:
         self._states = _States(backend, "trigger", namespaced=True)
@@ -99,7 +98,7 @@ class TriggerContext(Trigger.OnMergeContext):
 
 
 class AssignerContext(WindowAssigner.WindowAssignerContext):
-    """The context of assigners: the clock, and state of the key."""
+    """An assigner's context."""
 
     def __init__(self, timers: InternalTimerService, runtime_context: RuntimeContext) -> None:
         self._timers = timers
@@ -113,7 +112,7 @@ class AssignerContext(WindowAssigner.WindowAssignerContext):
 
 
 class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction.Context[Any], Evictor.EvictorContext):
-    """Reused for every window; the operator updates its fields."""
+    """Context of window functions and evictors. The operator updates its fields for each window."""
 
     def __init__(
         self, backend: KeyedStateBackend, timers: InternalTimerService, collector: Collector, merging: bool
@@ -127,12 +126,10 @@ class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction
         self._timestamp = 0
 
     def enter(self, window: Any, timestamp: int) -> None:
-        """Set the current window."""
         self._window = window
         self._timestamp = timestamp
 
     def leave(self) -> None:
-        """Unset the current window."""
         self._window = None
 
     def window(self) -> Any:

@@ -1,4 +1,4 @@
-"""Triggers that fire repeatedly while a window is open. Source of the behaviour: Flink's of the same names."""
+"""Triggers that fire repeatedly while a window is open, as in Flink."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class _ContinuousTrigger(Trigger):
-    """Fires at full intervals, counted from the epoch, until the window ends."""
+    """Fires at multiples of the interval since the epoch, until the window ends."""
 
     _by_clock: bool
 
     def __init__(self, interval: DurationLike) -> None:
         self.interval: int = positive_millis(interval, f"{type(self).__name__}.of(): the interval")
-        # The next time to fire. If windows merge, the earliest counts.
+        # The next time to fire. Merging windows keeps the earliest.
         self._next = ReducingStateDescriptor("fire-time", min)
 
     def can_merge(self) -> bool:
@@ -46,11 +46,11 @@ class _ContinuousTrigger(Trigger):
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
-    """Fires whenever event time passes a full interval, and at the end of the window.
+    """Fires at multiples of an event-time interval, and at the end of the window.
 
-    The first interval is counted from the first element's timestamp. At the end of the data, all remaining intervals
-    fire, even without new elements; in global windows, which have no last interval, only the next one, and then the
-    window's end. (Intervals before 1970 are rounded down, as in PyFlink; Java rounds up.)
+    The first multiple follows the first element's timestamp. At the end of the data, all remaining multiples fire. A
+    global window fires only at the next multiple and its end. Multiples before 1970 are rounded down, as in PyFlink;
+    Java rounds up.
     """
 
     uses_processing_time: bool | None = False
@@ -58,18 +58,14 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
-        """Return a trigger that fires at every ``interval`` of event time.
-
-        Raises:
-            ProgramError: an interval below one millisecond.
+        """Return a trigger that fires every ``interval`` (at least 1 ms) of event time.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
-            >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at).key_by(lambda n: "all")
-            >>> windows = numbers.window(TumblingEventTimeWindows.of("5 seconds"))
-            >>> windows = windows.trigger(ContinuousEventTimeTrigger.of("2 seconds"))
-            >>> windows.reduce(lambda a, b: a + b).execute_and_collect()  # at 2 and 4 seconds, and at the end
-            [10, 10, 10]
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at)
+            >>> windows = numbers.window_all(TumblingEventTimeWindows.of(5))
+            >>> windows.trigger(ContinuousEventTimeTrigger.of(2)).reduce(max).execute_and_collect()
+            [4, 4]
         """
         return ContinuousEventTimeTrigger(interval)
 
@@ -112,22 +108,18 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
-    """Fires whenever the wall clock passes a full interval, until the window ends."""
+    """Fires at multiples of a wall-clock interval, until the window ends."""
 
     uses_processing_time: bool | None = True
     _by_clock = True
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
-        """Return a trigger that fires at every ``interval`` of processing time, until the window ends.
-
-        Raises:
-            ProgramError: an interval below one millisecond.
+        """Return a trigger that fires every ``interval`` (at least 1 ms) of processing time.
 
         Example:
-            >>> windows = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
-            >>> windows = windows.trigger(ContinuousProcessingTimeTrigger.of("1 hour"))
-            >>> windows.reduce(max).execute_and_collect()  # the input has ended before that
+            >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
+            >>> windows.trigger(ContinuousProcessingTimeTrigger.of("1 hour")).reduce(max).execute_and_collect()
             []
         """
         return ContinuousProcessingTimeTrigger(interval)
@@ -150,7 +142,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         return TriggerResult.FIRE
 
     def _register(self, now: int, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
-        # Also register the window's end. An event-time window may still exist when the clock has passed it.
+        # Also register the window's end: it may precede the next firing.
         if now < window.max_timestamp() < time:
             time = window.max_timestamp()
         pending.add(time)

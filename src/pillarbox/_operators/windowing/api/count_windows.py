@@ -1,4 +1,4 @@
-"""Windows without a clock: the global window, and count windows."""
+"""Windows without a clock: global windows and count windows."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from pillarbox._types.type_information import Types
 
 
 class GlobalWindows(WindowAssigner):
-    """One window per key, which never ends: it needs a trigger."""
+    """One endless window per key. It needs a trigger."""
 
     window_type: Callable[..., Any] = GlobalWindow
 
     fires_at_end: bool = False
-    """Whether windows fire at the end of event time if the program sets no trigger."""
+    """Whether windows fire at the end of event time by default."""
 
     @staticmethod
     def create() -> GlobalWindows:
         """Return the assigner.
 
         Example:
-            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
-            >>> numbers.trigger(CountTrigger.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
-            [1, 6]
+            >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
+            >>> windows.trigger(CountTrigger.of(2)).reduce(max).execute_and_collect()
+            [1, 3]
         """
         return GlobalWindows()
 
@@ -42,12 +42,11 @@ class GlobalWindows(WindowAssigner):
     def create_with_end_of_stream_trigger() -> GlobalWindows:
         """Return an assigner whose windows fire once, at the end of all input.
 
-        For collections and batch DataFrames. A streaming query has no such end, unless it is drained.
+        For collections and batch DataFrames; a streaming query only ends if it is drained.
 
         Example:
-            >>> words = env.from_collection(["to", "be", "or", "so", "not"]).key_by(len)
-            >>> all_of_a_length = words.window(GlobalWindows.create_with_end_of_stream_trigger())
-            >>> all_of_a_length.reduce(max).execute_and_collect()
+            >>> words = env.from_collection(["to", "or", "not"]).key_by(len)
+            >>> words.window(GlobalWindows.create_with_end_of_stream_trigger()).reduce(max).execute_and_collect()
             ['to', 'not']
         """
         assigner = GlobalWindows()
@@ -75,7 +74,7 @@ def _count(value: int, asked_by: str) -> int:
 
 
 class CountWindowAssigner(WindowAssigner):
-    """Windows of a number of elements of a key. The count is state of the key."""
+    """Windows with a number of a key's elements. The count is keyed state."""
 
     window_type: Callable[..., Any] = CountWindow
 
@@ -94,7 +93,7 @@ class CountWindowAssigner(WindowAssigner):
         counted = context.get_runtime_context().get_state(self._counted)
         position: int = counted.value() or 0
         counted.update(position + 1)
-        # The element is in windows first..last: window n contains the positions from n * slide on.
+        # Window n starts at position n * slide, so the element is in windows first..last.
         last = position // self.slide
         first = max(0, (position - self.size) // self.slide + 1)
         return [CountWindow(number) for number in range(first, last + 1)]
@@ -107,22 +106,19 @@ class CountWindowAssigner(WindowAssigner):
 
 
 class CountTumblingWindowAssigner(CountWindowAssigner):
-    """Windows of ``window_size`` elements of a key, one after another. An incomplete one does not fire."""
+    """Successive windows of ``window_size`` elements of a key. An incomplete window does not fire."""
 
     def __init__(self, window_size: int) -> None:
         super().__init__(window_size, window_size)
 
     @staticmethod
     def of(window_size: int) -> CountTumblingWindowAssigner:
-        """Return the assigner.
-
-        Raises:
-            ProgramError: a size below 1.
+        """Return the assigner. Refuses a size below 1.
 
         Example:
-            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
-            >>> numbers.window(CountTumblingWindowAssigner.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
-            [1, 5]
+            >>> numbers = env.from_collection(range(5))
+            >>> numbers.window_all(CountTumblingWindowAssigner.of(2)).reduce(max).execute_and_collect()
+            [1, 3]
         """
         return CountTumblingWindowAssigner(window_size)
 
@@ -133,21 +129,18 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 class CountSlidingWindowAssigner(CountWindowAssigner):
     """Windows of ``window_size`` elements of a key, one every ``window_slide`` elements.
 
-    Only full windows fire, as in PyFlink. Java also fires the first, smaller windows: a global window with
+    Only full windows fire, as in PyFlink. For Java's first, smaller windows, use a global window with
     ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
     """
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
-        """Return the assigner.
-
-        Raises:
-            ProgramError: a size or slide below 1.
+        """Return the assigner. Refuses a size or slide below 1.
 
         Example:
-            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
-            >>> numbers.window(CountSlidingWindowAssigner.of(3, 1)).reduce(lambda a, b: a + b).execute_and_collect()
-            [3, 6, 9]
+            >>> numbers = env.from_collection(range(5))
+            >>> numbers.window_all(CountSlidingWindowAssigner.of(3, 1)).reduce(max).execute_and_collect()
+            [2, 3, 4]
         """
         return CountSlidingWindowAssigner(window_size, window_slide)
 
@@ -156,7 +149,6 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
 
 def count_windows(size: int, slide: int) -> CountWindowAssigner:
-    """Return the assigner of ``count_window(size, slide)``; a slide of 0 stands for the size."""
     _count(size, "count_window(): the size")
     if slide == 0 and slide is not False:
         return CountTumblingWindowAssigner.of(size)

@@ -1,6 +1,6 @@
-"""Evictors, which remove elements from a window. Source of the behaviour: Flink's evictors.
+"""Evictors, which remove elements from a window, as in Flink.
 
-A window with an evictor stores all of its elements with their timestamps, also for an incremental function.
+With an evictor, a window stores all elements with timestamps, even for an incremental function.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ class TimestampedValue(NamedTuple):
     """An element of a window.
 
     Attributes:
-        value: the element.
-        timestamp: its timestamp in epoch milliseconds, or None.
+        timestamp: epoch milliseconds, or None.
     """
 
     value: Any
@@ -30,43 +29,41 @@ class TimestampedValue(NamedTuple):
 
 
 class Evictor(ABC):
-    """Removes elements from a window, before or after its function is called.
+    """Removes elements from a window, before or after the window function.
 
     Example:
         >>> class WithoutSmallest(Evictor):
         ...     def evict_before(self, elements, window, ctx):
-        ...         elements.remove(min(elements, key=lambda element: element.value))
+        ...         elements.remove(min(elements))
         ...
         ...     def evict_after(self, elements, window, ctx):
         ...         pass
-        >>> numbers = env.from_collection([5, 1, 7]).key_by(lambda n: "all").count_window(3)
-        >>> numbers.evictor(WithoutSmallest()).reduce(lambda a, b: a + b).execute_and_collect()
-        [12]
+        >>> windows = env.from_collection([5, 1, 7]).count_window_all(3)
+        >>> windows.evictor(WithoutSmallest()).reduce(min).execute_and_collect()
+        [5]
     """
 
     class EvictorContext(ABC):
-        """The context of an evictor: the clocks."""
+        """The evictor's clocks."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """Return the wall clock's time, in epoch milliseconds."""
+            """Return the wall-clock time in epoch milliseconds."""
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """Return the operator's watermark: -2**63 before the first one."""
+            """Return the operator's watermark, initially -2**63."""
 
     @abstractmethod
     def evict_before(self, elements: list[TimestampedValue], window: Any, ctx: EvictorContext, /) -> None:
-        """Remove elements from the list before the window's function is called."""
+        """Remove elements from the list before the window function runs."""
 
     @abstractmethod
     def evict_after(self, elements: list[TimestampedValue], window: Any, ctx: EvictorContext, /) -> None:
-        """Remove elements from the list after the window's function was called."""
+        """Remove elements from the list after the window function has run."""
 
 
 class _OneSided(Evictor):
-    """Evicts by one rule, either before or after the function."""
-
     def __init__(self, do_evict_after: bool) -> None:
         self._after = do_evict_after
 
@@ -83,7 +80,7 @@ class _OneSided(Evictor):
 
 
 class CountEvictor(_OneSided):
-    """Retains the last elements, up to a number."""
+    """Retains the last ``max_count`` elements."""
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -93,16 +90,12 @@ class CountEvictor(_OneSided):
 
     @staticmethod
     def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:
-        """Return an evictor that retains the last ``max_count`` elements.
-
-        Raises:
-            ProgramError: a number below 0.
+        """Return the evictor. Refuses a negative number.
 
         Example:
-            >>> numbers = env.from_collection([1, 2, 3, 4]).key_by(lambda n: "all")
-            >>> windows = numbers.window(GlobalWindows.create()).trigger(CountTrigger.of(4))
-            >>> windows.evictor(CountEvictor.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
-            [7]
+            >>> windows = env.from_collection([1, 2, 3, 4]).count_window_all(4)
+            >>> windows.evictor(CountEvictor.of(2)).reduce(min).execute_and_collect()
+            [3]
         """
         return CountEvictor(max_count, do_evict_after)
 
@@ -111,7 +104,7 @@ class CountEvictor(_OneSided):
 
 
 class TimeEvictor(_OneSided):
-    """Retains the elements of a time span that ends with the latest element."""
+    """Retains the elements within a time span before the latest element."""
 
     def __init__(self, window_size: DurationLike, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -119,23 +112,18 @@ class TimeEvictor(_OneSided):
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
-        """Return an evictor that removes elements that are at least ``window_size`` older than the latest.
-
-        Raises:
-            ProgramError: a size below one millisecond.
+        """Return an evictor of elements at least ``window_size`` (1 ms or more) older than the latest element.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
-            >>> stamped = env.from_collection([1, 2, 5, 6]).assign_timestamps_and_watermarks(at)
-            >>> numbers = stamped.key_by(lambda n: "all")
-            >>> windows = numbers.window(GlobalWindows.create()).trigger(CountTrigger.of(4))
-            >>> windows.evictor(TimeEvictor.of("2 seconds")).reduce(lambda a, b: a + b).execute_and_collect()
-            [11]
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> windows = env.from_collection([1, 2, 5, 6]).assign_timestamps_and_watermarks(at).count_window_all(4)
+            >>> windows.evictor(TimeEvictor.of(2)).reduce(min).execute_and_collect()
+            [5]
         """
         return TimeEvictor(window_size, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue]) -> None:
-        # As in Flink: without timestamps nothing is removed.
+        # As in Flink, elements without timestamps stay.
         if not elements or elements[0].timestamp is None:
             return
         latest = max(element.timestamp for element in elements if element.timestamp is not None)
@@ -144,7 +132,7 @@ class TimeEvictor(_OneSided):
 
 
 class DeltaEvictor(_OneSided):
-    """Retains the elements whose distance to the last one is below a threshold."""
+    """Retains elements whose distance to the last element is below a threshold."""
 
     def __init__(
         self, threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False
@@ -159,24 +147,23 @@ class DeltaEvictor(_OneSided):
 
     @staticmethod
     def of(threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False) -> DeltaEvictor:
-        """Return an evictor that removes elements with ``delta_function(element, last)`` of at least the threshold.
+        """Return an evictor of elements whose ``delta_function(element, last)`` reaches the threshold.
 
         Raises:
             ProgramError: the threshold is not a number, or the function is not callable.
 
         Example:
-            >>> numbers = env.from_collection([1, 20, 3, 4]).key_by(lambda n: "all")
-            >>> windows = numbers.window(GlobalWindows.create()).trigger(CountTrigger.of(4))
+            >>> windows = env.from_collection([1, 20, 3, 4]).count_window_all(4)
             >>> near = DeltaEvictor.of(5, lambda element, last: abs(last - element))
-            >>> windows.evictor(near).reduce(lambda a, b: a + b).execute_and_collect()
-            [8]
+            >>> windows.evictor(near).reduce(max).execute_and_collect()
+            [4]
         """
         return DeltaEvictor(threshold, delta_function, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue]) -> None:
         if elements:
             last = elements[-1].value
-            # (NaN is not at least the threshold: the element stays.)
+            # An element with distance NaN stays.
             elements[:] = [
                 element for element in elements if not self.delta_function(element.value, last) >= self.threshold
             ]

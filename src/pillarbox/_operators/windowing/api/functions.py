@@ -23,7 +23,7 @@ from pillarbox._state.descriptors import (
 
 
 class KeyedStateStore(ABC):
-    """State of a window function: of the current window, or of all windows of the key."""
+    """State of a window function: per window, or per key."""
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor[V], /) -> ValueState[V]:
@@ -47,7 +47,7 @@ class KeyedStateStore(ABC):
 
 
 class WindowContext(ABC, Generic[WindowOut]):
-    """The current window. All times are epoch milliseconds."""
+    """The current window and its clocks. All times are epoch milliseconds."""
 
     @abstractmethod
     def window(self) -> WindowOut:
@@ -55,132 +55,119 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Return the wall clock's time."""
+        """Return the wall-clock time."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's watermark: -2**63 before the first one."""
+        """Return the operator's watermark, initially -2**63."""
 
     @abstractmethod
     def window_state(self) -> KeyedStateStore:
-        """Return the store of states that belong to this key and window.
+        """Return the store for states of this key and window.
 
-        They stay from one firing to the next. Remove them in ``clear``, or they stay forever.
+        States last across firings. Remove them in ``clear``; otherwise they are never removed.
 
         Raises:
-            ProgramError: the windows may merge, so no state belongs to one of them.
+            ProgramError: the windows may merge.
         """
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """Return the store of states that belong to this key, across windows. They stay when windows end."""
+        """Return the store for states of this key across windows. Windows that end do not remove them."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V, /) -> None:
-        """Emit a value to a side output, with the largest timestamp of the window.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
+        """Emit a value to a side output, with the window's largest timestamp."""
 
 
 class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
-    """Turns the elements of a key's window into any number of results.
+    """Maps the elements of a key's window to any number of results.
 
     Example:
         >>> class Largest(WindowFunction):
         ...     def apply(self, key, window, inputs):
         ...         yield key, window.id, max(inputs)
-        >>> words = env.from_collection(["to", "be", "or", "not"]).key_by(len).count_window(3)
-        >>> words.apply(Largest()).execute_and_collect()
+        >>> words = env.from_collection(["to", "or", "not"]).key_by(len)
+        >>> words.count_window(2).apply(Largest()).execute_and_collect()
         [(2, 0, 'to')]
     """
 
     @abstractmethod
     def apply(self, key: Key, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
-        """Handle a firing window.
+        """Process a firing window. Return or ``yield`` results, or None.
 
         Args:
-            key: the key.
-            window: the window.
-            inputs: its elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
-
-        Returns:
-            The results, or None; most functions ``yield`` them.
+            inputs: the elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
         """
 
 
 class AllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
-    """Turns the elements of a window over a whole stream into any number of results.
+    """Maps the elements of a stream's window to any number of results.
 
     Example:
         >>> class Largest(AllWindowFunction):
         ...     def apply(self, window, inputs):
         ...         yield window.id, max(inputs)
-        >>> env.from_collection([1, 5, 2, 3]).count_window_all(2).apply(Largest()).execute_and_collect()
-        [(0, 5), (1, 3)]
+        >>> env.from_collection([1, 5]).count_window_all(2).apply(Largest()).execute_and_collect()
+        [(0, 5)]
     """
 
     @abstractmethod
     def apply(self, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
-        """Handle a firing window: see :meth:`WindowFunction.apply`."""
+        """Process a firing window: see :meth:`WindowFunction.apply`."""
 
 
 class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
-    """Turns the elements of a key's window into any number of results, with access to state and clocks.
+    """Maps the elements of a key's window to any number of results, with state and clocks.
 
     Example:
         >>> class Numbered(ProcessWindowFunction):
         ...     def process(self, key, context, elements):
         ...         windows = context.global_state().get_state(ValueStateDescriptor("windows"))
         ...         windows.update((windows.value() or 0) + 1)
-        ...         yield key, windows.value(), elements
-        >>> words = env.from_collection(["to", "be", "or", "so"]).key_by(len).count_window(2)
-        >>> words.process(Numbered()).execute_and_collect()
-        [(2, 1, ('to', 'be')), (2, 2, ('or', 'so'))]
+        ...         yield windows.value(), elements
+        >>> words = env.from_collection(["to", "be", "or", "so"]).key_by(len)
+        >>> words.count_window(2).process(Numbered()).execute_and_collect()
+        [(1, ('to', 'be')), (2, ('or', 'so'))]
     """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
-        """The current window; valid during the call only."""
+        """The current window. Valid during the call only."""
 
     @abstractmethod
     def process(
         self, key: Key, context: ProcessWindowFunction.Context[Any], elements: Iterable[In], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a firing window.
+        """Process a firing window. Return or ``yield`` results, or None; ``(tag, value)`` goes to a side output.
 
         Args:
-            key: the key.
             context: the window, clocks, state and side outputs.
-            elements: its elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
-
-        Returns:
-            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+            elements: the elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
         """
 
     def clear(self, context: ProcessWindowFunction.Context[Any], /) -> None:
-        """Remove the states (``context.window_state()``) of a window that is being removed."""
+        """Remove the states in ``context.window_state()`` when the window is removed."""
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
-    """Turns the elements of a window over a whole stream into any number of results, with access to state and clocks.
+    """Maps the elements of a stream's window to any number of results, with state and clocks.
 
     Example:
         >>> class Numbered(ProcessAllWindowFunction):
         ...     def process(self, context, elements):
         ...         yield context.window().id, elements
-        >>> env.from_collection([1, 5, 2, 3]).count_window_all(2).process(Numbered()).execute_and_collect()
-        [(0, (1, 5)), (1, (2, 3))]
+        >>> env.from_collection([1, 5]).count_window_all(2).process(Numbered()).execute_and_collect()
+        [(0, (1, 5))]
     """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
-        """The current window; valid during the call only."""
+        """The current window. Valid during the call only."""
 
     @abstractmethod
     def process(
         self, context: ProcessAllWindowFunction.Context[Any], elements: Iterable[In], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a firing window: see :meth:`ProcessWindowFunction.process`."""
+        """Process a firing window: see :meth:`ProcessWindowFunction.process`."""
 
     def clear(self, context: ProcessAllWindowFunction.Context[Any], /) -> None:
-        """Remove the states (``context.window_state()``) of a window that is being removed."""
+        """Remove the states in ``context.window_state()`` when the window is removed."""

@@ -1,7 +1,6 @@
-"""Windows of fixed lengths: tumbling, sliding and cumulating. Source of the behaviour: Flink's assigners.
+"""Tumbling, sliding and cumulating windows, as in Flink.
 
-Windows start at multiples of a length since the epoch, or since local midnight with a time zone. An offset moves their
-starts.
+Windows start at multiples of a length since the epoch, or since local midnight with a time zone, moved by an offset.
 """
 
 from __future__ import annotations
@@ -21,18 +20,16 @@ from pillarbox._time.duration import DurationLike, positive_millis
 
 
 class FixedWindows(TimedAssigner):
-    """Windows of fixed lengths.
+    """Windows of fixed lengths. All lengths are milliseconds.
 
     Args:
-        lengths: the program's lengths by their names in errors: first the size (of cumulating windows, the largest),
-            last the distance between two ends.
-        offset: the distance of starts from the multiples of ``starts_every``.
-        time_zone: for windows of days, the time zone of midnight, or None for windows of milliseconds.
+        lengths: error name -> length: first the (largest) size, last the distance between two ends.
+        offset: distance of starts from the multiples of ``starts_every``.
+        time_zone: for windows of days, the time zone of midnight; None for windows of milliseconds.
 
     Attributes:
         tumbles: whether windows are adjacent.
         cumulates: whether windows have one start and successive ends.
-        size: length of a window in milliseconds; of cumulating windows, the largest.
         starts_every: distance between two starts.
         ends_every: distance between two ends.
     """
@@ -57,8 +54,6 @@ class FixedWindows(TimedAssigner):
 
 
 class _Tumbling(FixedWindows):
-    """Adjacent windows of one length."""
-
     tumbles: bool = True
 
     def __init__(self, size: DurationLike, offset: DurationLike = 0, time_zone: str | None = None) -> None:
@@ -75,20 +70,21 @@ class _Tumbling(FixedWindows):
 
 
 class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
-    """Adjacent event-time windows of one length: each element is in one."""
+    """Adjacent event-time windows of one length."""
 
     @staticmethod
     def of(size: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None) -> TumblingEventTimeWindows:
         """Return an assigner of adjacent event-time windows.
 
         Args:
-            size: length of a window.
-            offset: distance of the starts from multiples of ``size`` since the epoch; may be negative.
+            size: length of a window, at least 1 ms.
+            offset: distance of starts from multiples of ``size`` since the epoch; may be negative, but shorter than
+                ``size``.
             time_zone: the time zone of midnight, for windows of whole days: ``"Europe/Berlin"``. A day with a clock
                 change has 23 or 25 hours.
 
         Raises:
-            ProgramError: a size below one millisecond, an offset as long as the size, an unknown time zone.
+            ProgramError: an invalid length, or an unknown time zone.
 
         Example:
             >>> TumblingEventTimeWindows.of("1 minute").assign_windows("click", 90_000, None)
@@ -104,20 +100,16 @@ class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
     def of(
         size: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> TumblingProcessingTimeWindows:
-        """Return an assigner of adjacent processing-time windows; arguments as for :class:`TumblingEventTimeWindows`.
+        """Return an assigner of adjacent processing-time windows. Arguments as in :class:`TumblingEventTimeWindows`.
 
         Example:
-            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
-            >>> windows = clicks.window(TumblingProcessingTimeWindows.of("1 minute"))
-            >>> windows.reduce(max).execute_and_collect()  # the clock has not passed the end of any
-            []
+            >>> TumblingProcessingTimeWindows.of("1 minute").is_event_time()
+            False
         """
         return TumblingProcessingTimeWindows(size, offset, time_zone)
 
 
 class _Sliding(FixedWindows):
-    """Windows of one length that start every slide."""
-
     def __init__(
         self, size: DurationLike, slide: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
@@ -135,7 +127,7 @@ class _Sliding(FixedWindows):
 
 
 class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
-    """Event-time windows of one length that start every slide: an element is in several."""
+    """Event-time windows of one length that start every slide. They may overlap."""
 
     @staticmethod
     def of(
@@ -143,14 +135,12 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
     ) -> SlidingEventTimeWindows:
         """Return an assigner of overlapping event-time windows.
 
-        Args:
-            size: length of a window.
-            slide: distance between two starts. If it exceeds ``size``, elements between windows belong to no window.
-            offset: distance of the starts from multiples of ``slide`` since the epoch; may be negative.
-            time_zone: the time zone of midnight, for sizes and slides of whole days.
+        Other arguments are as in :class:`TumblingEventTimeWindows`.
 
-        Raises:
-            ProgramError: a size or slide below one millisecond, an offset as long as the slide, an unknown time zone.
+        Args:
+            slide: distance between two starts. If it exceeds ``size``, elements between windows are in no window.
+            offset: distance of starts from multiples of ``slide`` since the epoch; may be negative, but shorter than
+                ``slide``.
 
         Example:
             >>> SlidingEventTimeWindows.of("2 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -160,26 +150,22 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
 
 
 class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
-    """Processing-time windows of one length that start every slide."""
+    """Processing-time windows of one length that start every slide. They may overlap."""
 
     @staticmethod
     def of(
         size: DurationLike, slide: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> SlidingProcessingTimeWindows:
-        """Return an assigner of overlapping processing-time windows; arguments as for :class:`SlidingEventTimeWindows`.
+        """Return an assigner of overlapping processing-time windows. Arguments as in :class:`SlidingEventTimeWindows`.
 
         Example:
-            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
-            >>> windows = clicks.window(SlidingProcessingTimeWindows.of("1 hour", "1 minute"))
-            >>> windows.reduce(max).execute_and_collect()  # the clock has not passed the end of any
-            []
+            >>> SlidingProcessingTimeWindows.of("1 hour", "1 minute").is_event_time()
+            False
         """
         return SlidingProcessingTimeWindows(size, slide, offset, time_zone)
 
 
 class _Cumulative(FixedWindows):
-    """Windows with one start, which end one step after another until the largest size."""
-
     cumulates: bool = True
 
     def __init__(
@@ -194,7 +180,7 @@ class _Cumulative(FixedWindows):
         time = self._time(timestamp, context)
         starts = self.line
         start = starts.start(time, self.size)
-        # (A day that a time zone omits has equal start and end.)
+        # Start and end are equal for a day that the time zone omits.
         lengths = range(self.step, self.size + 1, self.step)
         ends = dict.fromkeys(starts.plus(start, length, self.size) for length in lengths)
         return [TimeWindow(start, end) for end in ends if end > time]
@@ -204,10 +190,7 @@ class _Cumulative(FixedWindows):
 
 
 class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
-    """Event-time windows with one start, which end step by step: the day so far, every hour.
-
-    Source of the behaviour: Flink SQL's ``CUMULATE``.
-    """
+    """Event-time windows with one start and successive ends (Flink SQL's ``CUMULATE``)."""
 
     @staticmethod
     def of(
@@ -215,15 +198,13 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
     ) -> CumulativeEventTimeWindows:
         """Return an assigner of cumulating event-time windows.
 
+        ``time_zone`` is as in :class:`TumblingEventTimeWindows`.
+
         Args:
             max_size: length of the longest window: a multiple of ``step``.
-            step: difference between the lengths of successive windows.
-            offset: distance of the starts from multiples of ``max_size`` since the epoch; may be negative.
-            time_zone: the time zone of midnight, for sizes and steps of whole days.
-
-        Raises:
-            ProgramError: a size or step below one millisecond, or not a multiple; an offset as long as the size; an
-                unknown time zone.
+            step: difference between the lengths of successive windows, at least 1 ms.
+            offset: distance of starts from multiples of ``max_size`` since the epoch; may be negative, but shorter than
+                ``max_size``.
 
         Example:
             >>> CumulativeEventTimeWindows.of("3 minutes", "1 minute").assign_windows("click", 90_000, None)
@@ -233,7 +214,7 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
 
 class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
-    """Processing-time windows with one start, which end step by step."""
+    """Processing-time windows with one start and successive ends."""
 
     @staticmethod
     def of(
@@ -241,12 +222,10 @@ class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
     ) -> CumulativeProcessingTimeWindows:
         """Return an assigner of cumulating processing-time windows.
 
-        Arguments as for :class:`CumulativeEventTimeWindows`.
+        Arguments as in :class:`CumulativeEventTimeWindows`.
 
         Example:
-            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
-            >>> windows = clicks.window(CumulativeProcessingTimeWindows.of("1 day", "1 hour"))
-            >>> windows.reduce(max).execute_and_collect()  # the clock has not passed the end of any
-            []
+            >>> CumulativeProcessingTimeWindows.of("1 day", "1 hour").is_event_time()
+            False
         """
         return CumulativeProcessingTimeWindows(max_size, step, offset, time_zone)

@@ -1,7 +1,6 @@
-"""Triggers, which decide when a window's function is called. Source of the behaviour: Flink's of the same names.
+"""Triggers, which decide when a window's function is called, as in Flink.
 
-One trigger object serves all windows of an operator, so it must not store anything itself: its context provides state
-of the window.
+One object serves all windows of an operator, so a trigger stores nothing itself: its context has the window's state.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class TriggerResult(Enum):
-    """The decision of a trigger: the action on a window."""
+    """A trigger's decision about a window."""
 
     CONTINUE = "nothing"
     FIRE = "call the function, keep the elements"
@@ -28,11 +27,11 @@ class TriggerResult(Enum):
     FIRE_AND_PURGE = "call the function, then drop the elements"
 
     def is_fire(self) -> bool:
-        """Return whether the window's function is called."""
+        """Return whether to call the window function."""
         return self is TriggerResult.FIRE or self is TriggerResult.FIRE_AND_PURGE
 
     def is_purge(self) -> bool:
-        """Return whether the window's elements are dropped."""
+        """Return whether to drop the window's elements."""
         return self is TriggerResult.PURGE or self is TriggerResult.FIRE_AND_PURGE
 
 
@@ -45,10 +44,10 @@ class Trigger(ABC, Generic[In, WindowT]):
         ...         return TriggerResult.FIRE_AND_PURGE if element == 0 else TriggerResult.CONTINUE
         ...
         ...     def clear(self, window, ctx):
-        ...         pass  # it keeps nothing
-        >>> numbers = env.from_collection([3, 4, 0, 5, 0, 6]).key_by(lambda n: "all").window(GlobalWindows.create())
-        >>> numbers.trigger(AtZero()).reduce(lambda a, b: a + b).execute_and_collect()
-        [7, 5]
+        ...         pass  # no state
+        >>> windows = env.from_collection([3, 4, 0, 5, 0, 6]).window_all(GlobalWindows.create())
+        >>> windows.trigger(AtZero()).reduce(max).execute_and_collect()
+        [4, 5]
     """
 
     class TriggerContext(ABC):
@@ -56,70 +55,64 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """Return the wall clock's time."""
+            """Return the wall-clock time."""
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """Return the operator's watermark: -2**63 before the first one."""
+            """Return the operator's watermark, initially -2**63."""
 
         @abstractmethod
         def register_event_time_timer(self, time: int) -> None:
-            """Call ``on_event_time`` for this window once the watermark reaches ``time``."""
+            """Call ``on_event_time`` for this window when the watermark reaches ``time``."""
 
         @abstractmethod
         def register_processing_time_timer(self, time: int) -> None:
-            """Call ``on_processing_time`` for this window once the wall clock has passed ``time``."""
+            """Call ``on_processing_time`` for this window when the wall clock has passed ``time``."""
 
         @abstractmethod
         def delete_event_time_timer(self, time: int) -> None:
-            """Delete an event-time timer of this window; no effect if it is missing."""
+            """Delete this window's event-time timer, if it exists."""
 
         @abstractmethod
         def delete_processing_time_timer(self, time: int) -> None:
-            """Delete a processing-time timer of this window; no effect if it is missing."""
+            """Delete this window's processing-time timer, if it exists."""
 
         @abstractmethod
         def get_metric_group(self) -> MetricGroup:
-            """Return the group of the trigger's metrics, as for a function of the operator."""
+            """Return the group of the trigger's metrics."""
 
         @abstractmethod
         def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
-            """Return the state of a descriptor, for the current key and window."""
+            """Return a state of the current key and window."""
 
     class OnMergeContext(TriggerContext):
         """The context of a merged window."""
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-            """Merge the state of a descriptor from the merged windows into this one.
+            """Merge a state of the merged windows into this window's.
 
             Raises:
-                ProgramError: it is a value or map state, which cannot be merged.
+                ProgramError: a value or map state, which cannot be merged.
             """
 
     uses_processing_time: bool | None = None
-    """Whether it sets processing-time timers, or None to search its code."""
+    """Whether the trigger sets processing-time timers, or None to search its code."""
 
     @abstractmethod
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide after an element was added to the window."""
+        """Decide after an element has been added to the window."""
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide when event time has reached ``time``: a timer of this trigger, or the window's end.
-
-        Does nothing by default.
-        """
+        """Decide when event time reaches ``time``: a timer of this trigger, or the window's end."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide when the wall clock has reached ``time``: a timer of this trigger, or the window's end.
-
-        Does nothing by default.
-        """
+        """Decide when the wall clock reaches ``time``: a timer of this trigger, or the window's end."""
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Return whether it supports merging windows, by ``on_merge``."""
+        """Return whether the trigger supports merging windows with ``on_merge``."""
         return False
 
     def on_merge(self, window: Any, ctx: OnMergeContext, /) -> None:
@@ -128,7 +121,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
     @abstractmethod
     def clear(self, window: Any, ctx: TriggerContext, /) -> None:
-        """Remove state and timers of a window that is being removed, or was merged into another."""
+        """Remove state and timers of a window that is removed or merged into another."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -144,11 +137,11 @@ class EventTimeTrigger(Trigger):
         """Return the trigger.
 
         Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
-            >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at).key_by(lambda n: "all")
-            >>> windows = numbers.window(TumblingEventTimeWindows.of("3 seconds"))
-            >>> windows.trigger(EventTimeTrigger.create()).reduce(lambda a, b: a + b).execute_and_collect()
-            [3, 7]
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(int)
+            >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at)
+            >>> windows = numbers.window_all(TumblingEventTimeWindows.of(3))
+            >>> windows.trigger(EventTimeTrigger.create()).reduce(max).execute_and_collect()
+            [2, 4]
         """
         return EventTimeTrigger()
 
@@ -186,9 +179,8 @@ class ProcessingTimeTrigger(Trigger):
         """Return the trigger.
 
         Example:
-            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
-            >>> windows = numbers.window(TumblingProcessingTimeWindows.of("1 hour"))
-            >>> windows.trigger(ProcessingTimeTrigger.create()).reduce(max).execute_and_collect()  # not over yet
+            >>> windows = env.from_collection(range(5)).window_all(TumblingProcessingTimeWindows.of("1 hour"))
+            >>> windows.trigger(ProcessingTimeTrigger.create()).reduce(max).execute_and_collect()  # still open
             []
         """
         return ProcessingTimeTrigger()
@@ -214,11 +206,11 @@ class ProcessingTimeTrigger(Trigger):
 
 
 class NeverTrigger(Trigger):
-    """Never fires: the default of global windows.
+    """Never fires: the default for global windows.
 
     Example:
-        >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").count_window(2)
-        >>> numbers.trigger(NeverTrigger()).reduce(max).execute_and_collect()
+        >>> windows = env.from_collection(range(5)).count_window_all(2)
+        >>> windows.trigger(NeverTrigger()).reduce(max).execute_and_collect()
         []
     """
 
@@ -229,12 +221,11 @@ class NeverTrigger(Trigger):
     ) -> TriggerResult:
         return TriggerResult.CONTINUE
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
-        """Do nothing: there is no state."""
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None: ...
 
 
 class CountTrigger(Trigger):
-    """Fires after every ``window_size`` elements of a window, not for the rest at its end."""
+    """Fires after every ``window_size`` elements of a window, but not for the rest at its end."""
 
     uses_processing_time: bool | None = False
 
@@ -246,15 +237,12 @@ class CountTrigger(Trigger):
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:
-        """Return a trigger that fires at every ``window_size`` elements.
-
-        Raises:
-            ProgramError: a number below 1.
+        """Return the trigger. Refuses a number below 1.
 
         Example:
-            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
-            >>> numbers.trigger(CountTrigger.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
-            [1, 6]
+            >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
+            >>> windows.trigger(CountTrigger.of(2)).reduce(max).execute_and_collect()
+            [1, 3]
         """
         return CountTrigger(window_size)
 
@@ -282,7 +270,7 @@ class CountTrigger(Trigger):
 
 
 class DeltaTrigger(Trigger):
-    """Fires if an element's distance to the last element that fired (or the first element) exceeds a threshold."""
+    """Fires if an element's distance to the last firing element (or the first element) exceeds a threshold."""
 
     uses_processing_time: bool | None = False
 
@@ -303,10 +291,10 @@ class DeltaTrigger(Trigger):
             ProgramError: the threshold is not a number, or the function is not callable.
 
         Example:
-            >>> numbers = env.from_collection([1, 2, 9, 10]).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> windows = env.from_collection([1, 2, 9, 10]).window_all(GlobalWindows.create())
             >>> far = DeltaTrigger.of(5, lambda last, element: abs(element - last))
-            >>> numbers.trigger(far).reduce(lambda a, b: a + b).execute_and_collect()
-            [12]
+            >>> windows.trigger(far).reduce(max).execute_and_collect()
+            [9]
         """
         return DeltaTrigger(threshold, delta_function)
 
@@ -331,7 +319,7 @@ class DeltaTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Drops a window's elements whenever another trigger fires. Per-window state stays until the window's end."""
+    """Drops a window's elements when a nested trigger fires. Per-window state lasts until the window's end."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
         if not isinstance(nested_trigger, Trigger):
@@ -341,16 +329,12 @@ class PurgingTrigger(Trigger):
 
     @staticmethod
     def of(nested_trigger: Trigger) -> PurgingTrigger:
-        """Return a trigger that fires as ``nested_trigger`` does, and drops the elements each time.
-
-        Raises:
-            ProgramError: ``nested_trigger`` is not a trigger.
+        """Return a trigger that fires like ``nested_trigger`` and drops the elements each time.
 
         Example:
-            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
-            >>> windows = numbers.trigger(PurgingTrigger.of(CountTrigger.of(2)))
-            >>> windows.reduce(lambda a, b: a + b).execute_and_collect()
-            [1, 5]
+            >>> windows = env.from_collection(range(5)).window_all(GlobalWindows.create())
+            >>> windows.trigger(PurgingTrigger.of(CountTrigger.of(2))).reduce(min).execute_and_collect()
+            [0, 2]
         """
         return PurgingTrigger(nested_trigger)
 
@@ -383,7 +367,6 @@ class PurgingTrigger(Trigger):
 
 
 def asked_trigger(trigger: Trigger) -> Trigger:
-    r"""Return the innermost trigger of nested :class:`PurgingTrigger`\ s."""
     while isinstance(trigger, PurgingTrigger):
         trigger = trigger.trigger
     return trigger

@@ -1,4 +1,4 @@
-"""Starts of windows of a fixed length: at multiples of milliseconds, or at midnight of a time zone."""
+"""Starts of fixed-length windows: at multiples of milliseconds, or at midnight in a time zone."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ class Milliseconds:
         self.offset = offset
 
     def start(self, time: int, step: int) -> int:
-        """Return the last start at or before ``time``; starts are ``step`` apart."""
+        """Return the last start at or before ``time``. Starts are ``step`` apart."""
         return time - (time - self.offset) % step
 
     def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
-        """Return the last start at or before each time; starts are ``step`` apart."""
         return times - (times - self.offset) % step
 
     def plus(self, start: int, length: int, step: int) -> int:
-        """Return the time ``length`` after a start."""
         return start + length
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the windows that contain a time, the latest first; one starts every ``slide``."""
+        """Yield the bounds of the windows that contain a time, latest first."""
         start = self.start(time, slide)
         while start + size > time:
             yield start, start + size
@@ -46,7 +44,7 @@ class Milliseconds:
 
 
 class Days:
-    """Starts at local midnight (and an offset): days have 23, 24 or 25 hours."""
+    """Starts at local midnight plus an offset. Days have 23, 24 or 25 hours."""
 
     def __init__(self, zone: str, offset: int, asked_by: str) -> None:
         try:
@@ -67,11 +65,11 @@ class Days:
         return (wall.replace(tzinfo=self._zone) - _EPOCH) // datetime.timedelta(milliseconds=1)
 
     def _day(self, time: int, step: int) -> int:
-        """Return the last day that has begun by then; starts are ``step`` apart."""
+        """Return the last day that has begun. Starts are ``step`` apart."""
         try:
             wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
             day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
-            # If clocks change at midnight, the wall clock may show another day than the day that has begun.
+            # If clocks change at midnight, the wall clock may show another day.
             if time < self._first(day):
                 day -= 1
             elif time >= self._first(day + 1):
@@ -87,7 +85,7 @@ class Days:
         return self._first(self._day(time, step))
 
     def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
-        # Even distant times lie in few UTC days; in each of them, one or two days begin.
+        # Times are in few UTC days; in each of them, one or two local days begin.
         edges: set[int] = set()
         for day in np.unique(times // _DAY).tolist():
             edge = self.start(max(day * _DAY, int(times.min())), step)
@@ -100,11 +98,11 @@ class Days:
         return starts
 
     def plus(self, start: int, length: int, step: int) -> int:
-        # (If a time zone omits a day, two days begin together: the distance distinguishes them.)
+        # If a time zone omits a day, two days begin together: the distance distinguishes them.
         return self._first(self._day(start, step) + length // _DAY)
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
-        # By days: a day that a time zone omits begins and ends with the next one.
+        # Count days: a day that the time zone omits begins and ends with the next one.
         day = self._day(time, slide)
         while (end := self._first(day + size // _DAY)) > time:
             yield self._first(day), end
@@ -116,12 +114,9 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
 
     Args:
         asked_by: the method, for errors.
-        offset: the distance from the epoch, or from midnight, in milliseconds.
+        offset: milliseconds from the epoch, or from midnight.
         time_zone: the time zone of midnight, or None for multiples of milliseconds.
-        lengths: lengths in milliseconds by name, which must be whole days if there is a time zone.
-
-    Raises:
-        ProgramError: a length is not, or the time zone is unknown.
+        lengths: name -> milliseconds; whole days with a time zone.
     """
     if time_zone is None:
         return Milliseconds(offset)
@@ -135,11 +130,7 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
 
 
 def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:
-    """Convert an offset to milliseconds.
-
-    Raises:
-        ProgramError: not a duration, or not smaller than ``step`` (ms).
-    """
+    """Convert an offset, which must be shorter than ``step``, to milliseconds."""
     millis = to_millis(offset, f"{asked_by}: the offset", allow_negative=True)
     if abs(millis) >= step:
         raise ProgramError(f"{asked_by}: the offset must be smaller than {step} ms, not {shorten(offset)}")

@@ -1,8 +1,7 @@
-"""Windows: finite parts of a stream.
+"""Windows: finite parts of a stream, as in Flink.
 
-A window is a plain value: it is compared and hashed by its fields, which identify its state and timers. So a
-user-defined window class is a ``NamedTuple`` of numbers and text with a method ``max_timestamp()``. Names and meaning
-are Flink's.
+A window's fields identify its state and timers. So a user-defined window class is a ``NamedTuple`` of numbers and text
+with ``max_timestamp()``.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ class Window(Protocol):
     """A window: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or a user-defined class."""
 
     def max_timestamp(self) -> int:
-        """Return the window's largest timestamp, in epoch milliseconds.
-
-        The window's results have this timestamp, and event time passes the window when the watermark reaches it.
-        """
+        """Return the window's largest timestamp in epoch milliseconds: the timestamp of its results."""
         ...
 
 
@@ -40,11 +36,11 @@ class TimeWindow(NamedTuple):
     end: int
 
     def max_timestamp(self) -> int:
-        """Return the last millisecond of the window: ``end - 1``."""
+        """Return ``end - 1``, the last millisecond."""
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Return whether both windows overlap or touch, so that sessions merge."""
+        """Return whether the windows overlap or touch, so that sessions merge."""
         try:
             return self.start <= other.end and self.end >= other.start
         except (AttributeError, TypeError):
@@ -59,7 +55,7 @@ class TimeWindow(NamedTuple):
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """Return the start of the window that contains a time, among adjacent windows; all in milliseconds.
+        """Return the start of the adjacent window that contains a time. All arguments are milliseconds.
 
         Example:
             >>> TimeWindow.get_window_start_with_offset(90_000, 0, 60_000)
@@ -80,7 +76,7 @@ def _no_window(other: object) -> ProgramError:
 
 
 class GlobalWindow(NamedTuple):
-    """The one window that contains everything and never ends."""
+    """The window that contains everything and never ends."""
 
     @staticmethod
     def get() -> GlobalWindow:
@@ -106,7 +102,7 @@ class CountWindow(NamedTuple):
     id: int
 
     def max_timestamp(self) -> int:
-        """Return the end of event time: records end such a window, not the clock."""
+        """Return the end of event time: records, not the clock, end the window."""
         return MAX_WATERMARK
 
     def __reduce__(self) -> Any:

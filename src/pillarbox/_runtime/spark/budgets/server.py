@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger("pillarbox")
-# Seconds for a process to name its token.
+# Maximum seconds of the handshake.
 _HELLO = 10.0
 # Seconds without requests until a checkpoint gets the exact charge.
 _IDLE = 2.0
 
 #: The setting for the port of the driver's ledger.
 PORT = "spark.pillarbox.budgets.port"
-#: Writes the charge of a budget's ceiling, in its own thread; returns whether its query still runs.
+#: Writes a ceiling's charge. Returns whether its query still runs.
 Write = Callable[[str, Period], bool]
 
 
@@ -47,10 +47,10 @@ class _Booking:
 
 
 class _SharedAccount:
-    """An account and the bookings that wait for its slots, first come, first served. Server thread only."""
+    """An account and its waiting bookings, first come, first served. Server thread only."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
-        # An earlier server may have booked slots until then.
+        # An earlier server may have booked slots until now.
         self.account = Account(limits, time.monotonic() + AHEAD + LATE)
         self.users: set[Connection] = set()
         self.writes: list[Write] = []
@@ -58,29 +58,24 @@ class _SharedAccount:
         self._waiting: deque[_Booking] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_writing = False
-        # Whether the log has a message that requests wait.
         self._is_held = False
         self._idle: asyncio.TimerHandle | None = None
 
     def book(self, booking: _Booking) -> None:
-        """Answer a booking, as soon as there are slots."""
         self._waiting.append(booking)
         self.serve()
 
     def leave(self, connection: Connection) -> None:
-        """Drop the bookings of a lost connection."""
         self.users.discard(connection)
         self._waiting = deque(booking for booking in self._waiting if booking.connection is not connection)
 
     def settle(self, report: Report) -> None:
-        """Settle outcomes."""
         if self.account.settle(report, time.monotonic()):
             for connection in self.users:
                 connection.send("void", self.account.limits.name)
         self.serve()
 
     def serve(self) -> None:
-        """Answer waiting bookings, as far as there are slots."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -156,17 +151,12 @@ class _SharedAccount:
 
 
 class BudgetServer:
-    """Keeps the accounts of a driver's budgets, in its own thread.
-
-    Args:
-        host: its host, as executors see it.
-        address: the address it listens on, with ``port``, or 0 for any port.
-    """
+    """Keeps the accounts of a driver's budgets, in its own thread."""
 
     def __init__(self, host: str, address: str, port: int = 0) -> None:
         self.host = host
         self.writer: ThreadPoolExecutor = ThreadPoolExecutor(1, "pillarbox budgets")
-        # Server thread only, as all that follows.
+        # From here on: server thread only.
         self._shared: dict[str, _SharedAccount] = {}
         self._accounts: dict[bytes, dict[str, _SharedAccount]] = {}
         self._tokens: dict[bytes, bytes] = {}
@@ -188,11 +178,6 @@ class BudgetServer:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def register(self, program: str, budgets: Iterable[Limits]) -> DriverLedger:
-        """Open the accounts of a program; return their address for its tasks.
-
-        Raises:
-            ProgramError: tasks use a budget of one of these names with other values.
-        """
         token = secrets.token_bytes(32)
         self._call(lambda: self._register(program, token, list(budgets)))
         return DriverLedger(self.host, self.port, token)
@@ -205,7 +190,7 @@ class BudgetServer:
             if shared is not None and shared.account.limits != limits:
                 if shared.users:
                     check_equal(shared.account.limits, limits)
-                # No task uses it: a notebook's cell was changed and run again.
+                # A notebook's changed cell was run again.
                 other = shared.replaced(limits)
                 for accounts_by_name in self._accounts.values():
                     accounts_by_name.update(
@@ -219,8 +204,6 @@ class BudgetServer:
         self._tokens_of_programs[program] = token
 
     def ceilings(self, program: str) -> list[str]:
-        """Return the names of a program's budgets with a ceiling."""
-
         def names() -> list[str]:
             accounts = self._accounts.get(self._tokens_of_programs.get(program, b""), {})
             return [name for name, shared in accounts.items() if shared.account.limits.ceiling is not None]
@@ -237,7 +220,7 @@ class BudgetServer:
             for charge in charges:
                 account.period.merge(charge, account.limits.period)
             shared.writes.append(write)
-            account.allowance = 0.0  # it is written to all files before it is spent
+            account.allowance = 0.0  # written to all files before it is spent
 
         self._call(resume)
 
@@ -271,13 +254,13 @@ class BudgetServer:
                 shared.leave(connection)
 
 
-# The ledgers of this process, by host: one, unless a later session has another address.
+# By host. A later session may have another host.
 _servers: dict[str, BudgetServer] = {}
 _opening = threading.Lock()
 
 
 def server_of(spark: SparkSession) -> BudgetServer:
-    """Return this driver's ledger; the first program with a budget opens it."""
+    """Return this driver's ledger. The first program with a budget opens it."""
     settings = session_of(spark).settings()
     host = settings.get("spark.driver.host", "127.0.0.1")
     with _opening:
@@ -300,12 +283,7 @@ def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
 
 
 def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
-    """Return the address of a program's budgets for its tasks; None without budgets, or with static shares.
-
-    Raises:
-        ConfigurationError: a budget needs the driver, which tasks of a Spark Connect session cannot reach.
-        ProgramError: tasks of another program use a budget of the same name with other values.
-    """
+    """Return the address of a program's budgets for its tasks, or None without budgets or with static shares."""
     budgets = budgets_of(program.vertices)
     if not budgets:
         return None

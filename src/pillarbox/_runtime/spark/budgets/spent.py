@@ -1,7 +1,7 @@
 """The charges of ceilings: files in the checkpoints of their queries.
 
-Each checkpoint has the charge of the whole budget, spent by any query. A start takes the highest charge that it finds.
-A charge is written before it is spent, in a new file, and the previous file is then removed.
+Each checkpoint has the charge of the whole budget, and a start takes the highest. A charge is written before it is
+spent.
 """
 
 from __future__ import annotations
@@ -34,15 +34,12 @@ class SpentFiles:
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder
         self._query: Any = None
-        # Each budget's files, which a new one replaces.
         self._files: defaultdict[str, list[str]] = defaultdict(list)
 
     def belongs_to(self, query: Any) -> None:
-        """Write while this query runs."""
         self._query = query
 
     def read(self) -> list[tuple[str, Period]]:
-        """Return the charges by budget; a budget may have several."""
         charges = []
         for name, line in self._folder.lines():
             charges += charges_of(line)
@@ -51,7 +48,6 @@ class SpentFiles:
         return charges
 
     def write(self, budget: str, period: Period) -> bool:
-        """Write a charge; return whether the query still runs."""
         if self._query is not None and not _is_active(self._query):
             return False
         name = f"{uuid.uuid4().hex}.json"
@@ -65,12 +61,11 @@ class SpentFiles:
 def _is_active(query: Any) -> bool:
     try:
         return bool(query.isActive)
-    except Exception:  # its session is stopped
+    except Exception:
         return False
 
 
 def charges_of(text: str) -> list[tuple[str, Period]]:
-    """Return the charges in lines of text."""
     charges = []
     for line in text.splitlines():
         fields = json_object(line)
@@ -90,12 +85,7 @@ def _folder(checkpoint: object) -> str:
 
 
 def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Checkpoint | None) -> SpentFiles | None:
-    """Charge the ceilings of a starting query with its checkpoint's charges; return its files, or None.
-
-    Args:
-        programs: the ids of the query's programs.
-        checkpoint: the query's, which may have begun with a savepoint.
-    """
+    """Charge a starting query's ceilings with its checkpoint's charges. Returns the files, or None."""
     folder = None if checkpoint is None else session_of(spark).hadoop_folder(_folder(checkpoint))
     servers = {} if folder is None else ceilings_of(programs)
     if checkpoint is None or folder is None or not servers:

@@ -1,4 +1,4 @@
-"""A query's checkpoint as files: the epochs in Spark's logs, and pillarbox's notes about its programs."""
+"""A query's checkpoint: the epochs in Spark's logs, and pillarbox's notes about its programs."""
 
 from __future__ import annotations
 
@@ -34,19 +34,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A field of the commit log.
 _NEXT_WATERMARK = "nextBatchWatermarkMs"
 
 
 class Checkpoint:
-    """A checkpoint location: its epochs, its programs, and the layouts of their subtasks.
+    """A checkpoint location: its epochs, its programs, and their layouts.
 
-    Use an instance for one start or one inspection: files are read once and cached.
+    Use an instance for one start or inspection, since it caches the files.
 
-    Spark writes and reads the notes, so they work wherever a checkpoint does. Each start with a changed program adds a
-    file, which Spark writes elsewhere and then renames: a driver crash leaves the earlier notes intact. A program's
-    description holds from a batch number on. It has no effect if its program never commits a batch, because it failed
-    or was refused later.
+    A description holds from a batch number on, and has no effect if the program never commits a batch.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -59,11 +55,10 @@ class Checkpoint:
 
     @cached_property
     def _layouts_note(self) -> LayoutsNote | None:
-        """The newest note of the layouts, or None."""
         return max(filter(None, map(read_layouts, self.lines)), default=None, key=itemgetter(0))
 
     def subtasks(self) -> list[tuple[int, int]] | None:
-        """Return each program's noted numbers of subtasks and of key groups, or None without notes."""
+        """Return (subtasks, key groups) of each program from the notes, or None without notes."""
         if self.last_committed >= 0 and self._layouts_note is not None:
             return [(subtasks, key_groups) for subtasks, key_groups in self._layouts_note.layouts]
         binding = self.binding()
@@ -72,12 +67,11 @@ class Checkpoint:
         return [(program["parallelism"], program["max_parallelism"]) for program in binding["programs"]]
 
     def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
-        """Return the layouts of a query's programs in the checkpoint. Notes them if they are not noted.
+        """Return the layouts of a query's programs in the checkpoint.
 
-        Writes only layouts that are certain, since a note is permanent.
+        Notes new layouts only if certain, since a note is permanent.
 
         Args:
-            compiled: the layouts that the programs were compiled with, which a new checkpoint adopts.
             find: searches the state for each program's layout if the note is lost. None for a program without state.
         """
         noted, is_known = self._layouts_note, True
@@ -98,14 +92,6 @@ class Checkpoint:
         ]
 
     def check(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Compare the checkpoint's programs with the new programs, and record the new programs.
-
-        Args:
-            layouts: the layouts that the programs will run with.
-
-        Raises:
-            CheckpointMismatchError: the new programs cannot continue from the checkpoint.
-        """
         now = describe_programs(programs, layouts)
         binding = self.binding()
         if binding is not None:
@@ -113,27 +99,21 @@ class Checkpoint:
         self._write_description(self._descriptions, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
-        """Note the new programs without checking them, if there are notes already.
-
-        Otherwise, the batches of the new programs would be attributed to the earlier programs.
-        """
+        """Note programs without a check, so that their batches are not attributed to earlier programs."""
         every = self._descriptions
         if every:
             self._write_description(every, describe_programs(programs, layouts), self.last_committed)
 
     @property
     def savepoint(self) -> str | None:
-        """The savepoint that the checkpoint started from, or is starting from, or None."""
         noted = [json_object(line).get("savepoint") for line in self.lines]
         return next((directory for directory in noted if isinstance(directory, str)), None)
 
     def note_savepoint(self, directory: str) -> None:
-        """Note that a new checkpoint starts from a savepoint."""
         self._write(json.dumps({"savepoint": directory}))
 
     @property
     def is_begun(self) -> bool:
-        """Whether a batch has begun, committed or not."""
         return bool(self.epochs_begun)
 
     @property
@@ -153,7 +133,6 @@ class Checkpoint:
             _log.warning("checkpoint %s: %s", self._checkpoint, change)
 
     def _from_savepoint(self, comparison: Comparison) -> str:
-        """Return advice about a savepoint, if it would carry the state over to a new checkpoint despite the changes."""
         if not comparison.survives_savepoint:
             return ""
         how = f"'pillarbox savepoint {self._checkpoint} DIRECTORY', and env.from_savepoint(DIRECTORY) in the program"
@@ -171,74 +150,59 @@ class Checkpoint:
 
     @cached_property
     def _descriptions(self) -> list[dict[str, Any]]:
-        """All descriptions, in the order of writing."""
         descriptions = [read_description(line) for line in self.lines]
         return sorted(
             (description for description in descriptions if description is not None), key=itemgetter("number")
         )
 
     def binding(self, batch: int | None = None) -> dict[str, Any] | None:
-        """Return the description of the programs that committed a batch, or None.
-
-        Args:
-            batch: the batch, or None for the last committed one.
-        """
+        """Return the description of the programs that committed a batch, by default the last one, or None."""
         last = self.last_committed if batch is None else batch
         committed = [description for description in self._descriptions if description["batch"] <= last]
         return committed[-1] if committed else None
 
     def programs_at(self, batch: int) -> list[dict[str, Any]] | None:
-        """Return the descriptions of the programs that committed a batch, or None."""
         binding = self.binding(batch)
         return None if binding is None else binding["programs"]
 
     def renew_description(self) -> None:
-        """Write the current description again before a batch that belongs to no program is committed.
-
-        Otherwise the description of a program that never committed a batch would take effect.
-        """
+        """Renew the current description before a batch that belongs to no program is committed."""
         binding, every = self.binding(), self._descriptions
         if binding is not None and binding is not every[-1]:
             self._write_description(
                 every, {"format": binding["format"], "programs": binding["programs"]}, self.last_committed
             )
 
-    # -- the last epoch --
-
     def is_drained(self, epoch: int | None = None) -> bool:
-        """Return whether event time has ended by an epoch. None: the last committed epoch."""
+        """Return whether event time has ended by an epoch."""
         if not self._last_epochs:
             return False
         return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)
 
     @property
     def last_epoch_begun(self) -> int | None:
-        """The uncommitted epoch that was begun as the query's last one, or None."""
         if not self._last_epochs:
             return None
         following = self.last_committed + 1
         return following if following in self._last_epochs and self.unfinished is not None else None
 
     def note_last_epoch(self) -> int:
-        """Note that the next epoch, whenever it runs, is the query's last one; return its number."""
+        """Note that the next epoch, whenever it runs, is the query's last one. Returns its number."""
         number = self.last_committed + 1
         self._write(json.dumps({"last_epoch": number, "note": uuid.uuid4().hex}))
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Cancel the note that an epoch is the last one: a committed epoch, or the next one if it has not begun."""
+        """Cancel the note of a committed last epoch, or of the next epoch if it has not begun."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
 
     @cached_property
     def _last_epochs(self) -> dict[int, str]:
-        """The epochs that were noted as the last one, each with its note's id."""
         noted = [json_object(line) for line in self.lines]
         forgotten = {note["forgotten"] for note in noted if "forgotten" in note}
         return {note["last_epoch"]: note["note"] for note in noted if note.get("note", "") not in {"", *forgotten}}
-
-    # -- partitions --
 
     @property
     def parallelism(self) -> int | None:
@@ -247,7 +211,7 @@ class Checkpoint:
 
     @property
     def cached_parallelism(self) -> int | None:
-        """`parallelism` without reading from the store, or None if it was not read yet."""
+        """`parallelism` without reading from the store, or None if not read yet."""
         return self.parallelism if "_last_partitions" in vars(self) else None
 
     @property
@@ -257,27 +221,19 @@ class Checkpoint:
 
     @property
     def interrupted(self) -> int | None:
-        """The target of an interrupted change of the number of partitions, or None."""
+        """The target of an interrupted repartitioning, or None."""
         return None if self.unfinished == self.parallelism else self.unfinished
 
     @property
     def uncommitted_epoch(self) -> int | None:
-        """The uncommitted epoch, which the next start repeats, or None.
-
-        A change of the partitions is not an epoch of the query.
-        """
+        """The uncommitted epoch, or None. Ignores repartitioning."""
         return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
-        """Return the newest description, whether its program has committed a batch or not, or None."""
+        """Return the newest description, committed or not, or None."""
         return self._descriptions[-1] if self._descriptions else None
 
     def check_interrupted(self, target: int | None = None) -> None:
-        """Refuse a checkpoint with an interrupted change of its partitions, unless to the number ``target``.
-
-        Raises:
-            CheckpointMismatchError: there is an interrupted change to another number.
-        """
         interrupted = self.interrupted
         if interrupted not in (None, target):
             raise CheckpointMismatchError(
@@ -286,11 +242,7 @@ class Checkpoint:
             )
 
     def check_state_format(self) -> None:
-        """Refuse a state format that lets Spark commit the state of one task attempt and the output of another.
-
-        Raises:
-            CheckpointMismatchError: the checkpoint has this format.
-        """
+        """Refuse a state format that lets Spark commit one attempt's state with another attempt's output."""
         if self.state_format != "1":
             raise CheckpointMismatchError(
                 f"checkpoint {self} has state files of format {self.state_format}, in which Spark may commit the"
@@ -300,14 +252,10 @@ class Checkpoint:
             )
 
     def check_parallelism(self, requested: int | None, most: int | None) -> None:
-        """Check the parallelism of a program before its start. Logs a warning if the query will run with another one.
+        """Check a program's parallelism before its start. Warn if the query will run with another one.
 
         Args:
-            requested: the parallelism that the program sets, or None.
             most: the number of its subtasks, or None if unknown.
-
-        Raises:
-            CheckpointMismatchError: a change of the parallelism was interrupted.
         """
         self.check_interrupted()
         present = self.parallelism
@@ -330,21 +278,12 @@ class Checkpoint:
 
     @cached_property
     def query_id(self) -> str | None:
-        """The id of the query that the checkpoint belongs to, or None if no query was ever started there."""
         for _, line in session_of(self._spark).folder(self._checkpoint).lines(["metadata"]):
             if "id" in (metadata := json_object(line)):
                 return str(metadata["id"])
         return None
 
     def started_query(self, expected: str) -> str:
-        """Return the id of the query that was started here.
-
-        Args:
-            expected: for the error: whose checkpointLocation to give.
-
-        Raises:
-            CheckpointMismatchError: no query was started here.
-        """
         if self.query_id is None:
             raise CheckpointMismatchError(
                 f"{self} is not a checkpoint of a query: pass the checkpointLocation of {expected}"
@@ -352,14 +291,13 @@ class Checkpoint:
         return self.query_id
 
     def offsets(self, batches: Iterable[int]) -> dict[int, OffsetEntry]:
-        """Return the entries of Spark's offset log for some batches; missing entries are empty."""
         entries: dict[int, list[str]] = {batch: [] for batch in batches}
         for name, line in session_of(self._spark).folder(f"{self._checkpoint}/offsets").lines(map(str, entries)):
             entries[int(name)].append(line)
         return {batch: OffsetEntry(tuple(lines)) for batch, lines in entries.items()}
 
     def partitions(self, batches: Iterable[int]) -> dict[int, int]:
-        """Return the number of state partitions in some batches. Leaves out batches whose entry lacks it."""
+        """Return the number of state partitions per batch. Skips batches whose entry lacks it."""
         settings = {
             batch: conf
             for batch, entry in self.offsets(batches).items()
@@ -369,13 +307,11 @@ class Checkpoint:
 
     @cached_property
     def _last_partitions(self) -> dict[int, int]:
-        """The number of partitions of the last committed batch, and of the uncommitted one after it."""
         last = self.last_committed
         return {} if last < 0 else self.partitions((last, last + 1))
 
     @cached_property
     def lines(self) -> list[str]:
-        """The notes, each a line of JSON."""
         return [line for _, line in session_of(self._spark).folder(self._folder).lines()]
 
     @cached_property
@@ -385,31 +321,28 @@ class Checkpoint:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether there is an uncommitted batch."""
         return self.last_committed + 1 in self.epochs_begun
 
     @cached_property
     def epochs_begun(self) -> list[int]:
-        """The numbers of the micro-batches in the offset log."""
         return self._numbers("offsets")
 
     def watermark(self, epoch: int) -> int:
-        """Spark's watermark after a committed epoch (epoch milliseconds), or 0."""
+        """Return Spark's watermark after a committed epoch (epoch milliseconds), or 0."""
         lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(epoch)])
         return max((json_object(line).get(_NEXT_WATERMARK, 0) for _, line in lines), default=0)
 
     @cached_property
     def state_format(self) -> str:
-        """The format of the state files, "1" or "2", from the commit log, or else from their names."""
+        """The format of the state files, "1" or "2"."""
         if self.last_committed >= 0:
             lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(self.last_committed)])
             return "2" if any(line == "v2" for _, line in lines[:1]) else "1"
-        # Only format 2 has an attempt's id in the names.
+        # Only format 2 has names with attempt ids.
         names = session_of(self._spark).folder(f"{self._checkpoint}/state/0/0").names()
         return "2" if any("_" in name for name in names) else "1"
 
     def _numbers(self, log: str) -> list[int]:
-        """Return the numbers of the batches in one of the checkpoint's logs."""
         return [
             int(name) for name in session_of(self._spark).folder(f"{self._checkpoint}/{log}").names() if name.isdigit()
         ]

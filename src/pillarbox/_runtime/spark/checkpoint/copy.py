@@ -1,8 +1,6 @@
-"""A copy of one epoch's part of a checkpoint, made quickly, so that the query can keep running.
+"""A quick copy of one epoch's part of a checkpoint, for slow readers of a running query's checkpoint.
 
-Spark removes the files of old epochs while a query runs. So a reader that takes longer than an epoch uses a copy. It
-has the epoch's offsets and commits, the programs' notes, the sources' own logs, and from the state the newest snapshot
-before the epoch and the changes since. It has its own query id.
+The copy suffices for Spark's state reader and for a repetition of the epoch. It has its own query id.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from pillarbox._runtime.spark.session.java import file_system, java_session, jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A state store's file names begin with a version; a file is a snapshot or has the changes since the previous version.
+# State files begin with a version: snapshots or changes since the previous version.
 _VERSION = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|snapshot|changelog|delta)$")
 _SNAPSHOTS = ("zip", "snapshot")
 _GONE = re.compile(r"does not exist|No such file|FileNotFound")
@@ -36,16 +34,11 @@ class RemovedError(CheckpointMismatchError):
 
 
 class CheckpointCopy:
-    """A copy of a checkpoint, in a folder next to it.
+    """A copy of one epoch of a checkpoint, in a folder next to it.
 
     Args:
-        spark: a classic session.
-        epoch: the epoch whose end the copy has.
         before: whether to copy the state at the beginning of the epoch, too.
         is_committed: whether there is state at its end.
-
-    Attributes:
-        path: the copy's folder.
     """
 
     def __init__(
@@ -53,14 +46,14 @@ class CheckpointCopy:
     ) -> None:
         self._checkpoint = checkpoint.rstrip("/")
         self._epoch = epoch
-        # Epoch n begins with version n of the state, and writes version n + 1.
+        # Epoch n reads version n of the state, and writes version n + 1.
         self._is_committed = is_committed
         self._first, self._last = epoch if before else epoch + 1, epoch + 1 if is_committed else epoch
         self.path: str = f"{self._checkpoint}-copy-{uuid.uuid4().hex[:8]}"
         self._path = path_class(spark)
         self._files = file_system(spark, self._path(checkpoint))
         local = [self._files.makeQualified(self._path(path)).toUri() for path in (self._checkpoint, self.path)]
-        # Local files are hard-linked, since each call of Java takes as long as copying a small file.
+        # Local files are hard-linked: faster than copying by Java calls.
         is_local = str(local[0].getScheme()) == "file" and os.path.isdir(str(local[0].getPath()))
         self._local = [str(uri.getPath()) for uri in local] if is_local else None
         self._conf = java_session(spark).sessionState().newHadoopConf()
@@ -68,13 +61,9 @@ class CheckpointCopy:
         self._spark = spark
 
     def make(self, limit: int | None = None) -> None:
-        """Create the copy.
-
-        Args:
-            limit: the maximum total size of the state files (bytes).
+        """Create the copy of at most ``limit`` bytes of state files.
 
         Raises:
-            ConfigurationError: the state exceeds the limit, or the folder next to the checkpoint is not writable.
             RemovedError: Spark has removed files of the epoch.
         """
         try:
@@ -109,11 +98,6 @@ class CheckpointCopy:
         self._copy(needed)
 
     def _state(self) -> dict[str, int]:
-        """Return the state files of the needed versions, with their sizes.
-
-        Raises:
-            RemovedError: some of them do not exist.
-        """
         stores: defaultdict[str, list[tuple[int, bool, str]]] = defaultdict(list)
         listed = self._listed("state")
         for path in listed:
@@ -132,7 +116,6 @@ class CheckpointCopy:
         return {path: size for path, size in listed.items() if path not in unneeded}
 
     def _listed(self, folder: str, *, recursive: bool = True) -> dict[str, int]:
-        """Return the files in a folder: ``{path in the checkpoint: size}``."""
         sizes: dict[str, int] = {}
         pending = [folder]
         while pending:
@@ -177,7 +160,7 @@ class CheckpointCopy:
             stream.close()
 
     def rewind(self) -> None:
-        """Undo the epoch in the copy, so that a query started on it runs the epoch again."""
+        """Undo the epoch in the copy, so that a query started on it repeats the epoch."""
         later = [f"commits/{self._epoch}"]
         for path in self._listed("state"):
             match = _VERSION.match(path.rpartition("/")[2])
@@ -187,7 +170,6 @@ class CheckpointCopy:
             self._files.delete(self._path(f"{self.path}/{path}"), False)
 
     def remove(self) -> None:
-        """Remove the copy, including files that Spark writes at the same time."""
         for _ in range(_REMOVALS):
             self._files.delete(self._path(self.path), True)
             if not self._files.exists(self._path(self.path)):
@@ -195,7 +177,6 @@ class CheckpointCopy:
 
 
 def _local_files(folder: str) -> tuple[list[str], dict[str, int]]:
-    """Return the folders and the sizes of the files in a local folder. Tolerates files that disappear."""
     folders, files = [], {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -208,12 +189,11 @@ def _local_files(folder: str) -> tuple[list[str], dict[str, int]]:
 
 
 def _link(source: str, target: str) -> None:
-    """Hard-link a finished file, or copy it."""
     try:
         os.link(source, target)
     except FileNotFoundError:
         raise
-    except OSError:  # the file system has no links
+    except OSError:
         shutil.copyfile(source, target)
 
 
@@ -227,7 +207,7 @@ def copied_checkpoint(
     is_committed: bool = True,
     limit: int | None = None,
 ) -> Iterator[CheckpointCopy]:
-    """Provide a copy of a checkpoint within the block; see :class:`CheckpointCopy`."""
+    """Provide a checkpoint copy within the block; see :class:`CheckpointCopy`."""
     copy = CheckpointCopy(spark, checkpoint, epoch, before=before, is_committed=is_committed)
     try:
         copy.make(limit)
@@ -237,7 +217,6 @@ def copied_checkpoint(
 
 
 def removed(checkpoint: str, epoch: int) -> RemovedError:
-    """Return the error for an epoch whose files Spark has removed."""
     return RemovedError(
         f"checkpoint {checkpoint}: Spark has removed state of epoch {epoch}, because the query runs: ask for a newer"
         " epoch, or let Spark keep more of them (spark.sql.streaming.minBatchesToRetain)"

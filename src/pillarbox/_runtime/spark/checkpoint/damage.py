@@ -25,13 +25,7 @@ _VERSION = re.compile(r"v\d+")
 
 
 def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    """Check the files that Spark reads when it starts a query.
-
-    Does nothing under Spark Connect, where each file would cost a job.
-
-    Raises:
-        CheckpointMismatchError: a file is damaged or missing.
-    """
+    """Check the files that Spark reads at a query's start, except under Spark Connect: each file costs a job."""
     if not session_of(spark).has_jvm:
         return
     begun, committed = checkpoint.epochs_begun, checkpoint.last_committed
@@ -64,13 +58,12 @@ class _Files:
 
     def wrong_metadata(self) -> str | None:
         lines, unread = self._lines("", "metadata")
-        # Spark ignores this file's checksum, which is wrong after a manual repair.
+        # Spark ignores this checksum.
         if unread is not None or any("id" in json_object(line) for line in lines):
             return None
         return "is damaged: it has no id" if lines else "is missing or empty"
 
     def wrong_entry(self, log: str, epoch: int) -> str | None:
-        """Return why an entry of a log cannot be read, or None."""
         lines, wrong = self._lines(f"/{log}", str(epoch))
         if wrong is not None:
             return wrong
@@ -80,14 +73,14 @@ class _Files:
             return f"is damaged: it begins with {shorten(lines[0])}, not with a version"
         if len(lines) < (3 if log == "offsets" else 2):
             return f"is damaged: it ends after line {len(lines)}"
-        # The format of the offsets is the source's own, so only JSON lines are checked.
+        # Sources define their offsets' format, so only JSON lines are checked.
         cut = [number for number, line in enumerate(lines, 1) if line.startswith("{") and not _is_json(line)]
         return f"is damaged: line {cut[0]} is no JSON" if cut else None
 
     def _lines(self, folder: str, name: str) -> tuple[list[str], str | None]:
         try:
             return [line for _, line in session_of(self._spark).folder(self._folder + folder).lines([name])], None
-        except Exception as error:  # a wrong checksum, for example
+        except Exception as error:
             java = getattr(error, "java_exception", None)
             return [], f"cannot be read: {describe(error) if java is None else java.toString().splitlines()[0]}"
 
@@ -96,7 +89,7 @@ def _is_json(line: str) -> bool:
     return line == "{}" or bool(json_object(line))
 
 
-# A path of a state file or of an entry of a source's own log, in Spark's errors.
+# Paths in Spark's errors: a state file, or an entry of a source's log.
 _STATE_FILE = re.compile(r"\S*(/state/\d+(?:/[\w.-]+)*)")
 _STATE_ERRORS = (
     "CANNOT_LOAD_STATE_STORE",
@@ -107,11 +100,7 @@ _SOURCE_ENTRY = re.compile(r"batch (\d+) doesn't exist")
 
 
 def damage_in(texts: Iterable[str], checkpoint: str | None) -> str | None:
-    """Return a message about the damaged checkpoint file that failed a query, or None.
-
-    Args:
-        texts: the messages of the error and of its causes.
-    """
+    """Return a message about the damaged checkpoint file that failed a query, or None."""
     where = "the query's checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
     for text in texts:
         kind = next((error for error in _STATE_ERRORS if error in text), None)

@@ -1,4 +1,4 @@
-"""Reads the checkpoint of a query that may be running, while Spark removes files of old epochs."""
+"""Reads the checkpoint of a running query, while Spark removes old files."""
 
 from __future__ import annotations
 
@@ -16,19 +16,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TRIES = 6
-# A query whose last epoch began earlier will not remove files soon (milliseconds).
+# After an epoch this recent (milliseconds), the query may be running.
 _RECENT = 60_000
 
 
 def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Callable[[CheckpointState], T]) -> T:
-    """Read an epoch's state. If that fails and the query has committed meanwhile, retry from a copy.
-
-    Args:
-        epoch: the number of a micro-batch, or None for the last committed one at each try.
-        read: reads the state; may be called several times.
+    """Read an epoch's state. If the query has removed it, retry from a copy.
 
     Raises:
-        CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read.
         RemovedError: Spark removes the state of each epoch before it can be read.
     """
     files = CheckpointState(spark, checkpoint, epoch)
@@ -42,14 +37,14 @@ def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Ca
     for _ in range(_TRIES):
         files = CheckpointState(spark, checkpoint, epoch)
         if files.checkpoint.last_committed == last:
-            raise failure  # nothing was removed, so a retry would fail, too
+            raise failure
         last = files.checkpoint.last_committed
         try:
             return _read_copy(files, read)
         except ProgramError:
             raise
         except ConfigurationError:
-            raise failure from None  # no copy is possible
+            raise failure from None
         except Exception as error:
             failure = error
             if isinstance(error, PillarboxError) and str(error) == message:
@@ -59,7 +54,7 @@ def read_epoch(spark: SparkSession, checkpoint: str, epoch: int | None, read: Ca
 
 
 def may_run(files: CheckpointState) -> bool:
-    """Return whether the query may be running: its last epoch is recent."""
+    """Return whether the query may be running, since its last epoch is recent."""
     begun = max(files.checkpoint.epochs_begun, default=files.epoch)
     time_of_epoch = files.checkpoint.offsets([begun])[begun].time or 0
     return time.time() * 1000 - time_of_epoch < _RECENT

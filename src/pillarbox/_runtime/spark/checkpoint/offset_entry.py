@@ -9,26 +9,21 @@ from typing import Any
 from pillarbox._errors import CheckpointMismatchError, shorten
 from pillarbox._graph.description import json_object
 
-# The supported versions of the log: v1 has sources by position, v2 by name.
+# v1 has sources by position, v2 by name.
 _VERSIONS = ("v1", "v2")
 _TIME = "batchTimestampMs"
-# The sources' lines follow the version and the settings.
+# The first two lines are the version and the settings.
 _FIRST = 2
 
 
 class OffsetEntry:
-    """An entry of the offset log.
-
-    Args:
-        lines: the lines of its file; empty if there is no such entry.
-    """
+    """An entry of the offset log, without lines if it is missing."""
 
     def __init__(self, lines: tuple[str, ...] = ()) -> None:
         self.lines = lines
 
     @property
     def version(self) -> str:
-        """The version of the log, as in ``v1``."""
         return self.lines[0] if self.lines else "v1"
 
     @cached_property
@@ -38,31 +33,21 @@ class OffsetEntry:
 
     @property
     def time(self) -> int | None:
-        """The time of the epoch by the driver's clock (epoch milliseconds), or None."""
         timestamp = self.facts.get(_TIME)
         return timestamp if isinstance(timestamp, int) else None
 
     @property
     def watermark(self) -> int:
-        """Spark's watermark in the epoch (epoch milliseconds), or 0."""
         watermark = self.facts.get("batchWatermarkMs")
         return watermark if isinstance(watermark, int) else 0
 
     def at(self, time: int) -> OffsetEntry:
-        """Return an entry with the same input and another time (epoch milliseconds)."""
         facts = json.dumps({**self.facts, _TIME: time}, separators=(",", ":"))
         return OffsetEntry((self.version, facts, *self.lines[_FIRST:]))
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """Each source's end offset, in the source's own format.
-
-        The keys are the sources' names, which are also their folders in ``sources/`` of the checkpoint, or else their
-        positions. In the log's order.
-
-        Raises:
-            CheckpointMismatchError: the log's version is not supported.
-        """
+        """Each source's end offset, in the source's format, by name (or position) in the log's order."""
         if self.version not in _VERSIONS:
             raise CheckpointMismatchError(
                 f"Spark's offset log has version {shorten(self.version)}, and this version of pillarbox reads"
@@ -78,10 +63,6 @@ class OffsetEntry:
 
     @property
     def files(self) -> dict[str, int]:
-        """The number of each file source's last own log entry, by its name or position.
-
-        Raises:
-            CheckpointMismatchError: the offset log's version is not supported.
-        """
+        """The number of each file source's last own log entry, by name or position."""
         offsets = {name: json_object(text) for name, text in self.sources.items()}
         return {name: int(offset["logOffset"]) for name, offset in offsets.items() if offset.keys() == {"logOffset"}}

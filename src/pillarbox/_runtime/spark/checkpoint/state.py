@@ -1,7 +1,4 @@
-"""The state in a checkpoint: its stateful operators and their logs, read by Spark's state readers.
-
-Needs no program. Works wherever Spark can read the checkpoint.
-"""
+"""The state in a checkpoint, read by Spark's state readers."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# The map state that holds the logs of a level's subtasks, and its columns in Spark's state reader.
+# The map state with the subtasks' logs.
 _LOG = "log"
 _COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload"}
 
@@ -48,18 +45,7 @@ class CheckpointState:
     """The state in a query's checkpoint, as of one epoch.
 
     Args:
-        epoch: the number of a micro-batch, or None for the last committed one.
         copy: path of a copy with the state of this epoch only, or None.
-
-    Attributes:
-        spark: the session that reads it.
-        is_copy: whether only the state of this epoch can be read.
-        checkpoint: its files.
-        epoch: the number of the micro-batch.
-
-    Raises:
-        CheckpointMismatchError: there is no checkpoint, or it has no committed epoch.
-        ProgramError: the epoch is not a number of a micro-batch.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None, copy: str | None = None) -> None:
@@ -97,11 +83,6 @@ class CheckpointState:
 
     @cached_property
     def stateful(self) -> list[Stateful]:
-        """The stateful operators that have logs.
-
-        Raises:
-            CheckpointMismatchError: Spark has removed the epoch's state, or folders of it are missing.
-        """
         read = self.state_operators()
         operators = []
         for row in read.collect():
@@ -122,10 +103,7 @@ class CheckpointState:
         return operators
 
     def _check_whole(self, operators: Sequence[Stateful]) -> None:
-        """Refuse a checkpoint that lacks state of its programs. Spark's reader silently skips missing folders.
-
-        Each level of a program is a Spark stateful operator.
-        """
+        """Refuse a checkpoint that lacks a level's state. Spark's reader silently skips missing folders."""
         programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
         if len(operators) < levels:
@@ -137,12 +115,9 @@ class CheckpointState:
             )
 
     def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
-        """Return the log values of a stateful operator: the subtask's ``code``, ``number``, ``payload``.
+        """Return a stateful operator's log values: the subtask's ``code``, ``number``, ``payload``.
 
         A subtask's values are consecutive, in one partition.
-
-        Args:
-            epoch: another epoch that Spark still has, or None for this one.
         """
         return self._read(operator, epoch).selectExpr(
             "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
@@ -153,29 +128,18 @@ class CheckpointState:
         return self.state_rows(operatorId=operator.id, batchId=batch, stateVarName=_LOG)
 
     def state_rows(self, **options: Any) -> DataFrame:
-        """Return the rows of the ``statestore`` source, of this epoch unless the options name another."""
         with state_settings(self.spark, self.checkpoint.state_format):
             read = self.spark.read.format("statestore").options(**{"batchId": self.epoch, **options})
             return session_of(self.spark).analyzed_now(read.load(self._location))
 
     def state_operators(self) -> DataFrame:
-        """Return the rows of the ``state-metadata`` source of this epoch."""
         return self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._location)
 
     def heads(self, operator: Stateful) -> dict[int, LogHead]:
-        """Return the log heads of a stateful operator, by subtask code.
-
-        Raises:
-            CheckpointMismatchError: a head cannot be read.
-        """
         return {code: view.head for code, view in self.views(operator).items()}
 
     def views(self, operator: Stateful) -> dict[int, LogView]:
-        """Return the logs of a stateful operator with their heads only, by subtask code.
-
-        Raises:
-            CheckpointMismatchError: a head cannot be read.
-        """
+        """Return a stateful operator's logs with their heads only, by subtask code."""
         views = {}
         for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
             store = MemoryChunkStore()
@@ -184,16 +148,11 @@ class CheckpointState:
         return views
 
     def all_heads(self) -> list[LogHead]:
-        """Return the heads of all logs.
-
-        Raises:
-            CheckpointMismatchError: a head cannot be read.
-        """
         return [head for operator in self.stateful for head in self.heads(operator).values()]
 
 
 def _is_log(schema: StructType) -> bool:
-    """Return whether state has a log's columns. A user's ``StatefulProcessor`` may have state of the same name."""
+    """Recognize logs by their columns: a user's ``StatefulProcessor`` may use the same name."""
     fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
     return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 
@@ -201,9 +160,9 @@ def _is_log(schema: StructType) -> bool:
 def map_logs(
     read: Callable[[int, MemoryChunkStore], Iterator[pa.RecordBatch]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Collect the values of each log and yield the batches that ``read`` returns for it.
+    """Collect each log's values and yield the batches that ``read`` returns for it.
 
-    One log is in memory at a time: about twice a subtask's live rows, pickled.
+    One log is in memory at a time: about twice a subtask's pickled rows.
     """
     store = MemoryChunkStore()
     current: int | None = None

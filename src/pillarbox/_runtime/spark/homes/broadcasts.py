@@ -1,7 +1,6 @@
 """Spark's broadcast variables in workers and homes.
 
-A worker has a file for each value, unless ``spark.io.encryption.enabled`` is set: then Spark sends the pickled value
-through a socket, and the worker passes these bytes on to the home.
+Workers read values from files, or with ``spark.io.encryption.enabled`` from a socket.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from pyspark import cloudpickle
 if TYPE_CHECKING:
     from pyspark.core.broadcast import Broadcast
 
-# The numbers of each thread's broadcast variables.
+# Broadcast numbers by thread id.
 _numbers: dict[int, frozenset[int]] = {}
 _lock = threading.Lock()
 
 
 class _RecordingFile:
-    """A file that records the bytes that ``pickle`` reads. ``pickle`` reads no further than a value's end."""
+    """Records the bytes that ``pickle`` reads."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -46,7 +45,7 @@ class _RecordingFile:
 
 
 def keep_pickled_values() -> None:
-    """Make workers forked from this process retain the pickled bytes of values without a file, for homes."""
+    """Make workers forked from this process keep pickled values without a file, for homes."""
     from pyspark.core.broadcast import Broadcast
 
     begin: Callable[..., None] = Broadcast.__init__
@@ -79,20 +78,19 @@ def value(number: int) -> bytes:
 
 
 def values_of(broadcasts: Iterable[Any]) -> dict[int, bytes]:
-    """Return the pickled values of a driver's broadcast variables, by number."""
     return {int(broadcast._jbroadcast.id()): _pickled(broadcast.value) for broadcast in broadcasts}
 
 
 def _pickled(value: Any) -> bytes:
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except Exception:  # its class is not importable
+    except Exception:
         pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         return pickled
 
 
 def use_values(values: Mapping[int, bytes]) -> None:
-    """Use exactly these broadcast variables in this process, which is neither a worker nor a home."""
+    """Replace the broadcast variables of a process that is neither a worker nor a home."""
     from pyspark.core.broadcast import _broadcastRegistry
 
     _broadcastRegistry.clear()
@@ -111,7 +109,7 @@ def enter(files: dict[int, str | None], value_of: Callable[[int], bytes]) -> Non
         elif broadcast is None:
             _broadcastRegistry[number] = Broadcast(path=file)
         else:
-            broadcast._path = file  # functions hold this object and may not have read the value yet
+            broadcast._path = file
     with _lock:
         _numbers[threading.get_ident()] = frozenset(files)
         used: Iterable[int] = frozenset().union(*_numbers.values())

@@ -1,10 +1,7 @@
 """A home: the process that holds a state partition's tasks from epoch to epoch.
 
-| thread                 | task                                                                            |
-| ---------------------- | ------------------------------------------------------------------------------- |
-| main, or a guest's own | waits for the relays of one guest and serves one at a time; see `partition_tasks.py`      |
-| ``door``               | accepts relays and starters; during an epoch, receives visits of newer attempts |
-|                        | and detects a disconnected relay; ends the process                              |
+Each guest (see `partition_tasks.py`) serves relays in a thread, the first guest in the main thread. The ``door`` thread
+accepts connections, detects lost relays and newer attempts during an epoch, and ends the process.
 """
 
 from __future__ import annotations
@@ -27,25 +24,18 @@ from pillarbox._runtime.spark.homes.signals import EndSignal
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
 
-# Seconds that a home gets to close its functions when it ends.
 _LEAVE_SECONDS = 5.0
-# Seconds that user code gets to leave a cancelled epoch before the process is ended.
 _CUT_OFF_SECONDS = 5.0
-# Seconds that a client gets to send its hello.
 _HELLO_SECONDS = 2.0
 _HELLO_BYTES = 4096
-# Interval of the door's timer checks (milliseconds).
+# Milliseconds.
 _TICK_MS = 500
 
 _log = logging.getLogger("pillarbox")
 
 
 def run_home(facts: HomeDescription, listening: socket.socket) -> NoReturn:
-    """Run a home in the main thread. The process ends with it.
-
-    Args:
-        listening: the socket bound to the home's name.
-    """
+    """Run a home in the main thread and end the process with it."""
     _Home(facts, listening).run()
 
 
@@ -53,17 +43,16 @@ class _Home:
     def __init__(self, facts: HomeDescription, listening: socket.socket) -> None:
         self._facts = facts
         self._listening = listening
-        # A home's pid is read from its listening socket: this sets it to this process instead of the starter.
+        # Clients then read this process's pid as the peer's.
         listening.listen(socket.SOMAXCONN)
         close_in_forks(listening)
         self._watched = [Process(*process) for process in facts.watched]
         self._polled: list[Process] = []
-        # Connections of starters, by descriptor.
+        # By descriptor.
         self._starters: dict[int, Channel] = {}
         self._guests: dict[str, PartitionTasks] = {}
         self._turn = FunctionLock()
         self._threads: list[threading.Thread] = []
-        # Set when the first guest exists, or the home ends without any.
         self._has_begun = threading.Event()
         self._first: PartitionTasks | None = None
         self._created_at = time.monotonic()
@@ -83,8 +72,6 @@ class _Home:
         sockets.remove(self._facts.name)
         leave(code)
 
-    # -- the door's thread --
-
     def _run_door(self, end_signal: EndSignal) -> None:
         try:
             poll = select.poll()
@@ -101,7 +88,7 @@ class _Home:
             self._leave(1)
 
     def _poll_once(self, poll: select.poll, end_signal: EndSignal, ends: set[int]) -> None:
-        # One round of the door. A closed connection has the number -1; a stale event for a reused number is harmless.
+        # A closed connection has descriptor -1.
         watched = {}
         for guest in self._guests.values():
             for number, is_present in guest.watched.items():
@@ -145,18 +132,14 @@ class _Home:
             self._end()
 
     def _unused(self) -> float:
-        """Return the seconds since the last visit, or since the start."""
         return min((guest.unused for guest in self._guests.values()), default=time.monotonic() - self._created_at)
 
     def _end(self) -> None:
-        """Make all guests close their tasks, which ends the process."""
         if self._ends_at is None:
             self._ends_at = time.monotonic() + _LEAVE_SECONDS
             for guest in self._guests.values():
                 guest.end()
             self._has_begun.set()
-
-    # -- connections --
 
     def _accept(self, poll: select.poll) -> None:
         channel: Channel | None = None
@@ -169,7 +152,7 @@ class _Home:
             if not hmac.compare_digest(hello.secret.encode(), self._facts.secret.encode()):
                 raise PermissionError("wrong secret of the query's plan")
         except (OSError, LostError, ValueError, TypeError) as error:
-            if not isinstance(error, ConnectionError):  # a starter that checks its peer's pid, for example
+            if not isinstance(error, ConnectionError):
                 _log.warning("a home refused a connection: %s", error)
             if channel is not None:
                 channel.close()
@@ -183,7 +166,7 @@ class _Home:
             channel.close()
 
     def _accept_starter(self, channel: Channel, poll: select.poll) -> None:
-        with suppress(LostError):  # it has already ended
+        with suppress(LostError):
             self._send_facts(channel)
             self._starters[channel.fileno()] = channel
             poll.register(channel, select.POLLIN)
@@ -201,14 +184,13 @@ class _Home:
         starter.send_bytes(json.dumps(facts._asdict()).encode())
 
     def _answer_starter(self, number: int, poll: select.poll) -> None:
-        """Answer a starter's request for this home's facts."""
         channel = self._starters[number]
         try:
             if channel.receive_bytes(len(ASK)) != ASK:
                 raise LostError
             self._send_facts(channel)
         except LostError:
-            # The starter has ended. The next starter adopts this home.
+            # The next starter adopts this home.
             poll.unregister(number)
             del self._starters[number]
             channel.close()

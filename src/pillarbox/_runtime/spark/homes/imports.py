@@ -1,4 +1,4 @@
-"""Imports modules before the fork of homes and workers, and separates resources that they must not share."""
+"""Prepares a process for forking homes and workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pillarbox._runtime.spark.homes.broadcasts import keep_pickled_values
 from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox._runtime.spark.tasks.leaving import forget_inherited_exit_handlers
 
-# Modules imported before a fork are shared; each later import costs each process memory and time.
+# Forked processes share these modules' memory.
 _NEEDED = (
     "pandas",
     "pyarrow.compute",
@@ -30,31 +30,26 @@ _NEEDED = (
 
 
 def import_all() -> None:
-    """Import the modules that homes and workers need."""
     for name in _NEEDED:
         import_module(name)
 
 
 def import_and_freeze() -> None:
-    """Import the modules that homes and workers need and freeze them, so that forked processes share them."""
+    """Import the modules of homes and workers, and freeze them: forked processes share their memory."""
     import_all()
     keep_pickled_values()
-    packages_here()  # reads the metadata of packages
-    # Otherwise each process reads the directories of PySpark's archives again when Spark adds files: 0.2 s and 20 MB.
-    # (The next import finds them in a cache.)
+    packages_here()
+    # Each process would reread PySpark's archives when Spark adds files (0.2 s, 20 MB).
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimport.zipimporter):
             del sys.path_importer_cache[path]
     gc.collect()
-    gc.freeze()  # collections must not touch objects that existed at the fork
+    gc.freeze()  # `gc` must not touch objects from before the fork
     _separate_forks()
 
 
 def _separate_forks() -> None:
-    """Give this process's children their own random numbers and exit handlers.
-
-    Grandchildren, which user functions fork, inherit both, as in any Python program.
-    """
+    """Give child processes their own random numbers and exit handlers."""
     importer = os.getpid()
 
     def begin() -> None:

@@ -1,8 +1,6 @@
 """A guest of a home: the tasks of one level and state partition, and their thread.
 
-A home usually has one guest, in its main thread. Guests share a home if the query has reached its maximum of homes on
-the executor. They then run functions in turn, so one function runs at a time in a process, as in Spark's Python
-workers.
+At the maximum of homes on the executor, guests share a home, and one of them runs functions at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import os
 import pickle
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from pillarbox._elements import Buffer
@@ -23,9 +21,8 @@ from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._state.chunks.head import META
 
-# Seconds that a relay gets to send the rest of a visit.
 _VISIT_SECONDS = 2.0
-# Seconds without a message after which a relay receives ``WELCOME``: its epoch is running.
+# Seconds until a home that has sent nothing sends ``WELCOME``.
 _WELCOME_SECONDS = 1.0
 
 Resting = Callable[[], AbstractContextManager[None]]
@@ -33,11 +30,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class FunctionLock:
-    """The right to run functions in a home, shared by its guests like a lock. Thread-safe.
-
-    Attributes:
-        waiting: ids of the threads that wait for it.
-    """
+    """The right to run functions in a home, shared by its guests. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +39,6 @@ class FunctionLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the turn within the block."""
         self._acquire(threading.get_ident())
         try:
             yield
@@ -55,7 +47,6 @@ class FunctionLock:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Release the turn within the block, if the calling thread holds it."""
         thread = threading.get_ident()
         if self._owner != thread:
             yield
@@ -81,13 +72,6 @@ class FunctionLock:
 
 
 class _Chunks:
-    """A subtask's chunks in Spark's state, accessed through the relay.
-
-    Args:
-        head: the log's head, if the relay has already read it.
-        rest: returns a context for waiting.
-    """
-
     def __init__(self, channel: Channel, head: bytes | None, rest: Resting) -> None:
         self._channel = channel
         self._rest = rest
@@ -109,13 +93,7 @@ class _Chunks:
 
 
 class PartitionTasks:
-    """The tasks of one level and state partition, and their thread.
-
-    Args:
-        clock: seconds, from any start.
-        idle: seconds after which an unused task is closed.
-        turn: the right to run functions in this process.
-    """
+    """The tasks of one level and state partition, and their thread."""
 
     def __init__(self, clock: Callable[[], float], idle: float, turn: FunctionLock) -> None:
         self._clock = clock
@@ -127,23 +105,23 @@ class PartitionTasks:
         os.set_blocking(self._wakes, False)
         # Guards the fields below.
         self._lock = threading.Lock()
-        # Connections of idle relays, by descriptor. The thread that removes one reads from it.
+        # Idle relay connections by descriptor.
         self._idle: dict[int, Channel] = {}
         self._waiting: tuple[EpochRequest, Channel] | None = None
         self._present: Channel | None = None
         self._newest = -1
         self._is_over = False
-        self._last_used = self._began = clock()
-        # Since when a relay has waited for a cancelled attempt to leave, or None.
+        self._last_used = self._began = self._offered = clock()
+        # Start of a relay's wait for a cancelled attempt.
         self._waits_since: float | None = None
-        # The number of the first Spark task that visited, and the last epoch.
+        # The first Spark task that visited.
         self.since: int | None = None
         self.epoch = 0
 
     # -- any thread --
 
     def take_visit(self, number: int) -> None:
-        """Receive the visit that has arrived on a connection, unless another thread already has."""
+        """Receive the visit that has arrived on a connection, unless another thread has received it."""
         with self._lock:
             channel = self._idle.pop(number, None)
         if channel is None:
@@ -158,11 +136,7 @@ class PartitionTasks:
             channel.close()
 
     def _offer(self, visit: EpochRequest, channel: Channel) -> bool:
-        """Queue a relay and cancel the running attempt. Returns False if the relay's attempt is not the newest.
-
-        Raises:
-            LostError: the relay or the guest has ended.
-        """
+        """Queue a relay and cancel the running attempt. Returns False for an outdated attempt."""
         with self._lock:
             if self._is_over:
                 raise LostError
@@ -173,6 +147,7 @@ class PartitionTasks:
             self.epoch = max(self.epoch, visit.epoch)
             late = self._waiting
             self._waiting = visit, channel
+            self._offered, channel.has_sent = self._clock(), False
             present = self._present
             if present is not None and self._waits_since is None:
                 self._waits_since = self._clock()
@@ -185,13 +160,12 @@ class PartitionTasks:
 
     def _wake(self) -> None:
         if threading.get_ident() != self._thread:
-            with suppress(BlockingIOError):  # the pipe is full, so the thread wakes up anyway
+            with suppress(BlockingIOError):
                 os.write(self._wakes, b"\0")
 
     # -- the door's thread --
 
     def add(self, channel: Channel) -> None:
-        """Add an idle connection, which may send a visit later."""
         with self._lock:
             self._idle[channel.fileno()] = channel
         self._wake()
@@ -205,21 +179,18 @@ class PartitionTasks:
             return {self._present.fileno(): True, **dict.fromkeys(self._idle, False)}
 
     def cancel_epoch(self, number: int) -> None:
-        """Cancel the epoch of a relay that has disconnected."""
         with self._lock:
             present = self._present
         if present is not None and present.fileno() == number:
             self._cut_off(present)
 
     def _cut_off(self, channel: Channel) -> None:
-        """Disconnect a relay and cancel its running epoch."""
         channel.cut()
-        with self._lock:  # prevents the next relay's turn in between
+        with self._lock:  # the next relay's epoch must not start in between
             if self._present is channel and self._tasks is not None:
                 self._tasks.cancel()
 
     def end(self) -> None:
-        """Make the guest's thread close its tasks and end."""
         with self._lock:
             self._is_over = True
             present = self._present
@@ -228,53 +199,52 @@ class PartitionTasks:
         self._wake()
 
     def welcome(self) -> None:
-        """Send ``WELCOME`` to the relay if its epoch is running and nothing was sent for some time."""
         with self._lock:
-            present, began = self._present, self._began
-        if present is not None and not present.has_sent and self._clock() - began > _WELCOME_SECONDS:
+            relay, began = self._present, self._began
+            if relay is None and self._waiting is not None:
+                relay, began = self._waiting[1], self._offered
+        if relay is not None and not relay.has_sent and self._clock() - began > _WELCOME_SECONDS:
             with suppress(LostError):
-                present.send((Kind.WELCOME,))
+                relay.send((Kind.WELCOME,))
 
     def seconds_overdue(self) -> float:
-        """Return for how many seconds a cancelled attempt has been running functions."""
+        """How many seconds a cancelled attempt has been running functions."""
         now = self._clock()
         with self._lock:
             if self._waits_since is not None and self._thread in self._turn.waiting:
-                self._waits_since = now  # it is waiting for its turn, not running functions
+                self._waits_since = now
             return 0.0 if self._waits_since is None else now - self._waits_since
 
     @property
     def unused(self) -> float:
-        """Seconds since the last relay, or 0 while one is served."""
+        """Seconds since the last relay left, or 0 while a relay is present."""
         is_used = self._present is not None or self._waiting is not None
         return 0.0 if is_used else self._clock() - self._last_used
 
     # -- the guest's thread --
 
     def live(self) -> None:
-        """Serve one relay after the other, then close the tasks."""
         self._thread = threading.get_ident()
         while (waiting := self._await_visit()) is not None:
             visit, channel = waiting
             try:
                 self._serve(visit, channel)
             except LostError:
-                self._close(channel)  # its worker has ended, or a newer attempt has cut it off
+                self._close(channel)  # the worker has ended, or a newer attempt has begun
             except BaseException:
                 _log.exception("an error in a home disconnects its relay")
                 self._close(channel)
             self._leave_visit(channel)
-            self._residency.spare_the_collector()  # no relay is waiting
+            self._residency.spare_the_collector()
         with self._turn.held():
             self._residency.close_all()
 
     def _close(self, channel: Channel) -> None:
-        with self._lock:  # it may be among the idle connections
+        with self._lock:
             self._idle = {number: idle for number, idle in self._idle.items() if idle is not channel}
         channel.close()
 
     def _await_visit(self) -> tuple[EpochRequest, Channel] | None:
-        """Return the next visit, or None at the end."""
         while True:
             with self._lock:
                 if self._is_over:
@@ -288,14 +258,26 @@ class PartitionTasks:
             poll = select.poll()
             for number in (self._woken, *idle):
                 poll.register(number, select.POLLIN)
-            for number, _ in poll.poll():
+            for number, _ in poll.poll(self._run_loop((self._woken, *idle))):
                 if number == self._woken:
                     os.read(self._woken, 4096)
                 else:
                     self.take_visit(number)
 
+    def _run_loop(self, numbers: Iterable[int]) -> int | None:
+        """Run the functions' event loop until a file can be read.
+
+        Returns:
+            how long to wait for the files now (ms), or None without a loop.
+        """
+        loop = self._residency.event_loop
+        if loop is None:
+            return None
+        with self._turn.held():
+            loop.wait_for_files(numbers)
+        return 0
+
     def _leave_visit(self, channel: Channel) -> None:
-        """End a visit and make its connection idle. Does nothing if that has been done."""
         with self._lock:
             if self._present is channel:
                 self._present = None
@@ -316,10 +298,9 @@ class PartitionTasks:
             worker_environment.drop()
             if channel.is_lost:
                 raise LostError from None
-            # An input thread may still be waiting for this connection, so it cannot be reused.
+            # An input thread may still use this connection.
             channel.send((Kind.FAILED, type(error).__name__, str(error)))
             raise LostError from None
-        # From here, the next visit, perhaps by another worker, cancels nothing.
         self._leave_visit(channel)
         channel.send((Kind.DONE, wakes_up, updates))
 
@@ -342,11 +323,6 @@ class PartitionTasks:
 
 
 def _buffers(answers: list[bytes], channel: Channel, rest: Resting) -> Iterator[list[Buffer]]:
-    """Request a relay's buffers one by one.
-
-    Args:
-        answers: the first answers, pickled, sent with the visit.
-    """
     buffers: list[Buffer] | None
     for answer in answers:
         buffers = pickle.loads(answer)
@@ -362,7 +338,6 @@ def _buffers(answers: list[bytes], channel: Channel, rest: Resting) -> Iterator[
 
 
 def _refuse(channel: Channel) -> None:
-    """Refuse a relay whose attempt is no longer the newest."""
     with suppress(LostError):
         channel.send((Kind.LATE,))
     channel.close()

@@ -16,7 +16,7 @@ class Process(NamedTuple):
     """A process of this machine.
 
     Attributes:
-        start: start time (clock ticks since boot), or 0 if the system does not provide it.
+        start: clock ticks since boot, or 0 if the system does not provide it.
     """
 
     pid: int
@@ -24,18 +24,13 @@ class Process(NamedTuple):
 
     @staticmethod
     def of(pid: int) -> Process:
-        """Return the current process of a pid.
-
-        Raises:
-            OSError: no such process.
-        """
         if sys.platform == "linux":
             return Process(pid, int(status(pid)[19]))
         os.kill(pid, 0)
         return Process(pid, 0)
 
     def has_ended(self) -> bool:
-        """Return whether it has ended. Zombies count as ended."""
+        """Return whether the process has ended. Zombies count as ended."""
         try:
             if sys.platform != "linux":
                 os.kill(self.pid, 0)
@@ -48,13 +43,11 @@ class Process(NamedTuple):
         return fields[0] in "ZX" or int(fields[19]) != self.start
 
     def age(self) -> float | None:
-        """Return the seconds since its start, or None if the system does not provide them."""
         if sys.platform != "linux":
             return None
         return time.clock_gettime(time.CLOCK_BOOTTIME) - self.start / os.sysconf("SC_CLK_TCK")
 
     def kill(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
         watched = self.watch()
         try:
             if self.has_ended():
@@ -70,7 +63,7 @@ class Process(NamedTuple):
                 os.close(watched)
 
     def watch(self) -> int | None:
-        """Return a descriptor that becomes readable at the process's end, or None if it has to be polled."""
+        """Return a descriptor that becomes readable at the process's end, or None if the process must be polled."""
         if not hasattr(os, "pidfd_open"):
             return None
         try:
@@ -80,7 +73,7 @@ class Process(NamedTuple):
 
 
 def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
-    """Return descriptors that become readable at a process's end, and the processes that have to be polled."""
+    """Return descriptors that become readable at a process's end, and processes that must be polled."""
     files, others = [], []
     for process in processes:
         file = process.watch()
@@ -92,13 +85,13 @@ def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
 
 
 def status(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` after the name: state, parent, and so on (``man proc_pid_stat``)."""
+    """Return the fields of ``/proc/PID/stat`` from the state on (``man proc_pid_stat``)."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without waiting for user threads. Exit handlers run if the code is 0."""
+    """End this process without waiting for user threads. Runs exit handlers if the code is 0."""
     if code == 0:
         run_exit_handlers()
     flush_output()

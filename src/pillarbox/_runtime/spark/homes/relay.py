@@ -1,7 +1,6 @@
-"""A worker's side of a home: relays one Spark task's epochs to the home of its state partition.
+"""A worker's side of a home: relays Spark tasks' epochs to the home of their state partition.
 
-A relay lives as long as the Spark task; its connection is reused by the next one. Everything that needs Spark runs
-here, in the worker's main thread: reading buffers, emitting output, and reading and writing the log.
+All access to Spark happens here, in the worker's main thread.
 """
 
 from __future__ import annotations
@@ -33,21 +32,18 @@ from pillarbox._state.chunks.head import META
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._task.vertex import REPORT_TARGET
 
-# Seconds that a home gets to accept a relay (it may be collecting garbage), and the number of homes that are tried.
 _DOOR_SECONDS = 60.0
 _TRIES = 3
-# Largest answer that is sent with a visit. It fits into the socket's buffer, so sending it never blocks.
+# Largest answer sent with a visit: fits into the socket's buffer, so sending never blocks.
 _AHEAD_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
 class Homes:
-    """Settings for a level's tasks to find their homes. Pickled with the level's host.
+    """A level's settings to find homes. Pickled with the level's host.
 
     Attributes:
-        secret: the plan's secret, which homes require.
         level: digest of the level's vertices.
-        partitions: the number of state partitions that the program was compiled for.
     """
 
     secret: str
@@ -56,15 +52,13 @@ class Homes:
 
     @staticmethod
     def of(vertices: dict[int, ShippedVertex], secret: str, partitions: int) -> Homes:
-        """Return the homes of a level."""
         digests = "".join(vertex.digest for vertex in vertices.values())
         return Homes(secret, hashlib.sha256(digests.encode()).hexdigest(), partitions)
 
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
-        """Return the place of a home: a digest of run, level and the subtask's state partition.
+        """Return the digest that identifies a state partition's home.
 
-        It does not depend on Spark's partition number, which differs if a plan unites two outputs. Without a run id,
-        the secret distinguishes queries.
+        Excludes Spark's partition number, which differs if a plan unites two outputs.
         """
         identity = [
             run,
@@ -77,11 +71,6 @@ class Homes:
         return hashlib.sha256("\0".join(identity).encode()).hexdigest()
 
     def relay(self, vertices: dict[int, ShippedVertex], facts: TaskInfo, code: int) -> Relay | None:
-        """Return a relay to the home of a subtask's state partition, or None if homes are off.
-
-        Raises:
-            NoHomesError: no home is available.
-        """
         settings = settings_of(local_property)
         if settings is None:
             return None
@@ -103,9 +92,8 @@ class _Connection:
     """A connection to a home.
 
     Attributes:
-        pid: the home's process.
-        process: the pickled state of this worker's process that the home received last.
-        subtasks: subtasks that have run an epoch through it, so their logs exist.
+        process: the pickled process state that the home received last.
+        subtasks: subtasks that have run an epoch through the connection, so their logs exist.
     """
 
     channel: Channel
@@ -114,21 +102,14 @@ class _Connection:
     subtasks: set[tuple[int, int]] = field(default_factory=set)
 
 
-# This worker's idle connections, by place. Its tasks run one after the other.
+# This worker's idle connections by place. Its tasks run one after the other.
 _idle: dict[str, _Connection] = {}
 
 
 class Relay:
-    """Relays epochs to a home.
+    """Relays epochs to a home. Raises `NoHomesError` if none is available.
 
-    Args:
-        vertices: the level's vertices, sent to a new home.
-        request: the fields of the ``home`` request to the starter.
-        attempt: the Spark task's number, which rises with attempts.
-
-    Raises:
-        NoHomesError: no home is available.
-        OperatorError: a newer attempt of the task or a newer run of its query has begun.
+    ``attempt`` is the Spark task's number, higher for later attempts.
     """
 
     def __init__(
@@ -139,12 +120,11 @@ class Relay:
         self._attempt = attempt
         self._keeper = keeper
         self._origin: str = "known"
-        # Whether the home has this Spark task's environment.
         self._has_entered = False
         connection = _idle.pop(request["place"], None)
         if connection is not None:
             self._home = connection
-            with suppress(NoHomesError):  # a home keeps running without its starter, but others may need one
+            with suppress(NoHomesError):
                 keeper.prepare()
         else:
             self._connect(without=0)
@@ -158,11 +138,7 @@ class Relay:
         return self._home.pid
 
     def _connect(self, without: int) -> None:
-        """Get the home from the starter and connect to it.
-
-        Args:
-            without: pid of a home that does not answer, or 0.
-        """
+        """Connect to the starter's home, but not to the home with pid ``without``, which does not answer."""
         for digest in [digest for digest, home in _idle.items() if is_disconnected(home.channel)]:
             _idle.pop(digest).channel.close()
         for _ in range(_TRIES):
@@ -174,7 +150,7 @@ class Relay:
                 channel = Channel(connect(answer["home"], _DOOR_SECONDS))
                 hello = Hello(self._request["place"], self._request["secret"])
                 channel.send_bytes(json.dumps(hello._asdict()).encode())
-            except (OSError, LostError):  # it has just ended
+            except (OSError, LostError):
                 continue
             self._home, self._origin = _Connection(channel, without), answer["origin"]
             return
@@ -187,11 +163,7 @@ class Relay:
         buffers: Iterable[list[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
-        """Run an epoch in the home. Same contract as :meth:`LevelTasks.run_epoch`.
-
-        Raises:
-            PillarboxError: the epoch failed in the home, or the home has ended.
-        """
+        """Run an epoch in the home. Same contract as :meth:`LevelTasks.run_epoch`."""
         vertex, index = subtask
         prefix = f"{self._vertices[vertex].name!r}, subtask {index}: the process that its task lives in (its home,"
         try:
@@ -202,19 +174,17 @@ class Relay:
                 f" {self._fate() or error}"
             ) from None
         except NoHomesError as error:
-            # The task fails, since its input has already been taken from Spark.
+            # The input has been read from Spark, so the task fails.
             raise OperatorError(f"{prefix} process {self._pid}) was lost, and no other home answers: {error}") from None
         except BaseException:
-            # The home's result is no longer needed. The next epoch checks which version its state has.
+            # The next epoch checks the state's version.
             self._channel.close()
             raise
 
     def has(self, subtask: tuple[int, int]) -> bool:
-        """Return whether the home has a task of a subtask, as far as this worker knows."""
         return subtask in self._home.subtasks
 
     def _fate(self) -> str | None:
-        """Return how the home ended, or None if it is running or its end is unknown."""
         try:
             fate: str | None = self._keeper.ask("fate", starts=False, pid=self._pid)["fate"]
         except NoHomesError:
@@ -226,13 +196,15 @@ class Relay:
     def _begin(
         self, subtask: tuple[int, int], facts: TaskInfo, answers: _Answers, chunks: ChunkStore
     ) -> tuple[Kind, list[Any]]:
-        """Begin an epoch and return the home's first message. Before it, the home has done nothing.
+        """Begin an epoch and return the home's first message.
+
+        Before it, a home does nothing, so another home can be tried.
 
         Raises:
             NoHomesError: no home is available.
         """
         ahead = answers.ahead()
-        head = chunks.get(META)  # the home needs it first
+        head = chunks.get(META)
         for _ in range(_TRIES):
             worker = None if self._has_entered else worker_environment.here(self._home.process)
             try:
@@ -243,7 +215,7 @@ class Relay:
                 kind, *fields = self._channel.receive()
                 self._channel.set_timeout(None)
             except LostError as error:
-                # Either the home has ended, or it has accepted a newer attempt and refuses the next visit.
+                # The home has ended, or refuses the next visit, too.
                 self._channel.close()
                 self._has_entered = False
                 self._connect(without=self._pid if isinstance(error, SilentError) else 0)
@@ -263,7 +235,7 @@ class Relay:
         while True:
             if kind is Kind.MORE:
                 self._channel.send_bytes(answers.take())
-                answers.prepare()  # while the home works
+                answers.prepare()
             elif kind is Kind.GET:
                 self._channel.send(chunks.get(*fields))
             elif kind is Kind.PUT:
@@ -291,18 +263,15 @@ class Relay:
             kind, *fields = self._channel.receive()
 
     def _complete(self, elapsed: float, taking: float, report: TaskReport) -> TaskReport:
-        """Return a report with the facts that only the relay knows. The home's origin is in one report of a visit."""
         origin, self._origin = self._origin, "known"
         return _with_origin(_with_time_here(report, elapsed, taking), origin)
 
     def close(self) -> None:
-        """Return the connection to the idle pool, if it is usable."""
         if not self._channel.is_lost:
             _idle[self._request["place"]] = self._home
 
 
 def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskReport]) -> list[Buffer]:
-    """Return a task's output, with ``change`` applied to its report if it has one."""
     if not buffers or buffers[-1].target != REPORT_TARGET:
         return buffers
     report = decode(buffers[-1].payload)
@@ -311,15 +280,7 @@ def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskRepor
 
 
 def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskReport:
-    """Return a report with the time that Spark took to consume the output.
-
-    The worker receives output before Spark consumes it. In that time the home waits for input or has finished, which
-    would count as idle.
-
-    Args:
-        elapsed: the epoch's duration here (seconds).
-        taking: the time that Spark spent consuming output (seconds, a part of ``elapsed``).
-    """
+    """Count the time Spark took to consume the output as back-pressure, which the home counts as idle."""
     accounted_ms = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - accounted_ms)
     back_pressured_ms = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))
@@ -328,7 +289,6 @@ def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskRe
 
 
 def _with_origin(report: TaskReport, origin: str) -> TaskReport:
-    """Return a report that counts the home by its origin."""
     if origin == "new":
         return replace(report, home_cold_starts=1)
     if origin == "restarted":
@@ -337,14 +297,14 @@ def _with_origin(report: TaskReport, origin: str) -> TaskReport:
 
 
 class _Answers:
-    """Pickled answers to ``MORE``. The next one is read from Spark and pickled ahead."""
+    """Pickled answers to ``MORE``, each prepared in advance."""
 
     def __init__(self, buffers: Iterable[list[Buffer]]) -> None:
         self._buffers = iter(buffers)
         self._next: bytes | None = None
 
     def ahead(self) -> list[bytes]:
-        """Return the first answers if they are small; usually these are all."""
+        """Return up to two first answers, if small."""
         ahead: list[bytes] = []
         while len(ahead) < 2:
             self.prepare()
@@ -355,7 +315,6 @@ class _Answers:
         return ahead
 
     def prepare(self) -> None:
-        """Pickle the next answer."""
         if self._next is None:
             self._next = pickle.dumps(next(self._buffers, None), pickle.HIGHEST_PROTOCOL)
 

@@ -27,13 +27,7 @@ _MODES = ("fork", "spawn", "off")
 
 @dataclass(frozen=True)
 class HomeSettings:
-    """A query's settings of homes.
-
-    Attributes:
-        mode: ``fork`` or ``spawn``.
-        most: the maximum number of the query's homes on an executor.
-        idle: how long an unused home lives (seconds).
-    """
+    """A query's settings of homes."""
 
     mode: str
     most: int
@@ -41,19 +35,11 @@ class HomeSettings:
 
 
 def settings_of(setting: Callable[[str], str | None]) -> HomeSettings | None:
-    """Return the settings of homes, or None if they are off.
-
-    Args:
-        setting: returns a setting's value, or None if it is unset.
-
-    Raises:
-        ConfigurationError: a setting has an invalid value.
-        ProgramError: the duration is invalid.
-    """
+    """Return the settings of homes, or None if homes are off."""
     return _settings(setting(MODE), setting(MOST), setting(IDLE))
 
 
-@cache  # every task calls it
+@cache
 def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSettings | None:
     mode = (mode or _default_mode()).strip().lower()
     if mode not in _MODES:
@@ -68,17 +54,12 @@ def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSetti
 
 @cache
 def _default_most() -> int:
-    # A home takes some megabytes, and at most as many work at a time as there are task slots. With a few homes per
-    # processor, working partitions rarely share a home's interpreter.
+    # A home takes some megabytes.
     return min(32, max(8, round(4 * processors())))
 
 
 def processors(root: str = "/sys/fs/cgroup") -> float:
-    """Return the number of processors, limited by the CPU affinity and the container's quota.
-
-    Args:
-        root: the mount point of control groups, version 2 or 1.
-    """
+    """Return the number of processors, limited by affinity and the container's quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _numbers(f"{root}/cpu.max") or [
         *_numbers(f"{root}/cpu/cpu.cfs_quota_us"),

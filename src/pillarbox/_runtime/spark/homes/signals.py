@@ -1,4 +1,4 @@
-"""Signals in a home: SIGTERM ends the home; all other signals belong to user functions."""
+"""Signals in a home: SIGTERM ends the home; all others belong to user functions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class EndSignal:
         self._woken, self._wakes = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wakes, False)
-        # Not SIG_IGN: processes started by user functions would inherit it.
+        # Unlike SIG_IGN, children do not inherit it.
         signal.signal(signal.SIGINT, _do_nothing)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Both, as user functions may replace either: asyncio replaces the descriptor, programs the handler.
+        # Functions may replace the descriptor or the handler.
         signal.signal(signal.SIGTERM, self._handle)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._restore)
@@ -34,10 +34,9 @@ class EndSignal:
         try:
             os.write(self._wakes, bytes([number]))
         except BlockingIOError:
-            pass  # the door has enough to read
+            pass
 
     def _restore(self) -> None:
-        """Restore Python's signal handlers in a process forked by a user function."""
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if signal.getsignal(signal.SIGINT) is _do_nothing:
@@ -48,7 +47,6 @@ class EndSignal:
         return self._woken
 
     def has_arrived(self) -> bool:
-        """Return whether SIGTERM has arrived since the last call."""
         try:
             return signal.SIGTERM in os.read(self._woken, 4096)
         except BlockingIOError:
@@ -60,7 +58,6 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 
 
 def explain_in_this_thread() -> None:
-    """Add an explanation to errors about signal handlers in the calling thread, which runs user functions."""
     _thread.runs_functions = True
 
 

@@ -1,11 +1,9 @@
 """Unix sockets of an executor's processes: names and access.
 
-Sockets are files in a folder that only the user may enter, as Spark's own Unix sockets are. If Spark's daemon requires
-a secret, so do these sockets. Both ends check that the peer belongs to the user.
+Sockets are files in a folder that only the user may enter. Both ends check the peer's user, and a secret if Spark's
+daemon has one.
 
-A starter is named for its executor and for PySpark's daemon; a home appends to its starter's name:
-``EXECUTOR-DAEMON[.HOME]``. So the workers of one daemon share a starter: they have the same Python, environment and
-session.
+A starter is named ``EXECUTOR-DAEMON``, a home ``EXECUTOR-DAEMON.HOME``. One PySpark daemon's workers share a starter.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ from typing import Protocol
 
 from pillarbox._runtime.spark.homes.processes import Process, status
 
-#: `poll` event of a connection whose other end has closed.
+#: `poll` event of a connection whose peer has closed.
 GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
 
 _CREDENTIALS = struct.Struct("3i")
 # macOS: `SOL_LOCAL` and `LOCAL_PEERPID` of sys/un.h.
 _LOCAL, _PEER_PID = 0, 2
-# The limit of a socket's path is 104 bytes on macOS, and 108 on Linux.
+# The limit is 104 bytes on macOS, 108 on Linux.
 _PATH_BYTES = 100
 _SECRET_BYTES = 1024
-# Minimum age of a socket file for removal as abandoned (seconds).
+# Minimum age of an abandoned socket file.
 _LEFT_SECONDS = 60.0
 
 
@@ -45,11 +43,7 @@ class Pollable(Protocol):
 
 
 def executor_pid() -> int:
-    """Return the pid of this Python worker's executor, a JVM.
-
-    Raises:
-        OSError: the daemon that forked this worker has ended.
-    """
+    """Return the pid of this Python worker's executor, a JVM. Raises OSError if the worker's daemon has ended."""
     return _parent_of(os.getppid())
 
 
@@ -62,27 +56,19 @@ def _parent_of(pid: int) -> int:
 
 
 def executor_name(pid: int) -> str:
-    """Return an executor's unique name on this machine, which is never reused on Linux.
-
-    Raises:
-        OSError: there is no such process.
-    """
+    """Return an executor's unique name on this machine, never reused on Linux."""
     if sys.platform != "linux":
         return f"{pid}"
     return f"{pid}-{Process.of(pid).start}-{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def starter_name(executor: int, daemon: int) -> str:
-    """Return the name of the starter for a daemon's workers.
-
-    Raises:
-        OSError: there is no such process.
-    """
+    """Return the name of the starter for a daemon's workers."""
     return f"{executor_name(executor)}-{daemon}-{Process.of(daemon).start}"
 
 
 def daemons_of(executor: int) -> set[int]:
-    """Return an executor's daemons whose workers have had a starter."""
+    """Return the pids of an executor's daemons that have had a starter."""
     name = executor_name(executor)
     starters = {file.partition(".")[0] for file in _names()}
     own = (
@@ -92,7 +78,7 @@ def daemons_of(executor: int) -> set[int]:
 
 
 def homes_of(starter: str) -> list[str]:
-    """Return the names of a starter's homes; some may have ended."""
+    """Return the names of a starter's homes. Some may have ended."""
     return [name for name in _names() if name.startswith(f"{starter}.")]
 
 
@@ -101,17 +87,14 @@ def _names() -> list[str]:
 
 
 def _address(name: str) -> str:
-    """Return a socket's path."""
     return os.path.join(_folder(), name)
 
-
-# -- the lock on a starter's name; its holder is the starter --
 
 _LOCK = ",lock"
 
 
 def lock(name: str) -> int | None:
-    """Return a descriptor that holds the lock on a name until all its copies are closed, or None if it is taken."""
+    """Lock a name until all copies of the returned descriptor are closed. Returns None if it is locked."""
     import fcntl
 
     path = _address(name) + _LOCK
@@ -122,7 +105,7 @@ def lock(name: str) -> int | None:
             if os.path.samestat(os.fstat(file), os.stat(path)):
                 return file
         except FileNotFoundError:
-            pass  # its previous holder has just removed it
+            pass
         except OSError:
             os.close(file)
             return None
@@ -130,7 +113,6 @@ def lock(name: str) -> int | None:
 
 
 def write_holder(file: int, process: Process) -> None:
-    """Write the lock's holder into its file."""
     os.ftruncate(file, 0)
     os.pwrite(file, f"{process.pid} {process.start}\n".encode(), 0)
 
@@ -145,12 +127,9 @@ def holder(name: str) -> Process | None:
     return Process(pid, start)
 
 
-# -- sockets --
-
-
 @cache
 def secret() -> bytes:
-    """Return the secret that processes of this executor send first: empty if Spark has no secret."""
+    """Return the secret of this executor's processes, empty if Spark has none."""
     return os.environ.get("PYTHON_WORKER_FACTORY_SECRET", "").encode()
 
 
@@ -160,13 +139,12 @@ def is_secret(line: bytes) -> bool:
 
 
 def listen(name: str) -> socket.socket:
-    """Return a socket that listens under a name. The caller must own the name."""
     path = _address(name)
     with suppress(FileNotFoundError):
         os.unlink(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listening.settimeout(None)  # user functions may have set a default timeout
+        listening.settimeout(None)
         listening.bind(path)
         listening.listen(socket.SOMAXCONN)
     except OSError:
@@ -176,21 +154,13 @@ def listen(name: str) -> socket.socket:
 
 
 def remove(name: str) -> None:
-    """Remove the socket and lock files of a name."""
     for path in (_address(name), _address(name) + _LOCK):
         with suppress(OSError):
             os.unlink(path)
 
 
 def connect(name: str, timeout: float) -> socket.socket:
-    """Connect to the process that listens under a name, and send the secret.
-
-    Args:
-        timeout: for connecting and for every later send and receive (seconds).
-
-    Raises:
-        OSError: nothing listens there, or the process belongs to another user.
-    """
+    """Connect to a listening process, and send the secret. ``timeout`` also holds for later calls (seconds)."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout)
@@ -204,11 +174,7 @@ def connect(name: str, timeout: float) -> socket.socket:
 
 
 def accept(listening: socket.socket, timeout: float) -> socket.socket:
-    """Accept a connection whose other end sends the secret within ``timeout`` (seconds), which stays set.
-
-    Raises:
-        OSError: the secret is wrong or late, or the process belongs to another user.
-    """
+    """Accept a connection whose peer sends the secret within ``timeout`` seconds. Raises OSError for others."""
     connected, _ = listening.accept()
     try:
         peer_pid(connected)
@@ -222,7 +188,6 @@ def accept(listening: socket.socket, timeout: float) -> socket.socket:
 
 
 def _first_line(connected: socket.socket, timeout: float) -> bytes:
-    """Receive exactly one line, and nothing after it."""
     deadline = time.monotonic() + timeout
     line = b""
     while len(line) < _SECRET_BYTES and time.monotonic() < deadline:
@@ -237,13 +202,9 @@ def _first_line(connected: socket.socket, timeout: float) -> bytes:
 
 
 def peer_pid(connected: socket.socket) -> int:
-    """Return the peer's pid, as of its connect or listen call, or 0 if unknown.
-
-    Raises:
-        PermissionError: the process belongs to another user.
-    """
+    """Return the pid of the peer's connect or listen, or 0. Raises PermissionError for another user's process."""
     if sys.platform == "darwin":
-        return connected.getsockopt(_LOCAL, _PEER_PID)  # the folder excludes other users
+        return connected.getsockopt(_LOCAL, _PEER_PID)
     if sys.platform != "linux":
         return 0
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -254,7 +215,6 @@ def peer_pid(connected: socket.socket) -> int:
 
 
 def is_disconnected(connected: Pollable) -> bool:
-    """Return whether the other end of a connection has closed."""
     poll = select.poll()
     poll.register(connected, GONE)
     return bool(poll.poll(0))
@@ -284,13 +244,13 @@ def _is_listened_at(path: str) -> bool:
         except ConnectionRefusedError:
             return False
         except OSError:
-            pass  # a full backlog, for example
+            pass
         return True
 
 
 def _folder() -> str:
     base = tempfile.gettempdir()
-    # "-" and ten digits, three times for the executor and twice for the daemon; "." and 16 digits for a home.
+    # A name has five numbers of at most ten digits with "-", then 17 characters for a home.
     longest = len(os.path.join(base, f"pillarbox-{os.getuid()}", "")) + 5 * 11 + 17
     folder = os.path.join(base if longest <= _PATH_BYTES else "/tmp", f"pillarbox-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)

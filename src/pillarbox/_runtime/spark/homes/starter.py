@@ -1,24 +1,20 @@
 """The starter: the process that starts, tracks and ends the homes of one daemon's workers.
 
-It imports the modules of homes before it forks the first one, and never runs user functions. During the imports it asks
-clients to wait; nothing else takes long. A client that gets no answer in two seconds kills the starter and starts a new
-one, which adopts the homes. Workers keep their connections open. A connection begins with the executor's secret; then
-requests and answers are lines of JSON.
+It never runs user functions. A client without an answer for two seconds kills the starter and starts another, which
+adopts the homes.
 
-| request                                           | answer                                                      |
-| ------------------------------------------------- | ----------------------------------------------------------- |
-| ``home``: see :class:`HomeRequest`                | the home's socket name, pid and origin; ``refused``: reason |
-| ``fate``: a pid                                   | how that home ended, or null                                |
-| ``end``: a run of a query                         | the number of its homes, once they have ended               |
-| ``holds``: a run whose tasks a worker holds       | empty; the worker gets a signal when the run ends           |
-| ``over``: runs                                    | the runs that have ended                                    |
-| ``closed``: a run whose tasks a worker has closed | empty                                                       |
+A connection begins with the executor's secret. Requests and answers are lines of JSON:
 
-The answer ``wait`` announces a later answer; ``error`` is a failed request. ``end`` needs no secret, since a driver
-does not have it and can end only its own run.
+- ``home`` (:class:`HomeRequest`): the home's socket name, pid and origin, or the reason as ``refused``.
+- ``fate``: how the home with a pid ended, or null.
+- ``end``: the number of a run's homes, once they have ended. Needs no secret, which a driver lacks.
+- ``holds``, ``closed``: a worker holds a run's tasks and wants a signal at the run's end, or has closed them.
+- ``over``: the given runs that have ended.
 
-A home ends with its run; with a newer run of the same query; some time after its partition has moved to another
-executor; after a long idle time; and with the executor or its daemon. The starter ends with them, too.
+The answer ``wait`` announces a later answer; ``error`` is a failed request.
+
+A home ends with its run, with a newer run of its query, after its partition has moved to another executor, after a long
+idle time, and with the executor or its daemon.
 """
 
 from __future__ import annotations
@@ -62,29 +58,22 @@ from pillarbox._runtime.spark.homes.table import (
 from pillarbox._runtime.spark.homes.wire import HomeDescription
 from pillarbox._runtime.spark.tasks.channel import LostError
 
-# Seconds until an ending home is killed: a little more than its own limit.
+# A little more than a home's own limit.
 _KILL_SECONDS = 6.0
-# Seconds until a starter without homes ends.
+# Seconds without homes until the starter ends.
 _IDLE_SECONDS = 600.0
-# Interval of asking homes about their visits, which bypass the starter (seconds).
+# Visits bypass the starter, so it asks homes for their last visit.
 _ASK_SECONDS = 30.0
-# Seconds that adopted homes get to send their facts. Then they are killed.
+# Seconds until a silent adopted home is killed.
 _ADOPTION_SECONDS = 2.0
 _LINE_BYTES = 1 << 16
-# The number of ended homes whose fate is remembered.
 _MOST_FATES = 64
 
 _log = logging.getLogger("pillarbox")
 
 
 class _Starter:
-    """The starter's state and event loop.
-
-    Args:
-        name: the starter's name.
-        lock: descriptor that holds the lock on the name.
-        watched: the executor and its daemon; the starter ends with either.
-    """
+    """The starter's state and event loop."""
 
     def __init__(self, name: str, listening: socket.socket, lock: int, watched: list[Process]) -> None:
         self._name = name
@@ -97,12 +86,11 @@ class _Starter:
         self._channels: dict[int, HomeChannel] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._fates: deque[tuple[int, str]] = deque(maxlen=_MOST_FATES)
-        # Workers that hold tasks of a run, and clients that wait for a run's end.
+        # Workers that hold a run's tasks.
         self._holders: dict[str, set[Process]] = {}
         self._endings: list[Ending] = []
         self._last_asked = self._homes_asked_at = self._waits_sent_at = time.monotonic()
         self._has_imported = False
-        # Processes whose end has to be polled.
         self._polled: list[Process] = []
         self._requests = {
             "home": self._home,
@@ -114,11 +102,7 @@ class _Starter:
         }
 
     def run(self, clients: list[socket.socket]) -> NoReturn:
-        """Serve requests until the executor ends.
-
-        Args:
-            clients: connections that were accepted before.
-        """
+        """Serve requests until the executor ends."""
         woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
         os.set_blocking(woken, False)
@@ -140,7 +124,6 @@ class _Starter:
         leave(0)
 
     def _wake(self, woken: int) -> None:
-        """Handle signals."""
         for number in os.read(woken, 4096):
             if number == signal.SIGTERM:
                 self._end_all()
@@ -171,13 +154,12 @@ class _Starter:
         return holders
 
     def _end_all(self) -> None:
-        """End all homes, then this process: the executor or its daemon has ended."""
         if self._table.is_ending:
             return
         self._table.end_all()
-        # Later requests need another starter.
+        # Later requests go to another starter.
         for key in list(self._selector.get_map().values()):
-            if key.data in (self._end_all, self._accept):  # ended processes would stay readable
+            if key.data in (self._end_all, self._accept):
                 self._selector.unregister(key.fileobj)
         sockets.remove(self._name)
         self._listening.close()
@@ -202,7 +184,6 @@ class _Starter:
             sockets.remove(home.name)
 
     def _fate(self, home: HomeEntry) -> str | None:
-        """Return how a home's process ended, or None if it is running."""
         pid = home.process.pid
         spawned = self._spawned.get(pid)
         if spawned is not None:
@@ -215,8 +196,6 @@ class _Starter:
         if code is None:
             return None
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-    # -- connections --
 
     def _accept(self) -> None:
         if self._table.is_ending:
@@ -242,7 +221,7 @@ class _Starter:
     def _read(self, connected: socket.socket) -> None:
         client = self._clients.get(connected)
         if client is None:
-            return  # it was closed after this event
+            return
         try:
             received = connected.recv(_LINE_BYTES)
         except BlockingIOError:
@@ -267,10 +246,7 @@ class _Starter:
         connected.close()
         self._endings = [ending for ending in self._endings if ending.client.connected is not connected]
 
-    # -- requests --
-
     def _answer(self, line: bytes, client: Client) -> dict[str, Any] | None:
-        """Return the answer, or None if it follows later."""
         self._last_asked = time.monotonic()
         try:
             fields = json.loads(line)
@@ -305,7 +281,6 @@ class _Starter:
         return {"fate": next((fate for ended_pid, fate in reversed(self._fates) if ended_pid == pid), None)}
 
     def _end_run(self, fields: dict[str, Any], client: Client) -> None:
-        """End all homes of a run, and notify workers that hold its tasks."""
         run, secrets, within = text_of(fields, "run"), texts_of(fields, "secrets"), number_of(fields, "within")
         homes = self._table.end_run(run, secrets)
         for process in self._holders.get(run, ()):
@@ -314,7 +289,6 @@ class _Starter:
         self._answer_endings(time.monotonic())
 
     def _answer_endings(self, now: float) -> None:
-        """Answer the clients whose run has ended completely, or whose timeout has expired."""
         sends_wait = now - self._waits_sent_at > TICK_SECONDS
         if sends_wait:
             self._waits_sent_at = now
@@ -328,15 +302,12 @@ class _Starter:
             self._endings.remove(ending)
             send(ending.client.connected, {"ended": len(ending.homes)})
 
-    # -- homes --
-
     def _home(self, fields: dict[str, Any], client: Client) -> dict[str, Any]:
         self._reap()
         home, origin = self._table.home(HomeRequest.of(fields), self._new_home)
         return {"home": home.name, "pid": home.process.pid, "origin": origin}
 
     def _import(self) -> None:
-        """Import the modules of homes, before the first one is forked."""
         greeter = HoldThread(self._listening, self._clients)
         from pillarbox._runtime.spark.homes.imports import import_and_freeze
 
@@ -354,7 +325,7 @@ class _Starter:
         facts = HomeDescription(
             name, request.run, request.query, request.secret, request.idle, watched, request.epoch, [request.place]
         )
-        with sockets.listen(name) as listening:  # early connections wait in the backlog
+        with sockets.listen(name) as listening:
             pid = self._fork(facts, listening) if request.mode == "fork" else self._spawn(facts, listening)
             self._watch_channel(HomeChannel(name), pid)
         return HomeEntry(Process.of(pid), name, request.run, request.query, request.secret)
@@ -363,7 +334,7 @@ class _Starter:
         from pillarbox._runtime.spark.homes.home import run_home
 
         with warnings.catch_warnings():
-            # The other threads belong to numpy and Arrow, which restart their threads after a fork.
+            # Other threads belong to numpy and Arrow, which restart them after a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid:
@@ -389,7 +360,7 @@ class _Starter:
         return process.pid
 
     def adopt(self) -> None:
-        """Adopt the homes of earlier starters with this name; kill homes that do not send their facts."""
+        """Adopt earlier starters' homes. Kill homes that do not answer."""
         asked = {}
         for name in sockets.homes_of(self._name):
             try:
@@ -405,7 +376,7 @@ class _Starter:
                 try:
                     self._adopt(channel, channel.facts())
                 except (OSError, LostError):
-                    channel.close()  # it has just ended
+                    channel.close()
         for channel, name in asked.items():
             with suppress(OSError):
                 Process.of(channel.pid).kill(signal.SIGKILL)
@@ -440,11 +411,7 @@ class _Starter:
 
 
 def fork_starter(executor: int) -> None:
-    """Fork the starter from a PySpark daemon that has imported the modules of homes.
-
-    Args:
-        executor: the executor's pid.
-    """
+    """Fork the starter from a PySpark daemon that has imported the modules of homes."""
     daemon = os.getpid()
     name = sockets.starter_name(executor, daemon)
     lock = sockets.lock(name)
@@ -453,7 +420,7 @@ def fork_starter(executor: int) -> None:
     watched = [[*Process.of(pid)] for pid in (executor, daemon)]
     pid = os.fork()
     if not pid:
-        # The executor ends its daemon by closing this pipe; the starter must not read it.
+        # The executor closes this pipe to end its daemon.
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
@@ -466,7 +433,6 @@ def fork_starter(executor: int) -> None:
 
 
 def run_spawned(facts: list[Any], listening: int) -> NoReturn:
-    """Run a home in a spawned process."""
     from pillarbox._runtime.spark.homes.imports import import_all
 
     import_all()
@@ -476,15 +442,10 @@ def run_spawned(facts: list[Any], listening: int) -> NoReturn:
 
 
 def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
-    """Run the starter.
-
-    Args:
-        lock: descriptor that holds the lock on the name.
-        watched: pid and start time of the executor and of its daemon.
-    """
-    # The kernel sends it to the process group of a killed starter if one of its homes is stopped then.
+    """Run the starter. ``lock`` is the descriptor that locks the name."""
+    # The kernel sends SIGHUP to a killed starter's process group if a home is stopped.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.setpgid(0, 0)  # signals for the worker or PySpark's daemon must not reach this process
+    os.setpgid(0, 0)  # protects the worker and PySpark's daemon from signals
     listening = sockets.listen(name)
     greeter = HoldThread(listening)
     sockets.sweep()

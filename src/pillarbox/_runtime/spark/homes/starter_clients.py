@@ -1,4 +1,4 @@
-"""The starter's connections with its clients and with the homes."""
+"""The starter's connections with its clients and the homes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeDescription
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 
-# Timeout of messages to homes (seconds); they are small, so sending never blocks.
+# Messages to homes never block: they are small.
 _TALK_SECONDS = 1.0
 
 #: Interval of timer checks and of ``wait`` answers (seconds).
@@ -28,7 +28,7 @@ WAIT = {"wait": True}
 
 @dataclass
 class Client:
-    """A connection of a worker or a driver, and the received part of its next line."""
+    """A connection of a worker or driver."""
 
     connected: socket.socket
     line: bytes = b""
@@ -38,7 +38,7 @@ class Client:
 
 @dataclass
 class Ending:
-    """A client that waits for the end of a run."""
+    """A client that waits for a run's end."""
 
     run: str
     client: Client
@@ -47,11 +47,7 @@ class Ending:
 
 
 class HoldThread:
-    """A thread that asks clients to wait during a long operation of the main thread.
-
-    Args:
-        clients: connections that were accepted before.
-    """
+    """A thread that accepts clients and asks them to wait, while the main thread is busy."""
 
     def __init__(self, listening: socket.socket, clients: Iterable[socket.socket] = ()) -> None:
         self._listening = listening
@@ -75,7 +71,6 @@ class HoldThread:
                     send(client, WAIT)
 
     def end(self) -> list[socket.socket]:
-        """End the thread and return all accepted connections."""
         self._is_over.set()
         self._thread.join()
         self._listening.settimeout(None)
@@ -83,39 +78,29 @@ class HoldThread:
 
 
 def send(connected: socket.socket, answer: dict[str, Any]) -> None:
-    """Send an answer to a client."""
-    with suppress(OSError):  # the client has disconnected
+    with suppress(OSError):
         connected.sendall(json.dumps(answer).encode() + b"\n")
 
 
 class HomeChannel:
-    """The starter's connection with a home.
-
-    Raises:
-        OSError: nothing listens there.
-    """
+    """The starter's connection with a home."""
 
     def __init__(self, name: str) -> None:
         connected = sockets.connect(name, _TALK_SECONDS)
         self.pid = sockets.peer_pid(connected)
         self._channel = Channel(connected)
-        # The home answers the hello like a request.
+        # A home answers the hello, too.
         self._is_asked = True
         self._channel.send_bytes(json.dumps(Hello("", "")._asdict()).encode())
 
     def ask(self) -> None:
-        """Request the home's facts, unless an answer is pending."""
+        """Request the home's facts, unless already asked."""
         if not self._is_asked:
             self._is_asked = True
             with suppress(LostError):
                 self._channel.send_bytes(ASK)
 
     def facts(self) -> HomeDescription:
-        """Receive the answer.
-
-        Raises:
-            LostError: the home has ended.
-        """
         facts = HomeDescription(**json.loads(self._channel.receive_bytes()))
         self._is_asked = False
         return facts
@@ -128,7 +113,7 @@ class HomeChannel:
 
 
 def readable(channels: list[HomeChannel], within: float) -> list[HomeChannel]:
-    """Return the channels that have an answer, after waiting at most ``within`` seconds for one."""
+    """Return the channels that have an answer within ``within`` seconds."""
     with selectors.DefaultSelector() as selector:
         for channel in channels:
             selector.register(channel, selectors.EVENT_READ, channel)

@@ -1,4 +1,4 @@
-"""The connection of workers and drivers to the starter of homes, which a worker starts if none is running."""
+"""The connection of workers and drivers to the starter of homes. A worker starts a missing starter."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any, BinaryIO
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.processes import Process
 
-#: Notifies a worker that a run whose tasks it holds has ended. Ignored by default in processes without a handler.
+#: Signals the end of a run to a worker that holds its tasks.
 SIGNAL = signal.SIGURG
 
 # Seconds until a silent starter is killed and replaced.
 _SILENT_SECONDS = 2.0
-# Seconds until a starter that does not listen yet is killed; includes loading Python.
+# The same for a starter that does not listen yet.
 _BEGIN_SECONDS = 10.0
-# Total seconds for an answer, including restarts and imports.
+# Maximum seconds for an answer, with restarts and imports.
 _ANSWER_SECONDS = 60.0
 _PAUSE_SECONDS = 0.02
 
@@ -35,18 +35,7 @@ class NoHomesError(Exception):
 
 
 class StarterConnection:
-    """A connection to a starter. Used by one thread at a time.
-
-    Args:
-        executor: the executor's pid.
-        daemon: the pid of the PySpark daemon that forked the worker.
-
-    Attributes:
-        is_asked: whether a request is in progress; read by a signal handler in the same thread.
-
-    Raises:
-        OSError: there is no such executor or daemon.
-    """
+    """A connection to a starter. Used by one thread at a time."""
 
     def __init__(self, executor: int, daemon: int) -> None:
         self._watched = [Process.of(executor), Process.of(daemon)]
@@ -60,15 +49,7 @@ class StarterConnection:
     def ask(
         self, request: str, *, starts: bool = True, timeout: float = _SILENT_SECONDS, **fields: Any
     ) -> dict[str, Any]:
-        """Send a request and return the starter's answer.
-
-        Args:
-            starts: whether to start a starter if none is running or it is silent.
-            timeout: how long it may be silent (seconds).
-
-        Raises:
-            NoHomesError: no starter can be reached or started, or the request was refused.
-        """
+        """Send a request and return the starter's answer. ``timeout``: longest silence (seconds)."""
         with self._lock:
             self.is_asked = True
             try:
@@ -112,7 +93,6 @@ class StarterConnection:
                 raise EOFError("it is still not ready")
 
     def disconnect(self) -> None:
-        """Close the connection; the next request opens another."""
         if self._connected is not None and self._lines is not None:
             self._lines.close()
             self._connected.close()
@@ -123,11 +103,7 @@ class StarterConnection:
         self._lines = self._connected.makefile("rb")
 
     def prepare(self) -> None:
-        """Start the starter if none is running, without waiting: its imports take a second.
-
-        Raises:
-            NoHomesError: it cannot be started.
-        """
+        """Start a missing starter, without waiting for its imports, which take a second."""
         with self._lock:
             try:
                 if self._connected is None or sockets.is_disconnected(self._connected):
@@ -140,12 +116,6 @@ class StarterConnection:
                 raise NoHomesError(str(error)) from None
 
     def _connection(self, deadline: float, *, starts: bool) -> socket.socket:
-        """Return the connection. Starts a starter if allowed.
-
-        Raises:
-            FileNotFoundError: no starter is running, and ``starts`` is false.
-            OSError: no starter listens in time.
-        """
         began = time.monotonic()
         while self._connected is None:
             try:
@@ -161,7 +131,6 @@ class StarterConnection:
         return self._connected
 
     def _start(self) -> bool:
-        """Start the starter unless another process does; return whether this process did."""
         if any(process.has_ended() for process in self._watched):
             raise FileNotFoundError("the executor of this worker, or its daemon, has ended")
         lock = sockets.lock(self._name)
@@ -172,11 +141,11 @@ class StarterConnection:
             self._started.append(process)
             sockets.write_holder(lock, Process.of(process.pid))
         finally:
-            os.close(lock)  # the starter has a copy, which holds the lock
+            os.close(lock)
         return True
 
     def _kill_deaf_starter(self, waited: float) -> None:
-        """Kill a starter that should be listening by its age, or by the time waited if its age is unknown."""
+        """Kill a starter that is old enough to listen."""
         holder = sockets.holder(self._name)
         age = None if holder is None else holder.age()
         if (waited if age is None else age) > _BEGIN_SECONDS:
@@ -188,18 +157,14 @@ class StarterConnection:
         if holder is None:
             return
         if self._connected is not None and sockets.peer_pid(self._connected) not in (0, holder.pid):
-            return  # another starter already runs
+            return
         holder.kill(signal.SIGKILL)
 
 
 def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start a Python process with this process's ``sys.path`` that calls a function of `starter`.
+    """Start a Python process that calls a function of `starter`.
 
     Arguments are passed in a file, since all users of the machine can read command lines.
-
-    Args:
-        arguments: the function's arguments, as JSON.
-        files: descriptors that the process inherits.
     """
     with tempfile.TemporaryFile() as file:
         file.write(json.dumps([sys.path, *arguments]).encode())
@@ -210,22 +175,14 @@ def start_python(function: str, arguments: Sequence[Any], files: Sequence[int]) 
 
 
 def python_command(function: str, file: int) -> list[str]:
-    """Return the command line for `start_python`.
-
-    Args:
-        file: descriptor of the file with the arguments.
-    """
+    """Return the command line for `start_python`."""
     code = "import json, sys; arguments = json.load(open(int(sys.argv[1]))); sys.path[:] = arguments[0]"
     code += f"; from pillarbox._runtime.spark.homes import starter; starter.{function}(*arguments[1:])"
     return [sys.executable, "-c", code, str(file)]
 
 
 def of_this_worker() -> StarterConnection:
-    """Return the connection of this worker. A forked process gets its own.
-
-    Raises:
-        NoHomesError: this is not a worker, or its daemon has ended.
-    """
+    """Return this worker's connection. Raises NoHomesError outside of workers."""
     try:
         return _of_process(os.getpid())
     except OSError as error:

@@ -1,11 +1,6 @@
-"""The starter's table of runs and homes. It decides which requests are granted.
+"""The starter's table of runs and homes, which decides which requests are granted.
 
-| of           | states                                                                          |
-| ------------ | ------------------------------------------------------------------------------- |
-| the executor | alive; ending: every request is refused                                         |
-| a run        | alive; superseded by a newer run of its query; over. Only a live run gets homes |
-
-It starts and kills no processes; the starter does.
+A run is alive, superseded by a newer run of its query, or over. Only live runs get homes.
 """
 
 from __future__ import annotations
@@ -16,17 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 from pillarbox._runtime.spark.homes.processes import Process
 
-# A home that its run has not visited for this many epochs and seconds ends: its partition has moved to another
-# executor. A branch without records is not visited either, so epochs alone prove nothing.
+# A home without a visit for this many epochs and seconds has lost its partition. Epochs alone prove nothing: a branch
+# without records has no visits.
 _EPOCHS_AWAY = 10
 _SECONDS_AWAY = 600.0
-# The number of ended runs that are remembered.
 _MOST_RUNS = 1024
 _MOST_LOST = 4096
 _SUPERSEDED = "a newer run of its query has begun"
 
-#: The origin of a home: the place had it; its first one; a replacement for a home that ended, hung or was lost; or an
-#: earlier starter's.
+#: ``known``: it has served the place before. ``restarted``: it replaces a home that ended, hung or was lost.
+#: ``adopted``: an earlier starter started it.
 Origin = Literal["known", "new", "restarted", "adopted"]
 
 
@@ -35,7 +29,7 @@ class BadRequestError(Exception):
 
 
 class RefusedError(Exception):
-    """A home was requested by an ended run, or on an ending executor."""
+    """An ended run or an ending executor requested a home."""
 
 
 class HomeRequest(NamedTuple):
@@ -43,13 +37,7 @@ class HomeRequest(NamedTuple):
 
     Attributes:
         place: digest of level, layout, state partition and secret.
-        secret: the plan's secret, which homes require.
-        epoch: the run's epoch.
-        mode: ``fork`` or ``spawn``.
-        most: the maximum number of a run's homes.
-        idle: how long an unused home lives (seconds).
-        without: pid of a home that did not answer, or 0.
-        attempt: the Spark task's number, or None if unknown. It is higher in later runs.
+        attempt: the Spark task's number, higher in later runs, or None if unknown.
     """
 
     place: str
@@ -65,11 +53,6 @@ class HomeRequest(NamedTuple):
 
     @staticmethod
     def of(fields: dict[str, Any]) -> HomeRequest:
-        """Parse a worker's request.
-
-        Raises:
-            BadRequestError: a field is missing or has another type.
-        """
         mode, attempt = text_of(fields, "mode"), fields.get("attempt")
         if mode not in ("fork", "spawn"):
             raise BadRequestError("'mode' must be 'fork' or 'spawn'")
@@ -95,17 +78,13 @@ def _typed(fields: Any, name: str, kind: Any) -> Any:
 
 
 def text_of(fields: dict[str, Any], name: str) -> str:
-    """Return a string field of a request.
-
-    Raises:
-        BadRequestError: it is missing or not a string.
-    """
+    """Return a string field of a request. Raises BadRequestError without it."""
     text: str = _typed(fields, name, str)
     return text
 
 
 def texts_of(fields: dict[str, Any], name: str) -> list[str]:
-    """Return a field of a request that is a list of strings. Raises as :func:`text_of`."""
+    """Return a string list of a request."""
     texts: list[str] = _typed(fields, name, list)
     if not all(isinstance(text, str) for text in texts):
         raise BadRequestError(f"{name!r} is not a list of strings")
@@ -113,7 +92,7 @@ def texts_of(fields: dict[str, Any], name: str) -> list[str]:
 
 
 def number_of(fields: dict[str, Any], name: str) -> float:
-    """Return a numeric field of a request. Raises as :func:`text_of`."""
+    """Return a number of a request."""
     number: float = _typed(fields, name, (int, float))
     return number
 
@@ -123,14 +102,8 @@ class HomeEntry:
     """The starter's entry for a home.
 
     Attributes:
-        process: its process.
-        name: its socket's name.
-        secret: the plan's secret.
-        places: the places that it serves.
-        epoch: the epoch of its last known visit.
         used_at: the time of its last known visit (seconds of the table's clock).
-        kill_at: when to kill it if it has not ended by then, or None if it is not ending.
-        is_adopted: whether an earlier starter started it.
+        kill_at: when to kill it, or None if it is not ending.
         is_reported: whether a worker has received the origin ``adopted``.
     """
 
@@ -149,7 +122,7 @@ class HomeEntry:
 
 @dataclass
 class _Run:
-    """A live run: its query, the lowest number of its Spark tasks, and its epoch."""
+    """A live run. ``since`` is the lowest number of its Spark tasks."""
 
     query: str
     since: int | None
@@ -159,12 +132,7 @@ class _Run:
 class Table:
     """The runs and homes of an executor.
 
-    Args:
-        clock: seconds, from any start.
-        end: ends a home.
-
     Attributes:
-        is_ending: whether the executor is ending.
         homes: homes by pid, including ending ones.
     """
 
@@ -175,23 +143,18 @@ class Table:
         self.homes: dict[int, HomeEntry] = {}
         self._by_place: dict[str, HomeEntry] = {}
         self._runs: dict[str, _Run] = {}
-        # Places whose home has ended, hung or was lost; the latest are last.
+        # Places whose home was lost, oldest first.
         self._lost: dict[str, None] = {}
         # Ended runs, and why they get no home.
         self._ended: dict[str, str] = {}
 
-    # -- runs --
-
     def is_over(self, run: str) -> bool:
-        """Return whether a run has ended or was superseded."""
         return run in self._ended
 
     def end_run(self, run: str, secrets: Iterable[str]) -> list[HomeEntry]:
         """End a run and its homes; return the homes.
 
-        Args:
-            secrets: the secrets of its plans. They identify homes without a run id: Spark does not pass it to tasks of
-                ``foreachBatch`` under Spark Connect.
+        ``secrets`` of its plans identify homes without a run id (``foreachBatch`` under Spark Connect).
         """
         self._forget_run(run, "its query has ended")
         plan_secrets = {*secrets}
@@ -206,7 +169,6 @@ class Table:
             del self._ended[next(iter(self._ended))]
 
     def _admit(self, request: HomeRequest) -> None:
-        """Register a request's run, or refuse it. Supersedes older runs of its query."""
         if self.is_ending:
             raise RefusedError("the executor ends")
         if self.is_over(request.run):
@@ -232,18 +194,11 @@ class Table:
             self._forget_run(name, _SUPERSEDED)
         self._end_homes(lambda home: home.run in others)
 
-    # -- homes --
-
     def home(self, request: HomeRequest, make: Callable[[HomeRequest], HomeEntry]) -> tuple[HomeEntry, Origin]:
-        """Return the home of a place, and its origin.
-
-        Raises:
-            RefusedError: the run gets no home.
-        """
         self._admit(request)
         home = self._by_place.get(request.place)
         if home is not None and home.process.pid == request.without:
-            self._end_home(home)  # it is ending or hangs
+            self._end_home(home)
             self._mark_lost([request.place])
             home = None
         origin: Origin = "known"
@@ -264,11 +219,7 @@ class Table:
         return home, origin
 
     def adopt(self, home: HomeEntry, since: int | None) -> None:
-        """Add an earlier starter's home, or end it if it cannot be needed.
-
-        Args:
-            since: the number of the first Spark task that it served.
-        """
+        """Add an earlier starter's home, or end it. ``since`` is its first Spark task."""
         self.homes[home.process.pid], home.is_adopted = home, True
         if self.is_ending or home.run in self._ended or any(digest in self._by_place for digest in home.places):
             self._end_home(home)
@@ -280,14 +231,12 @@ class Table:
             self._by_place[digest] = home
 
     def record_visits(self, home: HomeEntry, epoch: int, unused: float) -> None:
-        """Record a home's last epoch, and its seconds since the last visit."""
         home.epoch, home.used_at = max(home.epoch, epoch), max(home.used_at, self._clock() - unused)
         run = self._runs.get(home.run)
         if run is not None:
             run.epoch = max(run.epoch, home.epoch)
 
     def end_moved_homes(self) -> None:
-        """End homes whose partitions have moved to another executor."""
         for home in self._alive():
             run = self._runs.get(home.run)
             away = run is not None and home.epoch < run.epoch - _EPOCHS_AWAY
@@ -295,19 +244,16 @@ class Table:
                 self._end_home(home)
 
     def end_all(self) -> None:
-        """End all homes, and refuse further requests."""
         self.is_ending = True
         self._end_homes(lambda home: True)
 
     def remove(self, home: HomeEntry) -> None:
-        """Remove a home whose process has ended."""
         self.homes.pop(home.process.pid, None)
         if home.kill_at is None:
             self._mark_lost(home.places)
         self._forget_places(home)
 
     def _mark_lost(self, places: Iterable[str]) -> None:
-        """Mark places whose next home is a replacement."""
         self._lost.update(dict.fromkeys(places))
         while len(self._lost) > _MOST_LOST:
             del self._lost[next(iter(self._lost))]
@@ -316,7 +262,6 @@ class Table:
         return [home for home in self.homes.values() if home.kill_at is None]
 
     def _end_homes(self, which: Callable[[HomeEntry], bool]) -> list[HomeEntry]:
-        """End the homes that satisfy a condition; return them, including those already ending."""
         homes = [home for home in self.homes.values() if which(home)]
         for home in homes:
             self._end_home(home)

@@ -1,7 +1,7 @@
-"""The environment of code in a Python worker of Spark, reproduced in a home.
+"""A Spark worker's environment, reproduced in a home.
 
-A home may serve several workers at a time, each in its own thread. So Spark's task context, one per process, is one per
-thread here. Everything else is the same for all workers of an application.
+A home may serve several workers, each in a thread, with its own task context. All workers of an application share the
+rest.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ _log = logging.getLogger("pillarbox")
 
 
 class WorkerEnvironment(NamedTuple):
-    """A worker's environment while it runs a task.
+    """A worker's environment in a task.
 
-    Plain data: a home reads it before it can import the user's modules.
+    Plain data, since a home reads it before it can import the user's modules.
 
     Attributes:
-        context: the fields of Spark's ``TaskContext``.
-        process: the state of the worker's process, or None if unchanged since the connection's previous visit.
-        broadcasts: maps each number to the file of the value, or to None if the home has to request the value.
+        process: the process state, or None if unchanged since the connection's previous request.
     """
 
     context: dict[str, Any]
@@ -39,12 +37,7 @@ class WorkerEnvironment(NamedTuple):
 
 
 class _ProcessState(NamedTuple):
-    """Process-wide settings.
-
-    Attributes:
-        directory: the working directory, or None if it was removed.
-        files: the folder of shipped files.
-    """
+    """Process-wide settings."""
 
     environment: dict[str, str]
     directory: str | None
@@ -55,15 +48,15 @@ class _ProcessState(NamedTuple):
     def here() -> _ProcessState:
         from pyspark import SparkFiles
 
-        path = [str.__str__(entry) for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
+        path = [str.__str__(entry) for entry in sys.path if isinstance(entry, str)]
         return _ProcessState(dict(os.environ), _directory(), path, SparkFiles._root_directory)
 
     @staticmethod
     def bytes_here() -> bytes:
-        """Return this process's state as bytes, the same object if nothing has changed."""
+        """Return this process's state, the same object until it changes."""
         from pyspark import SparkFiles
 
-        # Comparing the environment is faster than decoding it.
+        # Faster than decoding.
         environment = dict(getattr(os.environ, "_data", os.environ))
         seen = environment, list(sys.path), _directory(), SparkFiles._root_directory
         if not _seen or _seen[0][0] != seen:
@@ -78,7 +71,6 @@ class _ProcessState(NamedTuple):
         return json.dumps(self).encode()
 
 
-# The last state of this process, and its bytes.
 _seen: list[tuple[Any, bytes]] = []
 
 
@@ -90,18 +82,14 @@ def _directory() -> str | None:
 
 
 def here(sent: bytes | None) -> WorkerEnvironment:
-    """Return the environment of this worker.
-
-    Args:
-        sent: the process state that was sent last through this connection, or None.
-    """
+    """Return this worker's environment, without the process state if it equals ``sent``."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     fields = {} if context is None else vars(context)
     process = _ProcessState.bytes_here()
     return WorkerEnvironment(
-        # Excludes attributes that user functions have set on the object.
+        # Without attributes that user functions have set.
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
         None if process == sent else process,
         broadcasts.files(),
@@ -109,24 +97,19 @@ def here(sent: bytes | None) -> WorkerEnvironment:
 
 
 def value(number: int) -> bytes:
-    """Return the pickled value of one of this worker's broadcast variables."""
+    """Return a broadcast variable's pickled value."""
     return broadcasts.value(number)
 
 
 _thread = threading.local()
-# The fields of the latest context, which user threads see.
+# Fields of the latest context, for user threads.
 _last: list[dict[str, Any]] = [{}]
-# The process state of the previous visit.
 _last_process: list[_ProcessState] = []
 _lock = threading.Lock()
 
 
 def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
-    """Apply a worker's environment to the calling thread of a home.
-
-    Args:
-        value_of: requests the pickled value of a broadcast variable without a file from the worker.
-    """
+    """Apply a worker's environment to the calling thread."""
     with _lock:
         if worker.process is not None:
             _set_process(_ProcessState.of_bytes(worker.process))
@@ -137,22 +120,22 @@ def enter(worker: WorkerEnvironment, value_of: Callable[[int], bytes]) -> None:
 
 
 def take_updates() -> bytes | None:
-    """Return the accumulator updates of the calling thread's epoch, or None. See `accumulators.take_sums`."""
+    """Return the calling thread's accumulator updates, or None."""
     return accumulators.take_sums()
 
 
 def drop() -> None:
-    """Drop the accumulator updates of the calling thread's failed epoch."""
+    """Drop a failed epoch's accumulator updates."""
     accumulators.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Apply accumulator updates from a home in this worker. See `accumulators.add`."""
+    """Apply a home's accumulator updates in this worker."""
     accumulators.add(added)
 
 
 def _set_process(new: _ProcessState) -> None:
-    """Apply the worker's changes since the previous visit, except to values that user functions have changed here."""
+    """Apply the worker's changes, except to values that user functions have changed here."""
     from pyspark import SparkFiles
 
     old = _last_process[0] if _last_process else _ProcessState.here()
@@ -178,7 +161,6 @@ def _set_process(new: _ProcessState) -> None:
 
 
 def _merged(here: list[str], old: list[str], new: list[str]) -> list[str]:
-    """Return the entries of ``here`` with the changes from ``old`` to ``new``."""
     if here == old:
         return list(new)
     merged = [entry for entry in here if entry not in old or entry in new]
@@ -201,7 +183,7 @@ def _set_context(fields: dict[str, Any]) -> None:
 
 
 def _context_of_thread() -> Any:
-    """Return a task context with separate fields for each thread; user threads see the latest fields."""
+    """Return a task context with separate fields per thread. User threads see the latest fields."""
     from pyspark import TaskContext
 
     class _ContextOfThread(TaskContext):

@@ -11,7 +11,7 @@ from pillarbox._runtime.spark.session.session import session_of
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
 
-# Spark's plan nodes that pass rows to Python, and the nodes of a program's plan ("~" marks a streaming node).
+# Plan nodes that pass rows to Python, and a program's own nodes ("~": streaming).
 _PYTHON = re.compile(r"Arrow|Pandas|PySpark|Python")
 _OURS = re.compile(
     r"~?(\w*MapInArrow (SourceHost|_unchanged)\(|TransformWithState\w+ transformWithStateUDF\(target#\d+L, channel#)"
@@ -19,13 +19,13 @@ _OURS = re.compile(
 
 
 def runs_other_python(start: Start) -> bool:
-    """Return whether a query may pass rows to Python functions that are not pillarbox's. True if unknown."""
-    # for_each_batch() calls its function within `without_setting`.
+    """Return whether a query may pass rows to other Python functions."""
+    # for_each_batch() unsets the setting for its function.
     if start.calls_function and not start.function_reads_all:
         return True
     try:
         return _has_other(start)
-    except Exception:  # an unknown version of Spark
+    except Exception:
         return True
 
 
@@ -38,7 +38,7 @@ def _has_other(start: Start) -> bool:
         if _PYTHON.search(step.nodeName()):
             if _OURS.match(step.simpleString(2)) is None:
                 return True
-        elif step.containsPattern(pattern):  # in the node or below it
+        elif step.containsPattern(pattern):
             expressions = step.expressions()
             if any(expressions.apply(index).containsPattern(pattern) for index in range(expressions.size())):
                 return True

@@ -58,7 +58,6 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return a row with a time for Spark's watermark."""
     for _ in batches:
         pass
     time = pa.array([millis * 1000], pa.int64()).cast(pa.timestamp("us", "UTC"))
@@ -67,12 +66,11 @@ def _one_time(millis: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 @dataclass(frozen=True)
 class FirstEpoch:
-    """The first epoch of a query that starts from a savepoint: it restores state and has no input.
+    """The first epoch of a query that starts from a savepoint.
 
     Attributes:
         sources: a DataFrame in place of the program's sources. Its rows are dropped.
         state: returns the state rows of some vertices, in the columns of ``STATE_SCHEMA``.
-        tables: maps a vertex's number to its table, with the program's slots.
         watermark: Spark's watermark after the epoch (epoch milliseconds).
     """
 
@@ -83,11 +81,7 @@ class FirstEpoch:
 
 
 class _Plan:
-    """A program's plan, in the session of its input DataFrames.
-
-    Args:
-        first: plan this restoring epoch, or None for the query's other epochs.
-    """
+    """A program's plan, or with ``first`` the plan of its restoring epoch."""
 
     def __init__(self, program: Program, spark: SparkSession, first: FirstEpoch | None = None) -> None:
         self._first = first
@@ -106,18 +100,13 @@ class _Plan:
         ledger = ledger_for(spark, program)
         self.shipped: list[ShippedVertex] = [replace(ship(vertex), ledger=ledger) for vertex in program.vertices]
         self._layout = ProgramLayout.of(program)
-        # Homes admit only callers with this secret. Only the plan contains it.
+        # Homes admit only callers with this secret.
         self.secret = secrets.token_hex(16)
         factories = (node.factory for vertex in program.vertices for node in vertex.nodes)
         self._time: SparkTime | None = next((factory.spark_time for factory in factories if factory.spark_time), None)
 
     def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
-        """Return the DataFrame for the program's output.
-
-        Args:
-            schema: the output's columns, including the metrics' column if there is one.
-            metrics: observes the tasks' metrics and drops their rows.
-        """
+        """Return the DataFrame for the program's output, without the metrics column."""
         report = None if metrics is None else metrics.column
         last = len(self.program.levels) - 1
         rows: DataFrame | None = None
@@ -146,8 +135,8 @@ class _Plan:
         time = self._time or SparkTime("append", "ProcessingTime" if self.program.uses_processing_time else "None")
         timers = time.time_mode != "None"
         if not timers:
-            # Spark takes this time from the offset log, so a repeated batch sees the same time. As a number in
-            # generated code it would make Spark compile again in each epoch; `zip_with` has no generated code.
+            # Spark stores this time in the offset log, so repeated batches see the same time. `zip_with` has no
+            # generated code, which Spark would compile again in each epoch.
             now = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
             rows = rows.selectExpr("*", f"{now} AS {BATCH_TIMESTAMP}")
         homes = Homes.of(vertices, self.secret, self.program.parallelism)
@@ -168,7 +157,7 @@ class _Plan:
         )
         if isinstance(schema, str) or not _REQUIRED.search(schema.json()):
             return sent
-        # Here, Spark takes all parts of nested types as nullable; in `mapInArrow` it accepts the declared type.
+        # Spark makes nested types nullable here.
         return sent.mapInArrow(_unchanged, schema)
 
     def _sources(self, output: Output, schema: str | StructType) -> DataFrame:
@@ -182,12 +171,12 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _no_rows(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
-        """Return no rows, but read the sources, and advance Spark's watermark for operators that follow it."""
+        """Read the sources, drop their rows, and advance Spark's watermark if an operator follows it."""
         assert isinstance(schema, str)
         rows = first.sources.where("false")
         if self._time is not None and first.watermark > 0:
             rows = rows.mapInArrow(partial(_one_time, first.watermark), "at TIMESTAMP").withWatermark("at", "0 seconds")
-            # Spark evaluates a condition without the column below the watermark's operator.
+            # Spark moves conditions on other columns below the watermark's operator.
             rows = rows.where("at IS NULL")
         return rows.selectExpr(
             *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in map(str.split, schema.split(", ")))
@@ -206,8 +195,7 @@ class _Plan:
         return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
 
     def _shuffled(self, buffers: DataFrame) -> DataFrame:
-        # An explicit number of partitions overrides the session's settings. Each target's buffers arrive together, in
-        # an order that does not depend on the shuffle, so a retried task repeats its work exactly.
+        # The order does not depend on the shuffle, so a retried task repeats its work exactly.
         shuffled = buffers.repartition(self.program.parallelism, "target")
         return shuffled.sortWithinPartitions("target", "channel", "seq")
 
@@ -216,8 +204,8 @@ class _Plan:
 class _Metrics:
     """Takes task metrics out of a streaming program's plan.
 
-    After each level, metrics are rows of their own, which are observed and dropped. So no shuffle contains them, and a
-    retried task shuffles the same data.
+    They are observed and dropped after each level. So no shuffle contains them, and a retried task shuffles the same
+    data.
 
     Attributes:
         column: the column with the metrics.
@@ -229,10 +217,9 @@ class _Metrics:
     program: str
 
     def observed(self, rows: DataFrame, level: int | None) -> DataFrame:
-        """Observe and drop a level's metrics; ``level`` is None for the last level."""
         from pyspark.sql import functions as F
 
-        # Spark plans this again in each epoch, so it is only a list of strings.
+        # Only strings: Spark plans this again in each epoch.
         tasks = F.expr(f"collect_list({self.column}) AS tasks")
         name = self.program if level is None else f"{self.program} level {level}"
         marked = rows.alias(self.program) if level is None else rows
@@ -247,15 +234,7 @@ def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -
 def write_for_each_batch(
     rows: DataFrame, schemas: dict[str, StructType], function: Callable[[dict[str, DataFrame], int], None]
 ) -> DataStreamWriter:
-    """Return a writer whose query calls ``function`` with the outputs of each micro-batch, by name.
-
-    Args:
-        rows: the rows of :func:`plan_outputs`.
-
-    Raises:
-        ProgramError: the program reads no streaming DataFrame.
-        OperatorError: (at run time) the function raised. The cause has only the function's frames.
-    """
+    """Return a writer that calls ``function`` with each micro-batch's outputs, by name."""
     named = getattr(function, "__name__", type(function).__name__)
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
@@ -264,8 +243,8 @@ def write_for_each_batch(
         )
 
     def call(batch: DataFrame, batch_id: int) -> None:
-        # Without this, each output would run the program again. It also reads the batch to its end, even if the
-        # function does not: Spark commits only rows that were read.
+        # Otherwise each output would run the program again. Spark commits only rows that were read, so the count reads
+        # all.
         batch.persist().count()
         try:
             frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
@@ -298,7 +277,7 @@ def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, Struc
     names = {field.name.lower() for field in fields}
     report = next(name for name in _report_names() if name not in names)
     schema = StructType([*fields, StructField(report, StringType(), True)])
-    # Recordings store these, without the budgets' token.
+    # For recordings, without the budgets' token.
     vertices = [replace(vertex, ledger=None) for vertex in plan.shipped]
     alias = register(spark, program, plan.secret, vertices)
     return plan.rows(ColumnOutput(outputs, report), schema, _Metrics(report, alias))
@@ -311,16 +290,12 @@ def _rows_of(batch: DataFrame, name: str) -> DataFrame:
 
 
 def _report_names() -> Iterator[str]:
-    """Generate names for the metrics' column; the first that no user column has is used."""
+    """Generate names for the metrics column, to find one that no user column has."""
     return (f"__pillarbox_report{number or ''}" for number in count())
 
 
 def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any], None, None]:
-    """Run a bounded program. Yield lists of its output's records, partition by partition.
-
-    Raises:
-        ProgramError: a source is a streaming DataFrame.
-    """
+    """Run a bounded program and yield its output's records, a list per buffer."""
     plan = _Plan(program, spark)
     if plan.is_streaming:
         raise ProgramError(

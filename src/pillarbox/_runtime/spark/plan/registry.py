@@ -1,6 +1,6 @@
 """The programs that this process has planned.
 
-An alias of the program's rows in a query's plan names the program, also through views, SQL and joins.
+The alias of a program's rows in a query's plan names the program, also through views, SQL and joins.
 """
 
 from __future__ import annotations
@@ -27,33 +27,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# Alias of a program's rows.
 _ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})\b")
 
-# Sessions with a planned program that have started no query with programs since.
+# Sessions with a planned program and no later start.
 _unstarted: WeakSet[SparkSession] = WeakSet()
 
 _REMEMBERED = 256
-# Vertices of the newest programs as shipped to workers, for recordings. They may be large.
+# Shipped vertices of the newest programs, for recordings.
 _SHIPPED = 8
 _shipped: OrderedDict[str, Sequence[ShippedVertex]] = OrderedDict()
 _newest: OrderedDict[str, PlannedProgram] = OrderedDict()
-# Programs of the newest plans and of running queries. A stop may start its query again for one epoch.
+# Programs of the newest plans and of running queries.
 _programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
 class ProgramSummary:
-    """A program's properties that the start of its query needs, without its functions and DataFrames.
+    """A program's properties that a query start needs.
 
     Attributes:
-        description: stored beside the checkpoint.
-        uses_processing_time: whether an operator has processing-time timers.
-        auto_rescale: whether the program adopts the checkpoint's parallelism.
         has_narrow_rows: whether no source row can be large.
         begins: the program itself if it starts from a savepoint, because its first epoch has a plan of its own.
-        dashboard: the address of the driver's dashboard, or None without a dashboard.
-        plan: vertices and edges, for display.
     """
 
     description: ProgramDescription
@@ -83,11 +77,8 @@ class PlannedProgram:
 
     Attributes:
         parallelism: the number of Spark partitions that contain its subtasks, or 0 without state.
-        layout: the layout that it was compiled with.
-        sets_parallelism: whether the user has set the parallelism.
-        sets_max_parallelism: whether the user has set the max parallelism.
         secret: admits the plan's tasks to the program's homes. Empty for a restored description.
-        registered: the program as planned, if the query has renamed it; the reference keeps it registered.
+        registered: the program as planned, if the query has renamed it. The reference keeps it registered.
     """
 
     id: str
@@ -111,13 +102,7 @@ def vertex_with(
 ) -> tuple[PlannedProgram, PlanVertex]:
     """Return the vertex that contains the operator ``uid``, and its program.
 
-    Args:
-        uid: a uid or a name. Generated uids may occur in several programs, and an output with several inputs is in
-            several vertices.
-        number: the vertex's number, if known.
-
-    Raises:
-        ProgramError: no vertex matches, or several do.
+    A uid may be a name; ``number`` is the vertex's number, if known.
     """
     operators = [
         (program, vertex, operator)
@@ -145,11 +130,7 @@ def vertex_with(
 
 
 def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
-    """Return a vertex as shipped to workers.
-
-    Raises:
-        ProgramError: the program was planned many programs ago.
-    """
+    """Return a vertex as shipped to workers."""
     for candidate in _shipped.get(program.id, ()):
         if candidate.number == vertex.number:
             return candidate
@@ -159,11 +140,7 @@ def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
 
 
 def register(spark: SparkSession, program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:
-    """Register a streaming program for its query's start, and return the alias of its rows.
-
-    Args:
-        shipped: the vertices as shipped to workers.
-    """
+    """Register a streaming program, and return the alias of its rows."""
     _unstarted.add(spark)
     _newest[program.id] = _programs[program.id] = PlannedProgram.of(program, secret)
     _shipped[program.id] = shipped
@@ -179,16 +156,12 @@ def note_start(spark: SparkSession) -> None:
 
 
 def is_one_unstarted(spark: SparkSession) -> bool:
-    """Return whether a program was planned in a session, and no query with programs has started since."""
+    """Return whether the session has a planned, unstarted program."""
     return spark in _unstarted
 
 
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
-    """Return the programs in the plan of a DataFrame or a ``DataStreamWriter``.
-
-    Raises:
-        ProgramError: a program occurs more than once, or is unknown to this process.
-    """
+    """Return the programs in the plan of a DataFrame or a ``DataStreamWriter``."""
     df = dataframe_of(query)
     ids = _ALIAS.findall(session_of(df.sparkSession).aliases(df))
     if len(set(ids)) < len(ids):
@@ -215,11 +188,7 @@ def _named(program: PlannedProgram, name: str) -> PlannedProgram:
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
-    """Return the parallelism that a query's programs set, or None.
-
-    Raises:
-        ProgramError: they set different parallelisms.
-    """
+    """Return the parallelism that a query's programs set."""
     parallelisms = sorted(
         {program.parallelism for program in programs if program.parallelism and program.sets_parallelism}
     )

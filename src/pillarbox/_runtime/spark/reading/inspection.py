@@ -1,4 +1,4 @@
-"""Inspects a checkpoint or a savepoint: its programs, its epochs, and the figures of each operator's state."""
+"""Inspects a checkpoint or a savepoint: programs, epochs, and state sizes."""
 
 from __future__ import annotations
 
@@ -33,16 +33,7 @@ if TYPE_CHECKING:
 
 
 def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
-    """Return a checkpoint's content as plain data. Reads all state once.
-
-    Args:
-        epoch: the number of a micro-batch, or None for the last committed one.
-        top: how many of the largest keys to list.
-
-    Raises:
-        CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read.
-        ProgramError: ``epoch`` is not a number of a micro-batch.
-    """
+    """Return a checkpoint's content as plain data. Reads all state once."""
     return read_epoch(spark, checkpoint, epoch, partial(_inspect, top))
 
 
@@ -78,11 +69,7 @@ def _inspect(top: int, files: CheckpointState) -> dict[str, Any]:
 
 
 def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
-    """Return a savepoint's content as plain data. Verifies all files and counts the rows.
-
-    Raises:
-        CheckpointMismatchError: there is no savepoint, or it is damaged.
-    """
+    """Return a savepoint's content as plain data. Verifies all files."""
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
     marks: dict[str, int | None] = dict(opened.tasks.groupBy("uid").agg({"watermark": "min"}).collect())
@@ -92,12 +79,12 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
         sizes[folder] = sizes.get(folder, 0) + digest.length
     operators = []
     for operator in manifest.operators:
-        # Rows of operators by columns have their keys among their columns.
+        # Operators by columns have their keys in these columns.
         of_key = "key_group IS NOT NULL AND " + ("stream IS NULL" if operator.parts else "true")
         counted = opened.frame(operator.uid).selectExpr(
             f"count(DISTINCT CASE WHEN {of_key} THEN xxhash64(key, CASE WHEN key IS NULL THEN exact END) END) AS keys",
             f"count({'stream' if operator.parts else 'NULL'}) AS arrow_rows",
-            # The operator's own rows have a namespace, and no key.
+            # The operator's own rows have no key.
             f"count({'namespace' if operator.parts else 'CASE WHEN key_group IS NOT NULL THEN namespace END'})"
             " AS namespaces",
             "coalesce(sum(size(timers)), 0) AS timers",
@@ -129,7 +116,6 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
 
 
 def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Summarize a log as a line of JSON."""
     view = LogView(store, code)
     head = view.head
     by_columns = parts_slot_of(head) is not None
@@ -146,12 +132,11 @@ def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.Record
         "by_columns": by_columns,
         "summary": LogSummary.of(view, top, by_columns=by_columns).as_data(),
     }
-    facts["classes"] = sorted(view.classes)  # filled while the rows are read
+    facts["classes"] = sorted(view.classes)
     yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
 def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
-    """Return why a log's states are pickled, as far as the log shows it, or None if they are plain or absent."""
     if head.types or not _states(head):
         return None
     if view.task_state().get("operators"):
@@ -163,7 +148,6 @@ def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
 
 
 def _states(head: LogHead) -> dict[str, str]:
-    """Return an operator's states: ``{name: kind, and type if declared}``."""
     states: dict[str, str] = {}
     for lead, name, kind in head.slots():
         if kind != "timers":
@@ -173,7 +157,6 @@ def _states(head: LogHead) -> dict[str, str]:
 
 
 def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) -> None:
-    """Add a subtask's facts to its operator's facts."""
     summary = LogSummary(**facts.pop("summary"))
     uid, subtask, log_bytes = (facts.pop(name) for name in ("operator", "subtask", "log_bytes"))
     operator = operators.get(uid)
@@ -193,14 +176,10 @@ def _merge(operators: dict[str, dict[str, Any]], facts: dict[str, Any], top: int
 
 
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
-    """Return the changes that another checkpoint's newest program would make if it resumed from this one.
+    """Return the changes if another checkpoint's newest program resumed from this one.
 
-    Returns:
-        ``refused``: changes that prevent a resume; ``doubtful``: changes that may prevent it; ``carried_out``: changes
-            of states that the first epoch makes.
-
-    Raises:
-        CheckpointMismatchError: one of the checkpoints has no description of a program.
+    Returns changes that prevent a resume (``refused``), may prevent it (``doubtful``), or are made by the first epoch
+    (``carried_out``).
     """
     then, now = Checkpoint(spark, checkpoint).binding(), Checkpoint(spark, other).newest()
     for description, where in ((then, checkpoint), (now, other)):
@@ -213,7 +192,7 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
     changes_by_kind = {"refused": changes.refused, "doubtful": changes.doubtful, "carried_out": list[str]()}
     logs, others = (_logs(CheckpointState(spark, where)) for where in (checkpoint, other))
     for uid in sorted(logs.keys() & others.keys()):
-        # The logs of all subtasks declare the same states.
+        # All subtasks declare the same states.
         of_states = compare_states(logs[uid][0].head, others[uid][0].head)
         for kind, sentences in changes_by_kind.items():
             sentences.extend(getattr(of_states, kind))
@@ -226,12 +205,7 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
 
 
 def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> Iterator[str]:
-    """Yield a message for each operator whose carried requests the program would lose.
-
-    Args:
-        views: the logs of all of an operator's subtasks, with heads only.
-        chain: uids of the operators chained after it in the program, or None if it is missing or this is unknown.
-    """
+    """Yield a message for each operator whose carried requests the program would lose."""
     if chain is None:
         return
     every = {other: part for view in views for other, part in (view.task_state().get("operators") or {}).items()}
@@ -243,7 +217,6 @@ def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> I
 
 
 def _logs(files: CheckpointState) -> dict[str, list[LogView]]:
-    """Return the logs of each operator's subtasks by uid, with heads only."""
     views: dict[str, list[LogView]] = {}
     for operator in files.stateful:
         for view in files.views(operator).values():

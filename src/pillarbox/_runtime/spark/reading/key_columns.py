@@ -25,12 +25,7 @@ _PARTS = ("partials", "left", "right")
 def rows_in_columns(
     files: CheckpointState, operator: Stateful, epoch: int, heads: Mapping[int, LogHead], keys: Sequence[Any]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Return a key's rows in some subtasks, by subtask, in the format of `key_life`'s facts.
-
-    Args:
-        heads: the heads of the subtasks' logs, by code.
-        keys: a list with only this key.
-    """
+    """Return a key's rows by subtask, in the format of `key_life`'s facts."""
     codes = ", ".join(map(str, heads))
     _, table = table_of_logs(files.logs(operator, epoch).where(f"code IN ({codes})"), list(heads.values()))
     parts = [part for part in _PARTS if part in table.columns]
@@ -47,7 +42,7 @@ def rows_in_columns(
         states = {}
         for part in parts:
             if line[part] is not None:
-                # A key has a row for each unmerged stream, and for each record that a join retains.
+                # A key has several rows: one per unmerged stream, and one per record that a join retains.
                 seen[line.namespace, part] += 1
                 states[f"{part} {seen[line.namespace, part]}"] = shorten_json(line[part])
         rows.setdefault(line.subtask, []).append(
@@ -64,7 +59,6 @@ def shorten_json(text: str, limit: int = 2000) -> str:
 
 
 def _columns_of(part: str, note: KeyNote) -> Sequence[str]:
-    """Return a part's key columns."""
     inputs = note.get("inputs", [note, note])
     return (inputs[1] if part == "right" else inputs[0]).get("columns", ())
 

@@ -1,8 +1,7 @@
-"""A key's history: its state, its timers and their causes of waiting, in the last epochs that Spark retains.
+"""A key's history: its state and timers in the last epochs that Spark retains.
 
-The key determines its subtask, so only that subtask's logs are unpickled. Spark's state reader cannot look up a key: it
-reads the level's partitions, in a job with its own group, which can be cancelled. One such job runs at a time in a
-process.
+Spark's state reader cannot look up a key. It reads the level's partitions, in a job that can be cancelled. A process
+runs one such job at a time.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The maximum number of epochs.
 _EPOCHS = 5
-# The maximum length of a value's text.
+# Maximum characters of a value.
 _VALUE = 2000
 _reading = threading.Lock()
 
@@ -50,8 +48,8 @@ _reading = threading.Lock()
 def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dict[str, Any]:
     """Return the state of one key in the last five epochs that Spark retains, as plain data.
 
-    Reads the checkpoint of a running or stopped query; needs neither the program nor its classes. Spark cannot look up
-    a key: all state of the operator's level is read, and one subtask's logs are unpickled.
+    Reads the checkpoint of a running or stopped query, without the program and its classes. Reads all state of the
+    operator's level, since Spark cannot look up a key.
 
     Args:
         spark: the session that reads the checkpoint.
@@ -67,8 +65,8 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
         - ``state``: a list of ``name``, ``value`` as text, ``changed``, the last of these epochs that changed it, or
           None; and ``values``, one per epoch. An operator by columns has the rows of the key;
         - ``timers``: a list of ``domain``, ``at`` (epoch milliseconds) and ``waits``, the reason why it has not fired;
-        - ``calls``: requests that asynchronous operators in the subtask carry into the next epoch, if their record
-          contains the key: ``uid``, ``record`` as text, and ``asked``, the time of the request, or None;
+        - ``calls``: requests for the key that asynchronous operators in the subtask carry into the next epoch: ``uid``,
+          ``record`` as text, and ``asked``, the time of the request, or None;
         - ``messages``, as text, and ``took_ms``.
 
     Raises:
@@ -84,7 +82,7 @@ def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dic
 
 
 def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
-    """Return a key's history. See :func:`key_history`."""
+    """Return a key's history as text."""
     check_text(uid, "the uid")
     if isinstance(text, str):
         check_text(text, "the key")
@@ -129,14 +127,13 @@ def _read_key(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
 def _subtask(key: Any, head: LogHead) -> int | None:
     try:
         return subtask_of_key(key, head.max_parallelism, head.parallelism)
-    except TypeError:  # not a key type
+    except TypeError:
         return None
 
 
 def _looks(
     files: CheckpointState, operator: Stateful, epochs: Sequence[int], codes: Sequence[int], keys: list[Any]
 ) -> list[dict[str, Any]]:
-    """Return the facts about some keys in the logs of some subtasks in each epoch, by one job."""
     chosen = f"code IN ({', '.join(map(str, codes))})"
 
     def look(epoch: int) -> DataFrame:
@@ -148,12 +145,7 @@ def _looks(
 
 
 def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
-    """Choose the key that an operator's state contains. See :func:`chosen_key`.
-
-    Raises:
-        CheckpointMismatchError: the state cannot be read.
-        ProgramError: the state does not determine the key.
-    """
+    """Choose the key that an operator's state contains."""
     operator, heads = operator_with(files, uid)
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys}
@@ -165,11 +157,7 @@ def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any
 
 
 def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
-    """Choose the key that the state contains, or else the only one with the type of a key in state.
-
-    Raises:
-        ProgramError: not exactly one key qualifies.
-    """
+    """Choose the key that the state contains, or else the only one with a suitable type."""
     present = sorted({index for look in looks for index in look["present"]})
     types = {name for look in looks for name in look["types"]}
     alike = [index for index, key in enumerate(keys) if type(key).__name__ in types]
@@ -181,7 +169,6 @@ def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[st
 
 
 def _keys_of_log(keys: Sequence[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Return which of some keys a log contains, and the types of its keys, as a line of JSON."""
     present: set[int] = set()
     types: set[str] = set()
     for rows in LogView(store, code).rows():
@@ -192,7 +179,6 @@ def _keys_of_log(keys: Sequence[Any], code: int, store: MemoryChunkStore) -> Ite
 
 
 def _log_facts(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Return the facts about some keys in a log, as a line of JSON."""
     view = LogView(store, code)
     task, by_columns = view.task_state(), parts_slot_of(view.head) is not None
     gate = task.get("gate") or {}
@@ -226,7 +212,7 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
-    """Return a task's carried requests: their number by operator, and the requests for records with one of the keys."""
+    """Return a task's carried requests: counts by operator, and the requests of some keys."""
     carried: dict[str, int] = {}
     calls: list[dict[str, Any]] = []
     for uid, state in operators.items():
@@ -236,7 +222,7 @@ def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
             if request[0] == "request":
                 records, asked = request[1], request[-1]
                 matching = [record for record in records if any(_contains_key(record, key) for key in keys)]
-            else:  # of an async keyed function
+            else:
                 records, asked = [request[3]], None
                 matching = [record for record in records if any(is_same_key(request[2], key) for key in keys)]
             carried[uid] = carried.get(uid, 0) + len(records)
@@ -268,7 +254,7 @@ def _as_text(value: Any) -> str:
 
 
 def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the history of a key from the facts of some epochs."""
+    """Return a key's history from some epochs' facts."""
     by_epoch = {number: [look for look in looks if look["epoch"] == number] for number in epochs}
     now = by_epoch.get(epoch, [])
     subtask = next((look["subtask"] for look in now if look["rows"]), now[0]["subtask"] if now else None)
@@ -318,7 +304,6 @@ def describe_key(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[d
 
 
 def _changed(epochs: Sequence[int], values: Sequence[str | None]) -> int | None:
-    """Return the last epoch that changed a value, or None if it never changed after the first one."""
     changes = [epoch for epoch, previous, value in zip(epochs[1:], values, values[1:]) if previous != value]
     return changes[-1] if changes else None
 
@@ -335,5 +320,5 @@ def _waits(domain: str, at: int, watermark: int | None) -> str:
 
 
 def no_checkpoint() -> CheckpointMismatchError:
-    """Return the error for a query without a readable checkpoint."""
+    """Return the error for a missing checkpoint."""
     return CheckpointMismatchError("the query has no checkpoint location of its own, so its state cannot be read")

@@ -26,7 +26,7 @@ _NUMBERS = (int, float, Decimal)
 
 
 def keys_of_text(text: str) -> list[Any]:
-    """Return the keys that a text can denote: itself, and its values as JSON, date, timestamp or decimal."""
+    """Return the keys that a text can denote, such as JSON or a date."""
     keys: list[Any] = [text]
     readings: list[Callable[[str], Any]] = [
         lambda text: _as_key(json.loads(text)),
@@ -55,19 +55,12 @@ def is_same_key(key: Any, other: Any) -> bool:
         return False
     try:
         return bool(key == other)
-    except Exception:  # an array, for example
+    except Exception:  # such as arrays
         return False
 
 
 def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
-    """Return the keys that a text can denote: a single one if the operator's keys have a declared type.
-
-    Args:
-        notes: the notes about the operator's keys.
-
-    Raises:
-        ProgramError: the text does not fit the declared type.
-    """
+    """Return the keys that a text can denote, limited by a declared type."""
     types, _ = declared_key(notes)
     classes = [None if (scalar := scalar_of_spark(spark_type)) is None else scalar.classes[0] for spark_type in types]
     if not types or not all(kind in _READINGS for kind in classes):
@@ -88,7 +81,6 @@ def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
 
 
 def _read(part: Any, kind: Any) -> Any:
-    """Parse a value of a class from text or from a JSON value."""
     if part is None or type(part) is kind:
         return part
     if isinstance(part, (bool, list, dict)) or (kind is str and not isinstance(part, str)):
@@ -97,7 +89,7 @@ def _read(part: Any, kind: Any) -> Any:
 
 
 def described_keys(keys: Sequence[Any]) -> list[str]:
-    """Return descriptions of keys for messages."""
+    """Describe keys for messages."""
     return [
         f"{shorten(key)} as {_READINGS[type(key)][0] if type(key) in _READINGS else f'a {type(key).__name__}'}"
         for key in keys
@@ -105,12 +97,7 @@ def described_keys(keys: Sequence[Any]) -> list[str]:
 
 
 def several_keys(text: str, uid: str, keys: Sequence[Any], why: str, advice: str) -> ProgramError:
-    """Return the error for an ambiguous text.
-
-    Args:
-        why: why the state does not determine the key.
-        advice: the alternative to the text.
-    """
+    """Return the error for an ambiguous text."""
     return ProgramError(
         f"the key {shorten(text)} of {uid!r} may be {' or '.join(described_keys(keys))}, and {why}: write text in"
         f" double quotes ({json.dumps(text)}), or {advice}"

@@ -1,8 +1,7 @@
 """State as columns: names, types, and Arrow arrays.
 
-A state's column has its declared type if the checkpoint guarantees the types of all values, that is, if the operator's
-state is plain (docs/security.md). Other columns are VARIANT. Spark parses variants from JSON, so in Arrow such a column
-is a struct with the value's JSON, or its pickle if it contains bytes or a user's class.
+A column has its state's declared type if the operator's state is plain (docs/security.md). Other columns are VARIANT,
+which Spark parses from JSON. In Arrow, they are structs with JSON, or a pickle for values without a JSON form.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SPARK_VARIANT = spark.StructType().add("json", "string").add("pickled", "binary
 _SPARK_TIMERS = spark.ArrayType(
     spark.StructType().add("service", "string").add("domain", "string").add("timestamp", "long")
 )
-# Longer JSON is pickled, since Spark's variants have a size limit.
+# Spark limits variants, so longer JSON is pickled.
 _LONGEST_JSON = 8 * 1024 * 1024
 
 
@@ -47,8 +46,7 @@ class StateColumn:
     """A column of an operator's state table.
 
     Attributes:
-        name: unique among them, ignoring case.
-        slots: the names of its slots in the log.
+        name: unique in the table, ignoring case.
         type: its Spark type, or None for VARIANT.
         name_of_type: its plain type, as in heads.
     """
@@ -81,11 +79,7 @@ def _struct(names: Sequence[str], parts: Sequence[spark.DataType]) -> spark.Stru
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
-    """Return the type of an operator's keys, or None if unknown or different between inputs.
-
-    Args:
-        parse: parses Spark's name of a type.
-    """
+    """Return an operator's key type, or None if unknown or different between inputs."""
     types, names = declared_key(head.key for head in heads)
     kinds = list(map(parse, types))
     if len(kinds) < 2:
@@ -96,12 +90,7 @@ def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -
 
 
 def state_columns(heads: Sequence[LogHead], reserved: Iterable[str]) -> list[StateColumn]:
-    """Return the columns of an operator's states, in the order of their first declaration.
-
-    Args:
-        heads: all log heads of its subtasks.
-        reserved: names of other columns.
-    """
+    """Return the columns of an operator's states, in the order of their first declaration."""
     slots: dict[str, dict[str, None]] = {}
     types: dict[str, set[str | None]] = {}
     for head in heads:
@@ -121,16 +110,7 @@ def state_columns(heads: Sequence[LogHead], reserved: Iterable[str]) -> list[Sta
 
 
 class StateEncoder:
-    """Encodes an operator's rows as Arrow batches: key, namespace, states, timers, subtask.
-
-    Args:
-        key: the type of keys, or None for VARIANT.
-        timezone: the session's, for datetimes without one.
-
-    Attributes:
-        schema: the columns of the batches.
-        types: the columns' Spark types, by name.
-    """
+    """Encodes an operator's rows as Arrow batches."""
 
     def __init__(self, operator: str, key: spark.DataType | None, states: list[StateColumn], timezone: str) -> None:
         self._operator = operator
@@ -149,15 +129,9 @@ class StateEncoder:
 
     @property
     def variants(self) -> list[str]:
-        """The columns that Spark has to convert to VARIANT."""
         return [column.name for column in (self._key, self._namespace, *self._columns) if column.is_variant]
 
     def encode(self, rows: ViewedRows, subtask: int) -> pa.RecordBatch:
-        """Encode rows as a batch.
-
-        Raises:
-            TypeMismatchError: a value does not fit its declared type.
-        """
         indices = {name: index for index, (name, _) in enumerate(rows.layout, 1)}
         count, keys = len(rows.keys), rows.keys
         arrays = [self._convert(self._key, keys, keys), self._convert(self._namespace, rows.namespaces, keys)]
@@ -207,9 +181,6 @@ class _Column:
         )
 
 
-# -- variants --
-
-
 def _variants(values: list[Any]) -> pa.StructArray:
     texts = list(map(as_json, values))
     pickles = [None if text is not None or value is None else pickled(value) for text, value in zip(texts, values)]
@@ -222,7 +193,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def as_json(value: Any) -> str | None:
-    """Return a state value as JSON, or None if it has no JSON form."""
+    """Return a state value as JSON, or None without a JSON form."""
     kind = type(value)
     if value is None:
         return None
@@ -237,11 +208,7 @@ def as_json(value: Any) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to lists, dictionaries, text and numbers.
-
-    Raises:
-        TypeError: it contains another type.
-    """
+    """Convert a value to JSON types, or raise TypeError."""
     kind = type(value)
     if value is None or kind is str or kind is bool:
         return value

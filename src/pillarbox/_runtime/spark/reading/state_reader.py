@@ -35,15 +35,15 @@ _RESERVED = ("key", "namespace", "timers", "subtask")
 def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None = None) -> DataFrame:
     """Return an operator's state as a DataFrame: a row for each key, and for each of its windows.
 
-    Reads the checkpoint of a running or stopped query; needs neither the program nor its classes. If the query has
-    begun an epoch in the last minute, the state is read immediately, and Spark stores it while the DataFrame is used;
-    otherwise it is read when the DataFrame is used. It is checked as in a restore: missing or damaged state is an
-    error. Nothing that the checkpoint names is imported or called. The columns:
+    Reads the checkpoint of a running or stopped query, without the program and its classes. It imports nothing that the
+    checkpoint names. If the query has begun an epoch in the last minute, the state is read immediately and stored by
+    Spark; otherwise when the DataFrame is used. The columns:
 
-    - ``key``: with the key's type if known: from the columns of a DataFrame, or a ``key_type``;
-    - ``namespace``: null, or the namespace of the key's state: ``[start, end]`` of a window (epoch milliseconds);
-    - a column for each state, with its name; ``state_key`` and so on if its name is in this list. Null if empty. It is
-      typed if the types of the key and of all states are declared and plain; a dataclass or NamedTuple is a struct:
+    - ``key``: with the key's type if known, from a DataFrame's columns or a ``key_type``;
+    - ``namespace``: null, or the namespace of the key's state, such as a window's ``[start, end]`` (epoch
+      milliseconds);
+    - a column for each state, with its name, or ``state_key`` and so on if its name is in this list. Null if empty.
+      Typed if the types of the key and of all states are declared and plain. A dataclass or NamedTuple is a struct:
       ``account.owner``;
     - ``timers``: service, domain (``event`` or ``processing``) and timestamp (epoch milliseconds) of each, or null;
     - ``subtask``: the index of its subtask.
@@ -53,8 +53,8 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     ``partials.card``.
 
     Columns without a known type are VARIANT: ``seen::long``, or ``variant_get(namespace, '$[0]', 'long')``. They
-    contain times and decimals as text. A value that contains bytes or an instance of your own class is binary: its
-    pickle, which ``pickle.loads`` reads where the class can be imported.
+    contain times and decimals as text. Values with bytes or instances of your own classes are pickles, which
+    ``pickle.loads`` reads where the class can be imported.
 
     Args:
         checkpoint: the ``checkpointLocation`` of the query, or the directory of a savepoint.
@@ -85,7 +85,7 @@ def _of_checkpoint(uid: str, files: CheckpointState) -> DataFrame:
     codes = ", ".join(map(str, sorted(heads)))
     logs = files.logs(operator).where(f"code IN ({codes})")
     if files.is_copy or may_run(files):
-        # Spark may remove the epoch's state before the DataFrame is used.
+        # Spark may remove the epoch before the DataFrame is used.
         logs = logs.localCheckpoint(eager=True)
     if any(parts_slot_of(head) is not None for head in every):
         return table_of_logs(logs, every)[1]
@@ -95,7 +95,6 @@ def _of_checkpoint(uid: str, files: CheckpointState) -> DataFrame:
 
 
 def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | None) -> DataFrame:
-    """Return the same DataFrame from a savepoint."""
     from pyspark.sql.types import DataType
 
     opened = open_savepoint(spark, directory)
@@ -132,8 +131,7 @@ def _encoded_rows(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch
 def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
     """Return the stateful operator that has a uid's logs, and their heads.
 
-    Spark needs the columns before it reads, and only the heads of all subtasks together determine them. It cannot look
-    up a head, so this opens the state once more than reading the rows does.
+    Only the heads of all subtasks determine the columns, and Spark cannot look up a head.
     """
     others: set[str] = set()
     for operator in files.stateful:
@@ -149,7 +147,6 @@ def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int,
 
 
 def _rows(encoder: StateEncoder, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-    """Encode the rows of a log."""
     view = LogView(store, code)
     return in_larger_batches((encoder.encode(rows, view.head.subtask), int(rows.sizes.sum())) for rows in view.rows())
 
@@ -157,7 +154,6 @@ def _rows(encoder: StateEncoder, code: int, store: MemoryChunkStore) -> Iterator
 def _table_rows(
     operator: OperatorTable, encoder: StateEncoder, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Encode the rows of a savepoint's table."""
     table, names = Table(operator), AnyNames()
     for batch in batches:
         for view, subtasks in table.views(batch, lambda payload: loads_allowed(payload, names)):

@@ -1,7 +1,4 @@
-"""Arbitrary column names, and functions on a DataFrame's Arrow batches.
-
-``DataFrame.mapInArrow`` resolves columns by name and parses a dot as a struct field.
-"""
+"""Arbitrary column names for ``DataFrame.mapInArrow``, which parses a dot as a struct field."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def quoted(name: str) -> str:
 
 
 def with_plain_names(df: DataFrame) -> DataFrame:
-    """Return a DataFrame for ``mapInArrow``, with its columns renamed if a name has a dot or a backtick."""
+    """Rename a DataFrame's columns if a name contains a dot or a backtick."""
     names = df.columns
     if not any("." in name or "`" in name for name in names):
         return df
@@ -33,17 +30,11 @@ def with_plain_names(df: DataFrame) -> DataFrame:
 
 
 def map_in_arrow(df: DataFrame, task: str, function: _Function, schema: StructType | str) -> DataFrame:
-    """Apply ``df.mapInArrow(function, schema)`` with arbitrary column names.
-
-    Args:
-        task: the name in error messages.
-    """
+    """Apply ``df.mapInArrow(function, schema)`` with arbitrary column names."""
     return with_plain_names(df).mapInArrow(_Mapped(task, function, df.columns), schema)
 
 
 class _Mapped:
-    """Restores the column names in a worker and calls the function."""
-
     def __init__(self, task: str, function: _Function, names: list[str]) -> None:
         self._task = task
         self._function = function

@@ -1,8 +1,6 @@
 """Arrow batches as pandas frames, for Spark's stateful operator.
 
-Spark turns them into Arrow again without conversion, since a pandas column may hold an Arrow array. PySpark passes such
-a column on unchanged, except for nested types: it first calls the column's ``apply`` to convert values from users'
-types.
+A pandas column may hold an Arrow array, which Spark uses without conversion.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import pyarrow as pa
 
 
 class _Column(pd.Series):  # type: ignore[misc]
-    """A column with an Arrow array of its final type; ``apply`` does nothing."""
+    """An Arrow array of its final type. PySpark's conversion by ``apply`` leaves it alone."""
 
     @property
     def _constructor(self) -> Callable[..., Any]:
@@ -26,8 +24,6 @@ class _Column(pd.Series):  # type: ignore[misc]
 
 
 class _Frame(pd.DataFrame):  # type: ignore[misc]
-    """A frame of such columns."""
-
     @property
     def _constructor(self) -> Callable[..., Any]:
         return _Frame

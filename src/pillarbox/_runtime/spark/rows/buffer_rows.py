@@ -1,8 +1,7 @@
 """Buffers as Spark rows, for a shuffle.
 
-A buffer of half a megabyte becomes many rows. Rows are small, so Spark's limit of rows per Arrow batch limits its
-bytes, too. Spark also has a limit of bytes, but computing the sizes of all columns for every row, including source
-rows, takes a third of the time of the transfer to Python.
+Each row has at most `_ROW_BYTES`, so Spark's limit of rows per Arrow batch also limits its bytes. Spark's own limit of
+bytes takes a third of the transfer time.
 """
 
 from __future__ import annotations
@@ -26,21 +25,20 @@ BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, part LONG, parts LONG, pay
 _NUMBERS = ("target", "channel", "seq", "part", "parts")
 BUFFER_COLUMNS = (*_NUMBERS, "payload")
 
-# The maximum bytes of a row, and the maximum rows of an Arrow batch.
+# Maximum bytes of a row, and maximum rows of an Arrow batch.
 _ROW_BYTES = 4096
 _MOST_ROWS = 10_000
-# Up to this number of fixed-width columns, a batch does not exceed Spark's default limit of bytes.
+# With this many fixed-width columns, a batch stays within Spark's default limit of bytes.
 _NARROW = 400
 
-# The bytes of buffers that a task or an Arrow batch takes at a time (at least one buffer). Spark provides up to 40 MiB
-# at once: a home would hold them twice, pickled and unpickled, and all their results.
+# Bytes of buffers that a task or an Arrow batch takes at a time. Spark provides up to 40 MiB, which a home would hold
+# twice.
 PORTION_BYTES = 4 * 1024 * 1024
 
 _UNBOUNDED = str(2**31 - 1)
 
 
 def as_rows(buffers: Sequence[Buffer]) -> list[pa.Array]:
-    """Encode buffers as columns of rows."""
     payloads = [buffer.payload for buffer in buffers]
     lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
     parts = np.maximum(1, -(-lengths // _ROW_BYTES))
@@ -56,7 +54,6 @@ def as_rows(buffers: Sequence[Buffer]) -> list[pa.Array]:
 
 
 def in_portions(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
-    """Group buffers into portions of about `PORTION_BYTES`."""
     portion: list[Buffer] = []
     size = 0
     for buffer in buffers:
@@ -73,18 +70,11 @@ class BufferRows:
     """Reassembles buffers from rows in any order."""
 
     def __init__(self) -> None:
-        # Rows of incomplete buffers: ``{(target, channel, seq, parts): {part: payload}}``.
+        # Incomplete buffers.
         self._begun: dict[tuple[int, int, int, int], dict[int, bytes]] = {}
 
     def take(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[Buffer]:
-        """Add rows and yield the completed buffers.
-
-        Args:
-            columns: the columns of the rows.
-
-        Raises:
-            ExchangeError: a row is duplicate.
-        """
+        """Add columns of rows, and yield the completed buffers."""
         begun = self._begun
         for target, channel, seq, part, parts, payload in zip(*columns):
             if parts == 1:
@@ -100,15 +90,9 @@ class BufferRows:
                 yield Buffer(target, channel, seq, b"".join(map(pieces.__getitem__, range(parts))))
 
     def portions(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[list[Buffer]]:
-        """Add rows and yield the completed buffers in portions. See :meth:`take`."""
         return in_portions(self.take(columns))
 
     def end(self) -> None:
-        """Check that all buffers are complete.
-
-        Raises:
-            ExchangeError: rows are missing.
-        """
         for (_, channel, seq, parts), pieces in self._begun.items():
             raise ExchangeError(
                 f"of buffer {seq} of channel {channel}, only {len(pieces)} of {parts} rows have arrived"
@@ -118,10 +102,7 @@ class BufferRows:
 def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narrow: bool) -> dict[str, str]:
     """Return the settings of Arrow batches that a query needs.
 
-    Args:
-        present: the session's settings.
-        are_narrow: whether all source rows are small: the bytes of batches are then unlimited unless the user limits
-            them.
+    With narrow source rows, the bytes of batches are unlimited unless the user limits them.
     """
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
@@ -132,7 +113,7 @@ def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narro
 
 
 def has_narrow_rows(program: Program) -> bool:
-    """Return whether all sources of a program have few columns, all of fixed width."""
+    """Return whether all sources have few columns, all of fixed width."""
     from pyspark.sql.types import BooleanType, DateType, NumericType, TimestampNTZType, TimestampType
 
     fixed = (BooleanType, DateType, NumericType, TimestampNTZType, TimestampType)

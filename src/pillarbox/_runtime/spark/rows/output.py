@@ -1,6 +1,6 @@
 """Converts the output of a level's tasks to Arrow batches for Spark.
 
-Task metrics have their own column and their own rows. They are observed after the level and then dropped.
+Task metrics are rows with their own column.
 """
 
 from __future__ import annotations
@@ -15,30 +15,24 @@ from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
 from pillarbox._task.vertex import REPORT_TARGET
 
-# A column that is added to buffers before a level of a query without timers, whose functions get no time from Spark.
+# Column of buffers for levels without timers, since Spark passes the time only to levels with timers.
 BATCH_TIMESTAMP = "batch_timestamp"
 
 
 class Output(ABC):
-    """Converts task output to Arrow batches. Pickled to the workers with the level's host."""
+    """Converts task output to Arrow batches in workers."""
 
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Convert buffers to batches."""
-        # Buffers share an Arrow batch, since each batch has a cost, but a task's output may be large.
+        # An Arrow batch has a cost.
         for portion in in_portions(buffers):
             yield from self._batches(portion)
 
     @abstractmethod
-    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Convert buffers to one batch, or yield nothing if they have no rows."""
+    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]: ...
 
 
 class BufferOutput(Output):
-    """Buffers for the next level, as rows.
-
-    Args:
-        report: name of the metrics column, or None to drop metrics.
-    """
+    """Buffers for the next level, as rows."""
 
     def __init__(self, report: str | None) -> None:
         self._has_reports = report is not None
@@ -61,12 +55,11 @@ class BufferOutput(Output):
 class ColumnOutput(Output):
     """Typed columns of a program's outputs.
 
-    A row has either the columns of one output or a task's metrics. A single output has top-level columns; several
-    outputs have a struct column each. Buffers for other targets are dropped.
+    A row has either one output's columns or a task's metrics. A single output has top-level columns, several outputs
+    have a struct column each.
 
     Args:
-        outputs: name and columns of each output, by its code.
-        report: name of the metrics column, or None to drop metrics.
+        outputs: (name, columns) of each output, by its code.
     """
 
     def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], report: str | None) -> None:
@@ -102,7 +95,6 @@ class ColumnOutput(Output):
 
 
 def _reports(buffers: Iterable[Buffer]) -> Iterator[str]:
-    """Yield the metrics among the buffers, as JSON."""
     for buffer in buffers:
         if buffer.target == REPORT_TARGET:
             report = decode(buffer.payload)

@@ -1,4 +1,4 @@
-"""The command's side of requests: ask the driver of a running query, and wait for the outcome."""
+"""The command's side of requests to the driver of a running query."""
 
 from __future__ import annotations
 
@@ -32,25 +32,15 @@ from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Seconds between the command's polls for an answer.
 _LOOK_EVERY = 1.0
-# Minimum time (seconds) that a driver gets to finish a request that it took in time.
+# Minimum seconds for a driver to finish a taken request.
 _FINISHING = 600.0
 
 Notify = Callable[[str], None]
 
 
 def stop_query(spark: SparkSession, checkpoint: str, *, timeout: float, notify: Notify = lambda progress: None) -> None:
-    """Ask the driver of a running query to stop it, and wait. An earlier call may have stopped it already.
-
-    Args:
-        timeout: maximum wait (seconds).
-        notify: called with messages on the progress.
-
-    Raises:
-        CheckpointMismatchError: no query was ever started there; nothing was asked.
-        SavepointError: the query was not stopped.
-    """
+    """Ask the driver of a running query to stop it, and wait at most ``timeout`` seconds."""
     command = Command(spark, checkpoint, timeout, notify)
     lines = command.lines("the query to stop")
     if lines.newest.state == STOPPED:
@@ -74,21 +64,14 @@ def request_savepoint(
 ) -> None:
     """Ask the driver of a running query to stop it with a savepoint, and wait.
 
-    Args:
-        directory: the savepoint that the driver writes. An earlier call may have written it already.
-        timeout: maximum wait for the query to stop (seconds).
-        notify: called with messages on the progress.
-
-    Raises:
-        CheckpointMismatchError: no query was ever started there; nothing was asked.
-        SavepointError: there is no savepoint.
+    An earlier call may have written the savepoint.
     """
     hint = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
     command = Command(spark, checkpoint, timeout, notify, hint=hint)
     lines = command.lines("the query to stop")
     request = Request("", SAVEPOINT, directory.rstrip("/") or directory, 0, drain)
     outcomes = {lines.outcome(earlier).status for earlier in lines.requests if _is_same(earlier, request)}
-    # (Also if the driver died after the savepoint and before its answer.)
+    # Also if the driver died before its answer.
     if outcomes & {TAKEN, DONE} and _is_written(spark, request.directory):
         notify("an earlier command has requested it, and it is done")
         return
@@ -103,7 +86,7 @@ def request_savepoint(
     try:
         command.ask(request)
     except SavepointError:
-        # The driver may have written it for an earlier call.
+        # Perhaps written for an earlier call.
         if not outcomes & {OPEN, TAKEN} or not _is_written(spark, request.directory):
             raise
 
@@ -117,17 +100,9 @@ def request_record(
     notify: Notify = lambda progress: None,
     **task: Any,
 ) -> None:
-    """Ask the driver of a running query to record a task, and wait.
+    """Ask the driver of a running query to record a task, and wait at most ``timeout`` seconds.
 
-    Args:
-        directory: the recording's folder, on the driver's machine.
-        timeout: maximum wait for a driver, and maximum time of the recording (seconds).
-        notify: called with messages on the progress.
-        task: the task, as arguments of ``record``.
-
-    Raises:
-        CheckpointMismatchError: no query was ever started there; nothing was asked.
-        ConfigurationError: the task was not recorded.
+    ``directory`` is on the driver's machine; ``task`` has the arguments of ``record``.
     """
     hint = "; of a query that has ended, give the script by --program"
     command = Command(spark, checkpoint, timeout, notify, error=ConfigurationError, hint=hint)
@@ -140,7 +115,6 @@ def _is_same(request: Request, other: Request) -> bool:
 
 
 def _is_written(spark: SparkSession, directory: str) -> bool:
-    """Return whether the directory has a complete savepoint."""
     try:
         open_savepoint(spark, directory)
     except CheckpointMismatchError:
@@ -149,13 +123,7 @@ def _is_written(spark: SparkSession, directory: str) -> bool:
 
 
 class Command:
-    """A command that sends a request to a query's driver, and waits.
-
-    Args:
-        timeout: maximum wait for a driver to take the request (seconds).
-        error: the class of its errors.
-        hint: advice for the error if no driver takes it.
-    """
+    """A command that sends a wish to a query's driver, and waits."""
 
     def __init__(
         self,
@@ -178,37 +146,19 @@ class Command:
         self._is_taken = self._is_withdrawn = False
 
     def lines(self, instead: str) -> Lines:
-        """Return the lines of earlier commands.
-
-        Args:
-            instead: the argument to suggest if the folder is not a checkpoint.
-
-        Raises:
-            CheckpointMismatchError: no query was ever started there.
-        """
         Checkpoint(self._spark, self._checkpoint).started_query(instead)
         return self._folder.lines()
 
     def is_pending(self, lines: Lines, wish: Desired | Request) -> bool:
-        """Return whether a driver may still take a wish, or is working on it."""
+        """Return whether a driver may take a wish, or is working on it."""
         lasts = {OPEN: 0.0, TAKEN: max(self._timeout, _FINISHING)}.get(lines.outcome(wish).status)
         return lasts is not None and wish.until / 1000 + lasts >= time.time()
 
     def ask(self, wish: Desired | Request) -> None:
-        """Send a wish, and wait for the answer.
-
-        Raises:
-            PillarboxError: it failed.
-        """
         self._notify("waiting for the query's driver to accept the request")
         self.wait_for(self._write(wish))
 
     def wait_for(self, wish: Desired | Request) -> None:
-        """Wait for the answer to a wish of this or an earlier call.
-
-        Raises:
-            PillarboxError: it failed.
-        """
         current: Desired | Request | None = wish
         try:
             while (current := self._look(wish)) is not None:
@@ -216,11 +166,10 @@ class Command:
                 time.sleep(_LOOK_EVERY)
         except BaseException:
             if not (self._is_taken or self._is_withdrawn):
-                self._withdraw(wish)  # this command stops waiting, so the query must not stop for it
+                self._withdraw(wish)  # the command no longer waits
             raise
 
     def _look(self, wish: Desired | Request) -> Desired | Request | None:
-        """Check a wish's outcome. Returns the wish to wait for, or None if it is done."""
         status, error = self._folder.lines().outcome(wish)
         now = time.time()
         if status == DONE:
@@ -238,7 +187,7 @@ class Command:
             if not self._is_taken:
                 self._notify("the driver accepted the request")
             self._is_taken = True
-            # The driver has the same deadline, but the writing of a savepoint is not limited.
+            # The driver has the same deadline, except for writing a savepoint.
             if now > wish.until / 1000 + max(self._timeout, _FINISHING):
                 raise self.failed(
                     "the driver accepted the request and does not answer: it has died, or is still working on it. See"
@@ -254,7 +203,7 @@ class Command:
                 f" differ{self._hint}"
             )
         else:
-            # The query was started since, or the earlier call had a shorter timeout or was interrupted.
+            # The query was started since, or the earlier call ended first.
             self._notify("the query's driver is asked once more")
             wish = self._write(wish)
         return wish
@@ -278,7 +227,6 @@ class Command:
         self._folder.write(withdrawal)
 
     def _outcome(self, wish: Desired | Request) -> str:
-        """Return advice on how to find out whether a wish was done."""
         if isinstance(wish, Desired):
             return f"If the query still runs, call 'pillarbox stop {self._checkpoint}' again"
         if wish.what == RECORD:
@@ -286,5 +234,4 @@ class Command:
         return f"The savepoint is complete if there is {wish.directory}/manifest; if not, call this again"
 
     def failed(self, why: str) -> PillarboxError:
-        """Return an error of this command."""
         return self._error(f"checkpoint {self._checkpoint}: {why}")

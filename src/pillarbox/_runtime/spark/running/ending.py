@@ -1,11 +1,10 @@
 """Ends queries between two epochs, so that no epoch is left uncommitted.
 
-``query.stop()`` interrupts the running epoch: the next start repeats it with all of its requests, and until then
-everything that needs a complete checkpoint is refused. But Spark checks the query's state before each epoch; this is
-how ``availableNow`` ends. So the driver changes that state, and the running epoch completes. Spark checks the state
-again after it has planned an epoch, and would drop that epoch. So the driver changes the state only after this second
-check. For this, it holds the lock that the query's thread takes at the begin and the end of an epoch. Under Spark
-Connect, where the state is out of reach, an interrupted epoch is repeated in a separate query.
+``query.stop()`` interrupts the running epoch. But Spark checks the query's state before each epoch, so the driver
+changes the state, and the running epoch completes. Spark checks again after planning an epoch, and would drop the
+planned epoch. So the driver changes the state only after the second check, under the lock that the query's thread takes
+at the begin and end of an epoch. Under Spark Connect, the state is out of reach, and an interrupted epoch is repeated
+in a separate query.
 """
 
 from __future__ import annotations
@@ -27,14 +26,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Seconds between checks of a query that is to end.
 _LOOK_EVERY = 0.05
-# Maximum wait for a query's lock (milliseconds), and maximum time of holding it to find out where the query's thread is
-# (seconds).
+# Maximum wait for a query's lock (milliseconds), and maximum time of holding it (seconds).
 _LOCK = 500
 _HOLD = 0.2
-# Spark's methods in the stack of a query's thread: it waits for its next trigger; waits before it checks for input
-# again; begins an epoch if there is input; runs an epoch's jobs; waits for the lock.
+# Spark's methods in the stack of a query's thread: waiting for its trigger or for input, beginning an epoch, running
+# jobs, waiting for the lock.
 _WAITS_FOR_TRIGGER = ".waitTillTime("
 _SLEEPS = "java.lang.Thread.sleep("
 _BEGINS = ".constructNextBatch("
@@ -45,12 +42,7 @@ _WAITS_FOR_LOCK = ".withProgressLocked("
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
     """End a query after the running epoch, or at once if time runs out. Any thread.
 
-    Args:
-        has_time: returns whether time is left.
-
-    Returns:
-        Whether it ended between two epochs, so that the checkpoint is complete. If not, the next start repeats the
-        uncommitted epoch.
+    Returns whether the checkpoint is complete. If not, the next start repeats the uncommitted epoch.
     """
     query: Any = started.query
     with started.held():
@@ -63,14 +55,14 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
 
 
 def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
-    """End a query after the running epoch. Returns False on timeout; the query then continues."""
+    """End a query after the running epoch. Returns False on timeout."""
     gate, seen = Gate(query), _batch(query)
     while gate.is_running:
         if gate.exists:
-            # If the gate is closed, the query's thread ends by itself, unless it sleeps until its next trigger.
+            # Behind a closed gate, a query ends by itself, unless it sleeps until its next trigger.
             is_time = gate.close() and gate.is_asleep
         else:
-            # Right after the end of an epoch, there is the least work to repeat.
+            # Right after an epoch, there is the least to repeat.
             is_time = not query.status["isTriggerActive"] or _batch(query) != seen
         if is_time:
             query.stop()
@@ -111,18 +103,12 @@ def _batch(query: Any) -> int | None:
 class Gate:
     """The point between two epochs of a query. While it is closed, no epoch begins.
 
-    Uses the query's state and lock in a classic session, by methods of Spark outside of its API. While the gate is
-    closed, ``isActive`` is False and ``awaitTermination`` with a timeout returns True, though an epoch may still run.
-    If Spark lacks the methods, there is no gate. Single-threaded: a lock in the JVM belongs to the JVM thread that
-    serves this thread.
-
-    Attributes:
-        exists: whether it can be closed.
+    Uses private methods of Spark in a classic session. While it is closed, ``isActive`` is False, though an epoch may
+    still run. Single-threaded: locks in the JVM belong to this thread's JVM thread.
     """
 
     def __init__(self, query: Any) -> None:
         self._query = query
-        # The state before this gate closed it, or None.
         self._open: Any = None
         self._closed: Any = None
         self.exists = False
@@ -143,34 +129,31 @@ class Gate:
 
     @property
     def is_running(self) -> bool:
-        """Whether the query is still running."""
         return bool(self._thread.isAlive()) if self.exists else bool(self._query.isActive)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the query's thread waits for its next trigger."""
         return _WAITS_FOR_TRIGGER in self.stack()
 
     def close(self) -> bool:
-        """Block new epochs. Returns False if one is just beginning: call again."""
+        """Block new epochs. Returns False while one begins."""
         if self._open is not None:
             return True
         state = self._state.get()
         kind = state.getClass()
         name = str(kind.getName())
-        if name.endswith(".TERMINATED$"):  # it ends by itself
+        if name.endswith(".TERMINATED$"):
             return True
-        if not name.endswith(".ACTIVE$"):  # it is not ready to begin an epoch
+        if not name.endswith(".ACTIVE$"):
             return False
         other = kind.getClassLoader().loadClass(name.removesuffix("ACTIVE$") + "TERMINATED$")
         self._closed = other.getField("MODULE$").get(None)
         if not self._lock.tryLock(_LOCK, self._java.java.util.concurrent.TimeUnit.MILLISECONDS):
             return False
-        # While the lock is held, the query's thread neither begins an epoch nor gets from the end of one to the state
-        # check.
+        # Under the lock, the query's thread neither begins an epoch nor checks the state.
         try:
             begun = self.has_begun()
-            # An epoch with running jobs is planned, so Spark does not check the state again before its end.
+            # A planned epoch: Spark does not check the state again before its end.
             if (begun and not _RUNS_JOBS.search(self.stack())) or not self._state.compareAndSet(state, self._closed):
                 return False
             if begun or self._will_look():
@@ -182,24 +165,21 @@ class Gate:
             self._lock.unlock()
 
     def _will_look(self) -> bool:
-        """Return whether the thread, which is between two epochs, checks the state before the next epoch."""
         until = time.monotonic() + _HOLD
         while time.monotonic() < until:
             stack = self.stack()
             if _BEGINS in stack:
-                break  # it has checked before, and waits for the lock
+                break
             if not self.is_running or any(word in stack for word in (_WAITS_FOR_TRIGGER, _SLEEPS, _WAITS_FOR_LOCK)):
                 return True
         return False
 
     def has_begun(self) -> bool:
-        """Return whether an epoch is uncommitted."""
         begun, committed = (str(log.getLatestBatchId().toString()) for log in self._logs)
         return begun != committed
 
     def stack(self) -> str:
-        """Return the stack of the query's thread, or ``""`` if it has ended."""
-        # An exception returns the whole stack in one call. Otherwise each method would need one.
+        # A whole stack in one call to Java.
         trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())
         text = self._java.java.io.StringWriter()
@@ -207,16 +187,12 @@ class Gate:
         return str(text.toString())
 
     def open(self) -> None:
-        """Allow new epochs, unless the query has ended."""
         if self._open is not None:
             self._state.compareAndSet(self._closed, self._open)
             time.sleep(_LOOK_EVERY)
             self.mark_ended()
 
     def mark_ended(self) -> None:
-        """Set the query's state to ended, if it has ended.
-
-        The query's thread does so itself, but opening or closing the gate at that moment may reset it.
-        """
+        """Set an ended query's state to ended, which the gate may have reset."""
         if self._closed is not None and not self.is_running:
             self._state.set(self._closed)

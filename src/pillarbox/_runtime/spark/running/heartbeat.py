@@ -1,10 +1,7 @@
-"""The heartbeat of a query's driver: its current activity.
+"""The heartbeat of a query's driver: its activity, each second in memory, every 15 seconds in the checkpoint.
 
-Updated each second in memory, and every 15 seconds in the checkpoint.
-
-A start reads it: a second driver on one checkpoint would make the first fail minutes later, with an error from Spark.
-The tools read it: only the driver knows that an epoch hangs or that a source is silent. Under Spark Connect, files
-cannot be removed, so it stays in memory.
+A start reads it, since a second driver on one checkpoint would make the first fail minutes later. The tools read it,
+since only the driver knows that an epoch hangs. Under Spark Connect it stays in memory, since files cannot be removed.
 """
 
 from __future__ import annotations
@@ -38,29 +35,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-#: Seconds between writes, and milliseconds without a heartbeat until a driver counts as dead.
+#: Seconds between writes, and milliseconds until a silent driver counts as dead.
 WRITE_EVERY = 15.0
 FRESH_MS = 150_000
-# Seconds that a start waits for the next heartbeat of a driver on another machine, and for a driver to stop.
+# Seconds that a start waits for another driver's heartbeat or end.
 _NEXT_BEAT = 2 * WRITE_EVERY
 _STOPPING = 120.0
 _LOOK_EVERY = 1.0
-# Stages are read in epochs of at least this duration (ms), since this takes some calls to Java each second.
+# After this time of an epoch (milliseconds), its stages are read, by some calls to Java each second.
 _STAGES_AFTER = 2000
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A driver's activity at a time. Times are epoch milliseconds.
+    """A driver's activity at a time (epoch milliseconds).
 
     Attributes:
-        at: time of the heartbeat.
-        run: Spark's id of the run.
-        host: the driver's machine, and ``process``: its process there, which started at ``process_start`` (clock ticks
-            since boot, or 0 if unknown).
-        epoch: the running micro-batch, and ``since``: its start; None between batches.
-        reported: time of Spark's last progress report, also of an idle report, or None before the first.
-        stages: the running stages of an epoch that has run for some seconds. Empty under Spark Connect.
+        process: the driver's pid on ``host``, started at ``process_start`` (clock ticks since boot, or 0 if unknown).
+        reported: time of Spark's last progress report, also of an idle one, or None before the first.
     """
 
     at: int
@@ -75,16 +67,11 @@ class Heartbeat:
 
     @property
     def driver(self) -> str:
-        """The driver, for messages."""
         return f"process {self.process} on {self.host}"
 
 
 class Pulse:
-    """Creates and writes the heartbeats of a query. Single-threaded.
-
-    Args:
-        clock: epoch milliseconds.
-    """
+    """Creates and writes the heartbeats of a query. Single-threaded."""
 
     def __init__(self, started: StartedQuery, clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._started = started
@@ -100,7 +87,6 @@ class Pulse:
         self._written_at = 0.0
 
     def take(self, reports: Sequence[Progress]) -> None:
-        """Process new progress reports, including idle reports."""
         for report in reports:
             self._reported = max(self._reported or 0, millis(report["timestamp"]))
             self._since = None
@@ -108,7 +94,6 @@ class Pulse:
                 self._finished = int(report["batchId"])
 
     def beat(self) -> Heartbeat:
-        """Return the current heartbeat, and write it if due."""
         now = self._clock()
         if not self._query.status["isTriggerActive"]:
             self._since = None
@@ -132,7 +117,6 @@ class Pulse:
         return len({vertex.level for vertex in plans[0].vertices})
 
     def end(self) -> None:
-        """Remove the written heartbeat: the query has ended."""
         if self._files is not None:
             self._files.remove()
             self._files = None
@@ -147,36 +131,32 @@ def _this_process() -> tuple[str, int, int]:
 
 
 class _Files:
-    """The heartbeat files of a checkpoint: one per driver whose query has not ended."""
+    """The heartbeat files of a checkpoint: one per driver."""
 
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder
         self._name: str | None = None
 
     def write(self, beat: Heartbeat) -> None:
-        """Replace the written heartbeat. Never raises."""
         before, self._name = self._name, f"{beat.at:013d}-{beat.run[:8]}.json"
         try:
             self._folder.add(self._name, f"{json_of(beat)}\n")
             if before is not None:
                 self._folder.remove(before)
-        except Exception as error:  # the query does not need it
+        except Exception as error:
             _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def remove(self) -> None:
-        """Remove the heartbeat. Never raises."""
         try:
             if self._name is not None:
                 self._folder.remove(self._name)
-        except Exception as error:  # its Spark has ended; other starts see that its process has, too
+        except Exception as error:  # its Spark has ended
             _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:
-        """Return the heartbeats by file name, without other versions' heartbeats."""
         return _read(self._folder)
 
     def forget(self, names: Sequence[str]) -> None:
-        """Remove the heartbeats of dead drivers."""
         for name in names:
             self._folder.remove(name)
 
@@ -189,7 +169,7 @@ def _path(checkpoint: str) -> str:
 
 
 def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
-    """Return a checkpoint's heartbeat files, or None under Spark Connect, where writing them takes a job."""
+    """Return the heartbeat files, or None under Spark Connect, since writing them takes a job."""
     folder = session_of(spark).hadoop_folder(_path(checkpoint))
     return None if folder is None else _Files(folder)
 
@@ -205,7 +185,6 @@ def _read(folder: Folder) -> dict[str, Heartbeat]:
 
 
 def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
-    """Return the newest heartbeat in a checkpoint, or None if no query writes one."""
     beats = _read(session_of(spark).folder(_path(checkpoint)))
     return max(beats.values(), key=lambda beat: beat.at, default=None)
 
@@ -213,14 +192,8 @@ def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
 def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
     """Check that no other driver runs the checkpoint's query.
 
-    For a driver on this machine, its process is checked. For one on another machine, the next heartbeat is awaited,
-    since a killed driver leaves its last heartbeat.
-
-    Args:
-        take_over: ask the other driver to stop, and wait.
-
-    Raises:
-        ConfigurationError: another driver runs the query.
+    Of another machine, it waits for the next heartbeat, since a killed driver leaves its last one. With ``take_over``
+    it asks the other driver to stop.
     """
     files = None if checkpoint is None else _files_of(spark, checkpoint)
     if checkpoint is None or files is None:

@@ -1,4 +1,4 @@
-"""Public methods that ``pillarbox_tools`` implements, with their contracts."""
+"""Public methods that ``pillarbox_tools`` implements."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ TIMEOUT = 600.0
 
 
 class _Server:
-    """A server in this process.
-
-    Attributes:
-        url: its address.
-        port: the port that it listens on.
-    """
+    """A server in this process."""
 
     url: str
     port: int
@@ -53,7 +48,6 @@ class Dashboard(_Server):
 
     Attributes:
         url: the address for a browser, with the token.
-        port: the port that it listens on.
     """
 
 
@@ -62,7 +56,6 @@ class MetricsServer(_Server):
 
     Attributes:
         url: the address to scrape.
-        port: the port that it listens on.
     """
 
 
@@ -71,9 +64,8 @@ def dashboard(
 ) -> Dashboard:
     """Open the dashboard of this process, and show a query in it.
 
-    It shows the plan, the time in an epoch, the reasons for the current event time, heavy keys, calls, the growth of
-    state, failures, and the state and timers of a key. One dashboard shows all queries of a process: a second call adds
-    a query. It requires the extra ``pillarbox[dashboard]``, and ends with the process. Under Spark Connect it runs in
+    It shows plan, epochs, event time, heavy keys, calls, state and failures. A process has one dashboard, and each call
+    adds a query. It requires the extra ``pillarbox[dashboard]``, and ends with the process, under Spark Connect with
     the client.
 
     By default, only this machine has access. Everyone with access sees keys and records: see docs/security.md before
@@ -82,12 +74,11 @@ def dashboard(
     Args:
         query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
         port: the port to listen on, 0 for any free port, or None for the open dashboard's, or 8082.
-        host: the address to listen on. None: the open dashboard's, or 127.0.0.1.
-        token: the credential for browsers, any text, or None for no token on loopback and a random token, part of
-            ``url``, elsewhere.
+        host: the address to listen on, or None for the open dashboard's, or 127.0.0.1.
+        token: the credential for browsers. None: no token on loopback, elsewhere a random token in ``url``.
 
     Returns:
-        The dashboard: open its ``url`` in a browser; ``close()`` closes it.
+        The dashboard. Open its ``url`` in a browser.
 
     Raises:
         ConfigurationError: the token is empty; the dashboard is open with another host, port or token; or Starlette or
@@ -109,19 +100,18 @@ def dashboard(
 def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str = "127.0.0.1") -> MetricsServer:
     """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
 
-    Metrics are sums over an operator's subtasks, so their number does not depend on subtasks and keys. Counters count
-    from the start of the query, and continue when this process starts the query again. One server has the metrics of
-    all queries of a process: a second call adds a query. It requires the extra ``pillarbox[metrics]``, and ends with
-    the process. Under Spark Connect it runs in the client. See docs/monitoring.md for a Grafana board and alert rules.
+    Metrics are sums over an operator's subtasks. Counters begin at the query's start, and continue if this process
+    starts it again. A process has one server, and each call adds a query. It requires the extra ``pillarbox[metrics]``,
+    and ends with the process, under Spark Connect with the client. See docs/monitoring.md for a Grafana board and alert
+    rules.
 
     Args:
         query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
         port: the port to listen on, or 0 for any free port.
-        host: the address to listen on: by default, only this machine has access; "0.0.0.0": everyone who reaches the
-            machine.
+        host: the address to listen on. By default, only this machine has access; "0.0.0.0" is every address.
 
     Returns:
-        The server: scrape its ``url``; ``close()`` closes it.
+        The server. Scrape its ``url``.
 
     Raises:
         ConfigurationError: the port is in use; the server is open on another one; or prometheus-client is missing.
@@ -138,9 +128,9 @@ def serve_metrics(query: StreamingQuery, port: int = METRICS_PORT, *, host: str 
 
 
 class QueryCollector:
-    """A collector for a ``prometheus_client`` registry, for processes that serve their own metrics already.
+    """A collector for a ``prometheus_client`` registry, for processes that already serve metrics.
 
-    It has the metrics of :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` further queries to it.
+    It has the metrics of :func:`pillarbox.serve_metrics`. Register one collector, and ``add`` further queries.
 
     Args:
         queries: as returned by :func:`pillarbox.start`.
@@ -160,7 +150,7 @@ class QueryCollector:
             self.add(query)
 
     def add(self, query: StreamingQuery) -> None:
-        """Add a query. If it was started again, its counters continue.
+        """Add a query. The counters of a restarted query continue.
 
         Raises:
             ProgramError: the query has no program of pillarbox, or was started by another process.
@@ -179,15 +169,14 @@ class QueryCollector:
 
 
 def export_otel(query: StreamingQuery, meter_provider: MeterProvider | None = None) -> None:
-    """Register a query's metrics with OpenTelemetry: a meter provider's readers and exporters send them.
+    """Register a query's metrics with OpenTelemetry, once per query.
 
     It has the metrics of :func:`pillarbox.serve_metrics`, with dots in their names and UCUM units. It requires the
-    extra ``pillarbox[otel]``. Call it once per query. Configure the exported metrics, the destination and the interval
-    in the provider.
+    extra ``pillarbox[otel]``. Configure metrics, destination and interval in the provider.
 
     Args:
         query: as returned by :func:`pillarbox.start`, or by the ``start()`` of its writer.
-        meter_provider: the provider, or None for the global provider, which the program may also set later.
+        meter_provider: the provider, or None for the global provider, which the program may set later.
 
     Raises:
         ConfigurationError: OpenTelemetry is missing.
@@ -218,22 +207,22 @@ def record(
     """Record one task of an epoch of a query: its input, its state before the epoch, and its program.
 
     ``pillarbox replay DIRECTORY`` runs the task again on your machine, without Spark and Java, and stops where it
-    failed. By default, the task that made the query fail is recorded.
+    failed.
 
-    The sources are read again between the offsets of the epoch, and earlier levels run again from their state before
-    it, on a copy of the checkpoint: nothing is written to the sink or to the checkpoint. The recording contains records
-    and state of the task, so it is as private as the checkpoint. It requires a classic session.
+    The sources and earlier levels run again, on a copy of the checkpoint. Nothing is written to the sink or the
+    checkpoint. The recording contains the task's records and state, so it is as private as the checkpoint. Requires a
+    classic session.
 
     Args:
-        writer: the writer, as for :func:`pillarbox.start`: the checkpoint does not contain the program.
-        directory: a new folder on the driver's machine for the recording.
+        writer: the writer, as for :func:`pillarbox.start`.
+        directory: a new folder on the driver's machine.
         epoch: Spark's number of the micro-batch, or None for the micro-batch that failed, or else the last.
         uid: the operator's uid or name, or None for the operator that failed.
-        subtask: the subtask's index; for a source, the partition.
-        key: instead of ``subtask``, a key of the subtask, as text; JSON for several columns. It is parsed by the
-            declared type of the keys, or by the keys in state.
-        allow_calls: repeat the calls of asynchronous operators of earlier levels; otherwise an epoch with such calls is
-            refused. Calls by other functions of earlier levels are always repeated.
+        subtask: the subtask's index, or a source's partition.
+        key: a key of the subtask, instead of ``subtask``, as text; JSON for several columns. Parsed by the declared
+            type of the keys, or by the keys in state.
+        allow_calls: repeat calls of asynchronous operators of earlier levels, instead of refusing the epoch. Calls by
+            other functions are always repeated.
         limit: maximum size of the task's input, and of the copied state (bytes each). Neither is ever truncated.
         timeout: maximum time for repeating the epoch, up to the task (seconds).
         options: options of the writer's ``start``, such as ``checkpointLocation``.

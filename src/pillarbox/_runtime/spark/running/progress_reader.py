@@ -1,7 +1,6 @@
-"""Reads the progress reports of a query, once each, in order.
+"""Reads each progress report of a query once, in order.
 
-They are polled. A listener would receive each report, but PySpark converts it with a call to Java per field, in the
-driver's callback server, which outlives the query.
+Polls, since a listener's reports cost PySpark a call to Java per field.
 """
 
 from __future__ import annotations
@@ -19,19 +18,17 @@ class ProgressReader:
 
     def __init__(self, query: Any) -> None:
         self._query = query
-        # The newest report, and the newest epoch.
         self._mark: ProgressMark | None = None
         self._seen: int | None = None
 
     def new(self) -> list[Progress]:
-        """Return the new reports, including idle reports."""
         reports = new_progress(self._query, self._mark)
         if reports:
             self._mark = ProgressMark.of(reports[-1])
         return reports
 
     def epochs_in(self, reports: Sequence[Progress]) -> list[Progress | None]:
-        """Return the reports of epochs. None stands for reports that Spark has dropped."""
+        """Return the reports of epochs, with None for dropped ones."""
         seen = self._seen
         epochs: list[Progress] = [report for report in reports if not is_idle(report)]
         if not epochs:

@@ -1,8 +1,7 @@
 """Managed queries: :func:`start` instead of the writer's own.
 
-A changed program is refused before anything runs, by the description in its checkpoint. A thread in the driver watches
-the query. It ends an ``availableNow`` query, which Spark would run forever if the program uses processing time, and
-closes the functions after the query's end.
+A driver thread watches the query. It ends an ``availableNow`` query, which Spark would run forever if the program uses
+processing time.
 """
 
 from __future__ import annotations
@@ -38,13 +37,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Seconds between reads of a query's progress; the second value is for `availableNow` queries.
+# Seconds between reads of a query's progress; the second constant is for `availableNow`.
 _LOOK_EVERY = 1.0
 _LOOK_FOR_END_EVERY = 0.2
-# Seconds between checks for requests from the command line.
 _REQUESTS_EVERY = 5.0
-# Maximum wait (seconds) for closing a query's functions after its end; and for closing all queries at the end of the
-# process.
+# Maximum seconds to close the functions of a query, and of all queries at exit.
 _CLOSING = 60.0
 _LEAVING = 30.0
 
@@ -59,16 +56,14 @@ def start(
 ) -> StreamingQuery:
     """Start a streaming query with a program of pillarbox, like ``writer.start()``, and manage it.
 
-    - A program that cannot resume from the checkpoint is refused before anything runs: shuffles or sources were added
-      or removed, or a key, the max parallelism or a uid has changed. Doubtful changes are logged as a warning. For
-      this, a description of the program is written into ``pillarbox/`` of the checkpoint location.
-    - A checkpoint whose query another driver runs is refused. The error has that driver's machine and process.
-    - A checkpoint whose change to another parallelism was interrupted is refused. A checkpoint with another parallelism
-      than the program's is rescaled first if ``env.set_auto_rescale(True)`` was called. Otherwise the query runs with
-      the checkpoint's parallelism, and logs a warning.
-    - With ``trigger(availableNow=True)``, the query ends also if the program uses processing time: when all input is
-      read, processing-time timers that were due by then have fired, and requests carried between epochs are answered.
-      Later timers stay in the checkpoint. The query ends between two epochs, and ``exception()`` is None.
+    - Refuses a program that cannot resume from the checkpoint: shuffles or sources were added or removed, or a key, the
+      max parallelism or a uid has changed. Logs doubtful changes.
+    - Refuses a checkpoint whose query another driver runs, and one whose rescaling was interrupted.
+    - Rescales a checkpoint to the program's parallelism after ``env.set_auto_rescale(True)``. Otherwise it runs the
+      query with the checkpoint's parallelism, and logs a warning.
+    - With ``trigger(availableNow=True)``, ends also a query with processing time: when all input is read, the
+      processing-time timers that were due by then have fired, and requests carried between epochs are answered. Later
+      timers stay in the checkpoint.
     - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` find the query on any machine.
       :func:`pillarbox.run` waits for its end, and for signals.
     - After the query's end, its functions' ``close()`` is called, with a limit of five seconds. Then
@@ -82,10 +77,9 @@ def start(
         options: as in ``start`` or ``toTable``.
 
     Raises:
-        CheckpointMismatchError: the checkpoint belongs to another program; or a change of its parallelism was
-            interrupted.
-        ConfigurationError: another driver runs the query; or this Spark cannot rescale, and
-            ``env.set_auto_rescale(True)`` requires it.
+        CheckpointMismatchError: the checkpoint belongs to another program, or its rescaling was interrupted.
+        ConfigurationError: another driver runs the query; or this Spark cannot rescale, which
+            ``env.set_auto_rescale(True)`` requires.
         ProgramError: the query has no program of pillarbox.
     """
     if not hasattr(writer, "foreachBatch"):
@@ -122,7 +116,7 @@ _instead: ContextVar[Callable[[Start], NoReturn] | None] = ContextVar("pillarbox
 
 @contextmanager
 def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
-    """Replace :func:`start` by ``call`` in this thread. ``pillarbox record`` runs the user's program with it."""
+    """Replace :func:`start` by ``call`` in this thread, as ``pillarbox record`` does."""
     token = _instead.set(call)
     try:
         yield
@@ -130,11 +124,7 @@ def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
         _instead.reset(token)
 
 
-# -- rescaling --
-
-
 def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
-    """Rescale the checkpoint to the programs' parallelism, if they enable that."""
     target = wanted_parallelism(planned)
     if target is None or not any(program.summary.auto_rescale for program in planned):
         return
@@ -150,26 +140,21 @@ def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
         _log.info("checkpoint %s: its parallelism changed from %d to %d", checkpoint, present, target)
 
 
-# -- the end --
-
-
 class EndOfWork:
     """Detects the last micro-batch with work of an ``availableNow`` query."""
 
     def __init__(self) -> None:
-        # End of the input: time of the first batch without any (epoch ms).
+        # Epoch milliseconds.
         self._input_ended: int | None = None
         self._is_first = True
-        # The last report of each task that may have work left without input.
+        # Last reports of tasks that may have work left without input.
         self._last: dict[tuple[str, str, int], TaskReport] = {}
 
     def is_reached(self, progress: Any) -> bool:
-        """Return whether the end is at this batch, by its progress report; None stands for lost reports.
+        """Return whether a batch's progress report ends the work. None stands for lost reports.
 
-        In a batch without input, only tasks with due work run and report; other tasks' last reports still apply. The
-        end is reached when no work is left that was due when the input ended. The first batch of a run is never the
-        end: it may be a batch that the previous run planned and did not finish, before all input that has arrived
-        since.
+        A batch without input runs only tasks with due work. The end is reached when no work is left that was due when
+        the input ended. A run's first batch is never the end: the previous run may have planned it.
         """
         if progress is None:
             self._last.clear()
@@ -193,11 +178,7 @@ class EndOfWork:
 
 
 class _Watch(threading.Thread):
-    """Waits for the end of a query, or ends it. Until then, it polls for requests from the command line.
-
-    Args:
-        ends: whether to end the query when there is nothing left to do.
-    """
+    """Waits for the end of a query, or with ``ends`` ends it when no work is left. Polls for commands."""
 
     def __init__(self, started: StartedQuery, *, ends: bool) -> None:
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
@@ -211,12 +192,10 @@ class _Watch(threading.Thread):
         self._warned = False
 
     def wait_for_closing(self) -> None:
-        """Wait until the functions of an ended query are closed. Any thread."""
         if self is not threading.current_thread():
             self.join(_CLOSING)
 
     def run(self) -> None:
-        """Watch the query until its end."""
         _watches.add(self)
         try:
             self._watch()
@@ -226,7 +205,7 @@ class _Watch(threading.Thread):
     def _watch(self) -> None:
         failure = self._wait()
         if failure is not None:
-            # The query's own failure is raised where the user waits for it.
+            # The failure is raised where the user waits.
             _log.debug("query %s ended: %s", self._query.id, describe(failure))
         self._managed.wait_while_held()
         if self._requests is not None:
@@ -238,7 +217,6 @@ class _Watch(threading.Thread):
         close_started(self._managed)
 
     def _wait(self) -> Exception | None:
-        """Wait for the end of the query, and return its failure or None."""
         self._beat()
         if self._requests is not None:
             self._requests.look()
@@ -259,7 +237,7 @@ class _Watch(threading.Thread):
                 end_query(self._managed, lambda: True)
 
     def _take_progress(self) -> list[Progress]:
-        """Read and pass on the new progress reports. Errors are logged: the next read has the missing reports."""
+        """Pass on new progress reports. After an error, the next read has the missing reports."""
         try:
             reports = self._progress.new()
         except Exception as error:
@@ -288,18 +266,16 @@ class _Watch(threading.Thread):
         )
 
     def leave(self, seconds: float) -> None:
-        """Wait for the closing of an ended query at the end of the process."""
         if not self._query.isActive:
             self.join(seconds)
 
 
-# The running watches.
 _watches: set[_Watch] = set()
 
 
 @atexit.register
 def _close_before_leaving() -> None:
-    """Close the functions of ended queries before the process ends: otherwise Spark would log errors."""
+    """Close ended queries' functions before Spark ends with the process."""
     deadline = time.monotonic() + _LEAVING
     for watch in list(_watches):
         try:

@@ -37,26 +37,20 @@ _log = logging.getLogger("pillarbox")
 
 
 class RequestWatch:
-    """Polls for commands to a running query. Single-threaded; commands run in another thread.
-
-    Args:
-        started: the query, which has a checkpoint location.
-        clock: epoch seconds.
-    """
+    """Polls for commands to a running query. Single-threaded; commands run in another thread."""
 
     def __init__(self, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
         assert started.checkpoint is not None
         self._requests = Requests(started.start.spark, started.checkpoint)
         self._started = started
         self._clock = clock
-        # None until the start is observed.
         self._seen: frozenset[str] | None = None
         self._warned = False
 
     def look(self) -> None:
-        """Check for a command, and run it in another thread. Never raises.
+        """Run a new command in another thread. Never raises.
 
-        The first check dismisses all commands to the previous run.
+        The first check dismisses commands to the previous run.
         """
         try:
             files = self._requests.files()
@@ -70,15 +64,15 @@ class RequestWatch:
                 return
             wish = self._open_wish(self._requests.lines())
             self._seen = files
-        except Exception as error:  # the query does not need commands; the next check may find them
+        except Exception as error:  # the next check may find them
             self._could_not(error)
             return
         if wish is not None:
-            # Not a daemon: the main program may end with the query, and Python waits for this thread.
+            # Not a daemon: Python waits for it at exit.
             threading.Thread(target=self._carry_out, args=(wish,), name="pillarbox request", daemon=False).start()
 
     def end(self) -> None:
-        """Answer all open commands: the query has ended. Never raises."""
+        """Answer open commands at the query's end. Never raises."""
         try:
             files = self._requests.files()
             if files == self._seen or self._seen is None:
@@ -102,7 +96,6 @@ class RequestWatch:
         return str(self._started.query.id)
 
     def _observe_start(self, lines: Lines) -> None:
-        """Record that the query runs, and mark earlier requests as over."""
         now = self._clock() * 1000
         ignored: list[Desired | Request] = []
         if lines.newest.state != RUNNING or lines.newest.observed < lines.desired.desired:
@@ -110,7 +103,6 @@ class RequestWatch:
                 ignored.append(lines.desired)
             self._requests.write(Observed(max(lines.desired.desired, lines.newest.observed), RUNNING))
         for request in lines.requests:
-            # (Requests that failed, were withdrawn or have expired need no answer.)
             status = lines.outcome(request).status
             is_wanted = status == OPEN and request.until > now
             if is_wanted or status in (TAKEN, DONE):
@@ -124,14 +116,12 @@ class RequestWatch:
             )
 
     def _open_wish(self, lines: Lines) -> Desired | Request | None:
-        """Return the next open wish, or None."""
         now = self._clock() * 1000
         wishes: list[Desired | Request] = [lines.desired] if lines.is_to_stop else []
         wishes += [request for request in lines.requests if lines.outcome(request).status == OPEN]
         return next((wish for wish in wishes if wish.until > now), None)
 
     def _carry_out(self, wish: Desired | Request) -> None:
-        """Carry out a wish and write its outcome. Never raises."""
         with self._started.held():
             try:
                 self._stop(wish) if isinstance(wish, Desired) else self._answer(wish)
@@ -178,7 +168,6 @@ class RequestWatch:
     def _record(self, request: Request) -> None:
         started, task = self._started, request.task
         if task.get("epoch") is None:
-            # (The running epoch is not over.)
             task = {**task, "epoch": Checkpoint(started.start.spark, str(started.checkpoint)).last_committed}
         observing.record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
 

@@ -1,19 +1,14 @@
-"""Commands to a running query, in a folder next to its checkpoint.
+"""Commands to a running query, in a folder next to its checkpoint, which commands and drivers can always access.
 
-Both sides of a query can always read and write there; no other channel is always open. Each line is a JSON object in
-its own file, which is never changed or removed.
+Each line is a JSON object in its own file, which is never changed or removed.
 
-**Whether the query runs** is a state. A command writes the :class:`Desired` state, the driver the :class:`Observed`
-state. The highest generation is current. To withdraw a stop, a command writes that the query should run. Two commands
-to stop are the same wish.
+Whether the query runs is a state: a command writes the :class:`Desired` state, the driver the :class:`Observed` state,
+and the highest generation is current. Savepoints and recordings are requests: a :class:`Request` and the lines of its
+:class:`Status`.
 
-**Savepoints and recordings** are requests: a file with the :class:`Request`, and files with its :class:`Status`.
-
-A driver writes that it takes a request before it acts. A command that gives up writes that it withdraws, and a driver
-checks for this after taking: so one of the two always knows of the other. At the end of its query, a driver answers all
-open requests. A start observes the earlier desired states and marks earlier requests as over, so a query never stops
-for a command that has ended. A command that still waits asks again. A killed command can be called again: it finds its
-request, or the outcome.
+A driver takes a request in writing before it acts, and then checks that the command has not withdrawn it. At its
+query's end, a driver answers all open requests. A start marks earlier requests as over. A killed command can be called
+again: it reads its request, or the outcome.
 """
 
 from __future__ import annotations
@@ -32,7 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SAVEPOINT, RECORD = "savepoint", "record"
-# States of a query and of requests.
 RUNNING, STOPPING, STOPPED = "running", "stopping", "stopped"
 OPEN, TAKEN, DONE, FAILED, WITHDRAWN, OVER, LOST = "open", "taken", "done", "failed", "withdrawn", "over", "lost"
 
@@ -42,7 +36,6 @@ class Desired:
     """The state that a command wants for the query.
 
     Attributes:
-        desired: the generation: higher than all previous ones.
         state: ``stopped``, or ``running`` if the stop is withdrawn.
         until: deadline for a driver to begin to stop the query (epoch ms).
     """
@@ -60,9 +53,7 @@ class Observed:
     """The state of the query, from its driver.
 
     Attributes:
-        observed: the newest generation that the driver has read.
         state: ``stopping``, ``stopped``, or ``running`` if it was started since, or could not be stopped.
-        error: why it could not be stopped, or empty.
     """
 
     observed: int
@@ -75,12 +66,9 @@ class Request:
     """A request to the driver of a query.
 
     Attributes:
-        request: its id.
         what: ``savepoint``: stop, and write a savepoint; ``record``: record a task of an epoch.
-        directory: directory of the savepoint or the recording.
         until: deadline for a driver to take it (epoch ms).
         drain: whether event time ends before the savepoint.
-        task: the task to record, as arguments of ``record``.
     """
 
     request: str
@@ -101,9 +89,7 @@ class Status:
     """The outcome of a request.
 
     Attributes:
-        of: the id of the request.
         status: ``taken``, ``withdrawn``, ``done``, ``failed``, or ``over`` if the query was started again since.
-        error: why it failed.
     """
 
     of: str
@@ -112,20 +98,14 @@ class Status:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a wish: ``open``, a status, or ``lost`` if its driver ended without an answer."""
+    """The outcome of a wish: ``open``, a status, or ``lost`` if its driver ended first."""
 
     status: str
     error: str = ""
 
 
 class Lines:
-    """All lines of a folder that this version can parse.
-
-    Attributes:
-        desired: the newest desired state.
-        newest: the newest observed state.
-        requests: the requests.
-    """
+    """All lines of a folder that this version can parse."""
 
     def __init__(self, lines: Sequence[dict[str, Any]]) -> None:
         self.desired: Desired = max(_all(Desired, lines), key=lambda line: line.desired, default=Desired(0, RUNNING))
@@ -143,7 +123,6 @@ class Lines:
         return self.desired.state == STOPPED and self.desired.desired > self.newest.observed
 
     def outcome(self, wish: Desired | Request) -> Outcome:
-        """Return the outcome of a wish."""
         return self._of_desired(wish) if isinstance(wish, Desired) else self._of_request(wish)
 
     def _of_desired(self, wish: Desired) -> Outcome:
@@ -166,12 +145,10 @@ class Lines:
         return Outcome(status, statuses.get(status, ""))
 
     def is_withdrawn(self, request: Request) -> bool:
-        """Return whether a request was withdrawn by its command."""
         return Status(request.request, WITHDRAWN) in self._statuses
 
 
 def _all(kind: type[T], lines: Sequence[dict[str, Any]]) -> list[T]:
-    """Return the lines of a kind: lines with all of its fields without a default."""
     parsed: list[T] = []
     for line in lines:
         try:
@@ -182,31 +159,24 @@ def _all(kind: type[T], lines: Sequence[dict[str, Any]]) -> list[T]:
 
 
 class Requests:
-    """The requests folder of a checkpoint.
-
-    Args:
-        checkpoint: the checkpoint location.
-    """
+    """The requests folder of a checkpoint."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._folder = session_of(spark).folder(f"{checkpoint.rstrip('/')}/pillarbox/requests")
 
     def write(self, line: Desired | Observed | Request | Status) -> None:
-        """Add a line."""
         self._folder.add_line(json_of(line))
 
     def files(self) -> frozenset[str]:
-        """Return the names of the files, without a Spark job."""
         return frozenset(self._folder.names())
 
     def lines(self) -> Lines:
-        """Read all lines."""
         return Lines([json_object(line) for _, line in self._folder.lines()])
 
     def make_folder(self) -> None:
         """Create the folder, with an empty observation.
 
-        Listing an existing folder takes one request to an object store, a missing folder three. Under Spark Connect,
-        Spark logs a stack trace for each check of a missing folder.
+        For object stores, checking an existing folder is cheaper than a missing one. Under Spark Connect, a missing one
+        logs a stack trace.
         """
         self.write(Observed(0, RUNNING))

@@ -27,33 +27,29 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Seconds between checks for a signal.
 _LOOK_EVERY = 0.2
 
 
 def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings: str | None = None) -> None:
     """Wait until a query ends; at SIGTERM or SIGINT, end it between two epochs.
 
-    It is the last line of a program that runs as a service: Kubernetes, systemd and Ctrl-C end a process by these
-    signals. After the first signal no epoch begins, and the query ends when the running epoch is committed. So the
-    checkpoint is complete: the next start repeats nothing, and :func:`pillarbox.rescale` accepts it. If the epoch takes
-    longer than ``grace``, or another signal arrives, the query is stopped at once, and its next start repeats that
-    epoch; results are correct nevertheless. In either case, the ``close()`` of the query's functions is called.
+    For a program that runs as a service: Kubernetes, systemd and Ctrl-C send these signals. After the first signal no
+    epoch begins, and the query ends when the running epoch is committed. The next start repeats nothing. If the epoch
+    takes longer than ``grace``, or at another signal, the query stops at once, and its next start repeats that epoch,
+    with correct results. In either case, the functions' ``close()`` is called.
 
-    In a terminal, a line on standard error shows the progress while the query catches up: with
-    ``trigger(availableNow=True)``, or when it lags its input. It shows the epochs, the rows, the rows per second, and
-    the completed share if the source reports the total.
+    In a terminal, a line on standard error shows the progress with ``trigger(availableNow=True)``, or while the query
+    lags its input.
 
-    Only the main thread receives signals. In another thread, this just waits for the end of the query. On return, and
-    at a second signal, the process's previous signal handlers are restored.
+    Only the main thread receives signals. In another thread, this just waits for the end. On return, and at a second
+    signal, the previous signal handlers are restored.
 
     Args:
         query: as returned by :func:`pillarbox.start`.
         grace: maximum time for the running epoch to end. Give the process some more seconds:
             ``terminationGracePeriodSeconds`` in Kubernetes, ``TimeoutStopSec`` in systemd.
-        recordings: a folder on this machine. If a task makes the query fail, it is recorded there before the error is
-            raised, in a new folder, as by :func:`pillarbox.record` with its limits: within ten minutes, and with at
-            most 1 GiB of input. If the recording fails, a warning is logged. None for no recordings.
+        recordings: a folder on this machine for recordings of tasks that make the query fail, or None. As by
+            :func:`pillarbox.record`, within ten minutes, and with at most 1 GiB of input. A failed recording is logged.
 
     Raises:
         StreamingQueryException: the query has failed.
@@ -93,7 +89,6 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
 
 
 def _record_failure(started: StartedQuery, recordings: str) -> None:
-    """Record the task that made a query fail. Never raises, so that the query's own error is raised."""
     query = started.query
     directory = os.path.join(recordings, f"{query.name or query.id}-{str(query.runId)[:8]}")
     notify(f"query {query.id}: the task that failed is being recorded in {directory}")
@@ -120,12 +115,7 @@ def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
 class _Signals:
     """Counts termination signals. Does nothing outside the main thread.
 
-    A handler may run at any point of the main thread, during a call to Java or with any lock held. So it only counts,
-    and the waiting code polls the count.
-
-    Attributes:
-        count: number of signals.
-        name: the name of the last signal.
+    A handler may run during a call to Java or with any lock held, so it only counts.
     """
 
     def __init__(self) -> None:
@@ -151,5 +141,5 @@ class _Signals:
     def _restore(self) -> None:
         while self._before:
             number, handler = self._before.popitem()
-            # None: a handler not installed from Python.
+            # None: not installed from Python
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

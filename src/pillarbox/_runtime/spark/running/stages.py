@@ -1,4 +1,4 @@
-"""Spark's stages of the running epoch: the open tasks, their level and their hosts."""
+"""Spark's stages of the running epoch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class Stage:
     """A Spark stage of the running epoch.
 
     Attributes:
-        level: the level of the program, or None if unknown: Spark runs further stages besides the program's levels.
-        hosts: some hosts that run its tasks.
+        level: the program's level, or None if unknown: Spark runs further stages.
     """
 
     number: int
@@ -31,10 +30,9 @@ class Stage:
 
 
 def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
-    """Return the stages of a query's running jobs; empty under Spark Connect. Any thread.
+    """Return the stages of a query's running jobs, empty under Spark Connect. Any thread.
 
-    Args:
-        levels: number of levels of its program; 0 for several programs.
+    ``levels`` is 0 for several programs.
     """
     jobs = session_of(spark).running_jobs(run)
     if not jobs:

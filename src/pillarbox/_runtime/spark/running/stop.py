@@ -1,7 +1,4 @@
-"""Stops a query with a savepoint: between two epochs, and on request at the end of event time.
-
-Source of the behaviour: Flink's ``stop --savepointPath``, with ``--drain``.
-"""
+"""Stops a query with a savepoint, as Flink's ``stop --savepointPath`` with ``--drain``."""
 
 from __future__ import annotations
 
@@ -38,17 +35,14 @@ def stop_with_savepoint(
 ) -> None:
     """Stop a query between two epochs, and write a savepoint of its last one.
 
-    A running epoch completes first. If Spark is nevertheless stopped in the middle of an epoch, that epoch is completed
-    in a separate query. So no epoch is uncommitted: a query that starts from the savepoint resumes right after the last
-    output of this one. Then the query's ``awaitTermination()`` returns, if :func:`pillarbox.start` started it.
+    A running epoch completes first. A query that starts from the savepoint resumes right after the last output of this
+    one. Then the query's ``awaitTermination()`` returns, if :func:`pillarbox.start` started it.
 
-    With ``drain``, the query completes all pending work, permanently (Flink's ``--drain``): one more epoch reads the
-    available input, and then event time ends. All windows and event-time timers fire, and requests carried between
-    epochs are answered. Processing-time timers that are not due do not fire, as in Flink, and stay in the savepoint.
-    The output goes to the query's own sink. All later input is late: do not drain a query that is to resume with its
-    state.
-
-    Spark runs an epoch only if a source has input. So with ``drain``, the call waits for input.
+    With ``drain``, the query completes all pending work, permanently (Flink's ``--drain``). One more epoch reads the
+    available input, then event time ends: all windows and event-time timers fire, requests carried between epochs are
+    answered, and the output goes to the query's sink. As in Flink, processing-time timers that are not due stay in the
+    savepoint. All later input is late, so do not drain a query that is to resume with its state. Spark runs an epoch
+    only if a source has input, so this call waits for input.
 
     Args:
         query: a query with a program of pillarbox, started by this process.
@@ -57,7 +51,7 @@ def stop_with_savepoint(
         timeout: maximum time, without the writing of the savepoint (seconds).
 
     Raises:
-        SavepointError: it failed; the message says whether the query is stopped, and how to resume it.
+        SavepointError: it failed. The message says whether the query is stopped, and how to resume it.
         ProgramError: an argument is wrong; nothing has happened.
 
     Example:
@@ -99,11 +93,7 @@ def stop_with_savepoint(
 
 
 class _Stop:
-    """Stops one query with a savepoint.
-
-    Args:
-        deadline: deadline for the stop, by the monotonic clock (seconds).
-    """
+    """Stops one query with a savepoint."""
 
     def __init__(self, started: StartedQuery, deadline: float) -> None:
         self._started = started
@@ -112,7 +102,6 @@ class _Stop:
         self._deadline = deadline
 
     def run(self, directory: str, *, drain: bool) -> None:
-        """Stop the query, complete its epoch, drain it on request, and write the savepoint."""
         self._stop()
         try:
             if not finish_epoch(self._started.start, self._has_time_to_begin()):
@@ -147,7 +136,7 @@ class _Stop:
         return time.monotonic() <= self._deadline
 
     def _drain(self) -> None:
-        """Run the last epoch. Of several programs, each has its own last epoch, when it gets input."""
+        """Run the last epoch. Of several programs, each has its own, when it gets input."""
         every, ended = set(_uids(self._started)), set[str]()
         while True:
             number = Checkpoint(self._spark, self._checkpoint).note_last_epoch()
@@ -155,24 +144,19 @@ class _Stop:
                 with last_epoch(number):
                     progress = self._run_at_input(number, sorted(every - ended) if ended else [])
             finally:
-                # Without effect if the epoch was begun: then it stays the last one, also when repeated.
+                # An epoch that has begun stays the last one, also when repeated.
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch()
             if progress is None or progress["batchId"] != number:
-                return  # Spark has reported no progress of it
+                return
             just_now = {report.uid for report in metrics(progress) if report.watermark == MAX_WATERMARK}
             if not just_now:
-                # The new part of a source had no rows and no partitions.
+                # A source's new part had no rows.
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch(number)
             ended |= just_now
             if every <= ended:
                 return
 
     def _run_at_input(self, number: int, left: list[str]) -> Any:
-        """Run the next epoch as soon as there is input, and return its progress.
-
-        Args:
-            left: the operators whose event time has not ended, if others' has.
-        """
         while True:
             progress = self._run_one()
             if Checkpoint(self._spark, self._checkpoint).last_committed >= number:
@@ -186,14 +170,12 @@ class _Stop:
             time.sleep(_TRY_EVERY)
 
     def _run_one(self) -> Any:
-        """Run one epoch in a separate query, and return its progress, or None."""
         query = run_one_epoch(self._started.start, self._has_time_to_begin())
         if query is None:
             raise self._has_not_ended()
         return query.lastProgress
 
     def _has_time_to_begin(self) -> Callable[[], bool]:
-        """Return a deadline check that gives an epoch that begins now at least a second."""
         least = time.monotonic() + 1.0
         return lambda: self._has_time() or time.monotonic() < least
 
@@ -201,7 +183,6 @@ class _Stop:
         return self._aborted("an epoch did not end within the timeout", begun=True)
 
     def _aborted(self, why: str, *, begun: bool = False) -> SavepointError:
-        """Return the error for a query that is stopped without a savepoint."""
         runs = "runs that epoch again, and continues" if begun else "resumes where it stopped"
         return SavepointError(
             f"checkpoint {self._checkpoint}: {why}. The query is stopped, and no savepoint was written. Started again,"
@@ -211,5 +192,4 @@ class _Stop:
 
 
 def _uids(started: StartedQuery) -> list[str]:
-    """Return the uids of all stateful operators of the query's programs."""
     return [uid for program in started.programs for uid in program.summary.description.uids]

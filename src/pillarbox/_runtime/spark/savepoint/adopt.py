@@ -1,4 +1,4 @@
-"""``adopt``: writes the state of a query that ran on Spark itself as a savepoint, so that pillarbox can resume it."""
+"""``adopt``: writes the state of a query that ran on Spark itself as a savepoint."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Spark's operator names of Python programs: with rows, with pandas frames, and with a GroupState.
+# Spark's operators of Python programs: with rows, with pandas frames, and with a GroupState.
 _PROCESSORS = ("transformWithStateInPySparkExec", "transformWithStateInPandasExec")
 _GROUP_STATE = "applyInPandasWithState"
-# Maps Spark's kinds of state to ours and to the column that Spark reads them as.
+# Spark's kinds of state: ``(pillarbox's kind, column in Spark's reader)``.
 _KINDS = {"ValueState": ("value", "value"), "ListState": ("list", "list_value"), "MapState": ("map", "map_value")}
 
 
 def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: StatefulProcessor | None = None) -> None:
     """Write a savepoint of a query that ran on Spark itself, with ``transformWithState`` or its like.
 
-    The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, resumes from it as the query
-    would have on Spark: with the state variables, timers, times-to-live, watermark and source positions after the last
-    committed micro-batch. An uncommitted micro-batch runs again. Stop the query on Spark first. Its checkpoint is only
-    read, so it can also resume there.
+    The same program, with ``pillarbox.group_by`` and ``env.from_savepoint(directory)``, resumes from it as on Spark:
+    with state variables, timers, times-to-live, watermark and source positions after the last committed micro-batch. An
+    uncommitted micro-batch runs again. Stop the query on Spark first. Its checkpoint is only read, so the query can
+    also resume on Spark.
 
-    If it is interrupted, the savepoint is incomplete: the same call starts from scratch and overwrites it.
+    An interrupted call leaves an incomplete savepoint, which the same call overwrites.
 
     Args:
         spark: the session that reads the checkpoint and writes the savepoint.
         checkpoint: the ``checkpointLocation`` of the query on Spark.
-        directory: where to write it, anywhere that Spark writes; it must not exist.
+        directory: a new directory, anywhere that Spark writes.
         processor: the ``StatefulProcessor``, whose ``init`` is called, or None for ``applyInPandasWithState``.
 
     Raises:
@@ -86,7 +86,7 @@ def adopt(spark: SparkSession, checkpoint: str, directory: str, processor: State
 
 
 class _SparkState:
-    """State of a query on Spark, which has one stateful operator, after the last committed micro-batch."""
+    """A Spark query's state after its last committed micro-batch."""
 
     def __init__(self, query: CheckpointState) -> None:
         self._query = query
@@ -102,12 +102,6 @@ class _SparkState:
         self._properties: dict[str, Any] = json.loads(next(iter(operators.values()))["operatorProperties"] or "{}")
 
     def rows_for(self, processor: StatefulProcessor | None) -> tuple[DataFrame, SparkStateTable]:
-        """Return a row for each key, and the table that converts these rows.
-
-        Raises:
-            CheckpointMismatchError: Spark cannot read the state, or the processor declares other states.
-            ProgramError: the processor is missing, or the query has no processor.
-        """
         takes_processor = self._operator in _PROCESSORS
         if takes_processor != hasattr(processor, "handleInputRows"):
             advice = "give its StatefulProcessor" if takes_processor else "give no processor"
@@ -137,21 +131,12 @@ class _SparkState:
         if mode != "none":
             timers = self._readable("the timers", lambda: self._query.state_rows(readRegisteredTimers=True))
             frames.append(timers.selectExpr("key", f"expiration_timestamp_ms AS {TIMERS_COLUMN}"))
-            self._readable("the timers", lambda: timers.take(1))  # before anything is written
+            self._readable("the timers", lambda: timers.take(1))
         if not frames:
             raise self._refused("it has no state and no timers: run the program on a new checkpoint")
         return _by_key(StatefulProcessorOperator.kind, frames, declarations)
 
     def _variable(self, name: str, variable: StateVariable, noted: Any, column: str) -> DataFrame:
-        """Return the rows of a state.
-
-        Args:
-            noted: Spark's note of it.
-            column: the column for its content.
-
-        Raises:
-            CheckpointMismatchError: it cannot be read, or is declared differently.
-        """
         read = partial(self._query.state_rows, stateVarName=name, flattenCollectionTypes=False)
         frame = self._readable(f"the state {name!r}", read)
         kind, content = _KINDS[noted["stateVariableType"]]
@@ -177,12 +162,11 @@ class _SparkState:
         declarations = Declarations({STATE: StateVariable("value", (value["groupState"].dataType,), None)})
         columns = ["key", f"value.groupState AS {STATE_COLUMN.format(0)}"]
         if "timeoutTimestamp" in value.names:
-            # A group has timed out when the clock is past its timeout: the timer is one millisecond later.
+            # A group times out after its timeout, so the timer is one millisecond later.
             columns.append(f"nullif(value.timeoutTimestamp, -1) + 1 AS {TIMERS_COLUMN}")
         return _by_key(GroupStateOperator.kind, [frame.selectExpr(*columns)], declarations)
 
     def _readable(self, what: str, read: Callable[[], T]) -> T:
-        """Return the result of a function. Its error becomes one that names the checkpoint and its part."""
         try:
             return read()
         except Exception as error:
@@ -197,8 +181,7 @@ class _SparkState:
 def _by_key(uid: str, frames: Sequence[DataFrame], declarations: Declarations) -> tuple[DataFrame, SparkStateTable]:
     """Return a row for each key, and the table that converts these rows.
 
-    Args:
-        frames: rows of states and timers: each has a key and some of the columns.
+    Each of ``frames`` (states, timers) has a key and some of the columns.
     """
     from pyspark.sql import functions as F
 
@@ -220,7 +203,7 @@ def _shown(kind: str, types: Sequence[DataType], *, has_ttl: bool) -> str:
 def _write(directory: str, query: CheckpointState, rows: DataFrame, table: SparkStateTable) -> None:
     spark, epoch, uid = query.spark, query.epoch, table.operator.uid
     sources = files.sources_at(spark, query.checkpoint, epoch)
-    # The next micro-batch drops rows that are not after the watermark of the last one.
+    # The next micro-batch drops rows up to the last watermark.
     late = {
         "watermark": query.checkpoint.offsets([epoch])[epoch].watermark,
         "idle": None,

@@ -1,9 +1,8 @@
 """Builds the new subtasks' logs from a savepoint's tables, in a query's first epoch.
 
-Spark passes the rows of ``initialState`` to a stateful operator in its first micro-batch, by grouping key. Here, a row
-is an Arrow batch with one subtask's share of an operator's table. The subtask's operator states follow these rows. The
-last row completes the subtask: its log is written, and a task is restored from it, as at any cold start. So state that
-does not fit the program is found before the query's first real epoch.
+In it, Spark passes ``initialState`` rows to a stateful operator by grouping key: Arrow batches with a subtask's share
+of an operator's table, then its operator states. Each log is restored once, so state that does not fit the program
+fails before the query's first real epoch.
 """
 
 from __future__ import annotations
@@ -36,28 +35,21 @@ from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Table
 
-#: Columns of the state rows of a level: the subtask's code, the kind of the row (0: a share of the table; `COMMON`;
-#: `LAST`), and the payload. Spark sorts them by kind.
+#: A level's state rows: subtask code, kind (0 for a share of the table, `COMMON`, `LAST`) and payload.
 STATE_SCHEMA = "target LONG, number LONG, payload BINARY"
 COMMON = 1
 LAST = 2
 _FIELDS = pa.schema([("target", pa.int64()), ("number", pa.int64()), ("payload", pa.binary())])
 
-# Rows of a file that are routed together.
+# Rows that are routed together.
 _ROUTED_ROWS = 1 << 14
-# A share is sent at this size, and all shares are sent when together they reach the second size.
+# A share is sent at the first size, all shares when they reach the second.
 _SHARE_BYTES = 2 * 1024 * 1024
 _WAITING_BYTES = 32 * 1024 * 1024
 
 
 class Router:
-    """Distributes an operator's table to the new subtasks. Its input rows are files: path and content.
-
-    Args:
-        codes: the subtasks' codes.
-        shipped: the vertex, with the keys' classes.
-        files: maps a file's name to its digest.
-    """
+    """Distributes an operator's table to the new subtasks. Its input rows are files: path and content."""
 
     def __init__(
         self,
@@ -74,7 +66,7 @@ class Router:
         self._shipped = shipped
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the subtasks' shares: few and large, because Spark handles each as a row."""
+        """Yield few, large shares, because Spark handles each as a row."""
         loads = classes_of(self._shipped.load())
         table = Table(self._table)
         shares = _Shares(self._codes)
@@ -93,7 +85,6 @@ class _Shares:
         self._bytes: Counter[int] = Counter()
 
     def add(self, subtask: int, share: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Add a share. Yield the shares that are ready to be sent."""
         self._waiting[subtask].append(share)
         self._bytes[subtask] += share.nbytes
         if self._bytes[subtask] >= _SHARE_BYTES:
@@ -102,7 +93,6 @@ class _Shares:
             yield from self.end()
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """Yield all buffered shares."""
         for subtask in [*self._waiting]:
             yield self._row(subtask)
 
@@ -113,11 +103,7 @@ class _Shares:
 
 
 def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, FileDigest]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of files. Arrow reads them many times as fast as Spark's row reader.
-
-    Raises:
-        CheckpointMismatchError: a file is damaged.
-    """
+    """Yield the rows of files. Arrow reads them many times as fast as Spark."""
     for batch in batches:
         for path, content in zip(batch.column("path").to_pylist(), batch.column("content")):
             digest = FileDigest(len(content.as_buffer()), hashlib.sha256(content.as_buffer()).hexdigest())
@@ -128,11 +114,7 @@ def _rows_of_files(batches: Iterable[pa.RecordBatch], digests: Mapping[str, File
 
 
 class RestoringHost(TaskHost):
-    """Restores the subtasks of a level, in an epoch without input.
-
-    Args:
-        tables: maps a vertex's number to its table, with the program's slots.
-    """
+    """Restores the subtasks of a level, in an epoch without input."""
 
     def __init__(
         self,
@@ -150,11 +132,10 @@ class RestoringHost(TaskHost):
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
         super().open(handle, chunks)
         self._arrived: defaultdict[int, list[bytes]] = defaultdict(list)
-        # State shared by several subtasks, by the subtask's code.
+        # State shared by several subtasks.
         self._common: dict[int, bytes] = {}
 
     def take_state(self, code: int, rows: pd.DataFrame, now: int, watermark: int) -> None:
-        """Receive rows of a subtask's state, in any number of frames."""
         last: bytes | None = None
         for number, payload in zip(rows["number"], rows["payload"]):
             if number == LAST:
@@ -163,7 +144,7 @@ class RestoringHost(TaskHost):
                 self._common[code] = bytes(payload)
             else:
                 self._arrived[code].append(bytes(payload))
-        # Spark retains a subtask's frames until the last: free the rows now.
+        # Spark retains a subtask's frames until the last.
         rows.drop(rows.index, inplace=True)
         if last is not None:
             self._restore(code, last, watermark if self._follows_watermark else now)
@@ -182,19 +163,18 @@ class RestoringHost(TaskHost):
             shares = (batch_from_bytes(payload) for payload in _drained(self._arrived.pop(code, [])))
             table, log = Table(self._tables[number]), MemoryChunkStore()
             build_log(log, table, vertex.log_identity(subtask), shares, own, as_it_is())
-            # Find state that does not fit the program now. The query's tasks live in homes.
+            # Detects state that does not fit. The query's tasks live in homes.
             with short_lived(vertex, subtask) as task:
                 task.restore(log)
                 wakes_up = task.next_wake_up
         for chunk, content in log.chunks.items():
             self._store.put(chunk, content)
         if self._timers and wakes_up is not None:
-            # Not in this batch: output of timers is not yet output of the query.
+            # The timer fires in a later batch, since this batch's output is not the query's.
             self._handle.registerTimer(max(wakes_up, now + 1))
 
 
 def _drained(payloads: list[bytes]) -> Iterator[bytes]:
-    """Yield payloads and free each after its use."""
     payloads.reverse()
     while payloads:
         yield payloads.pop()

@@ -1,7 +1,6 @@
-"""Writes savepoints from a checkpoint, and reads them, only through Spark's readers and writers.
+"""Writes and reads savepoints, only through Spark's readers and writers.
 
-So a savepoint can be wherever Spark writes. docs/savepoint-format.md describes the steps: the manifest is written last,
-and makes the savepoint complete.
+The manifest, written last, makes a savepoint complete (docs/savepoint-format.md).
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ if TYPE_CHECKING:
 
 _STATE = "state"
 _TASKS = "tasks"
-# Limits of a data file. Its bytes may be in memory several times when it is verified and read. Only a single large row
-# exceeds the limit.
+# Limits of a data file, whose bytes may be in memory several times.
 _BYTES_IN_FILE = 64 * 1024 * 1024
 _ROWS_IN_FILE = 200_000
 
@@ -60,16 +58,16 @@ _ROWS_IN_FILE = 200_000
 def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: int | None = None) -> None:
     """Write a savepoint: a query's state as plain Parquet. A query with another parallelism can start from it.
 
-    Reads one committed epoch from the checkpoint of a running or stopped query; needs neither the program nor its
-    classes. All state is read and verified once; a task has one subtask's log in memory. The format is described in
-    docs/savepoint-format.md.
+    Reads one committed epoch from the checkpoint of a running or stopped query, without the program and its classes.
+    All state is read and verified once; a task has one subtask's log in memory. docs/savepoint-format.md describes the
+    format.
 
-    If it is interrupted, the savepoint is incomplete: the same call starts from scratch and overwrites it.
+    An interrupted call leaves an incomplete savepoint, which the same call overwrites.
 
     Args:
         spark: the session that reads the checkpoint and writes the savepoint.
         checkpoint: the ``checkpointLocation`` of the query.
-        directory: where to write it, anywhere that Spark writes; it must not exist.
+        directory: a new directory, anywhere that Spark writes.
         epoch: the number of a micro-batch whose state Spark retains, or None for the last committed one.
 
     Raises:
@@ -93,7 +91,7 @@ def _write(directory: str, files: CheckpointState) -> None:
             f"checkpoint {files} contains no pillarbox state: does it belong to a query without pillarbox?"
         )
     check_new(spark, directory)
-    # Before the tables, since Spark removes the offsets of old epochs, too.
+    # Before the tables: Spark removes old offsets, too.
     programs, sources = files.checkpoint.programs_at(files.epoch), sources_at(spark, files.checkpoint, files.epoch)
     with unwrapped_failures():
         begin(spark, directory)
@@ -116,11 +114,7 @@ def _write(directory: str, files: CheckpointState) -> None:
 
 
 def check_new(spark: SparkSession, directory: str) -> None:
-    """Check that a directory is new or has an incomplete savepoint, so that a savepoint can be written.
-
-    Raises:
-        CheckpointMismatchError: it has other content.
-    """
+    """Check that a directory is new or has an incomplete savepoint."""
     directory = directory.rstrip("/")
     is_incomplete = (
         text_of(spark, f"{directory}/{STARTED}") is not None and text_of(spark, f"{directory}/{MANIFEST}") is None
@@ -131,20 +125,17 @@ def check_new(spark: SparkSession, directory: str) -> None:
     raise CheckpointMismatchError(f"{directory} exists, and {what}: pass a new directory for the savepoint")
 
 
-# -- writing --
-
-
 def begin(spark: SparkSession, directory: str) -> None:
     """Begin a savepoint, or restart an incomplete one."""
     if text_of(spark, f"{directory}/{STARTED}") is None:
-        # Overwriting would remove the file first: after a crash then, nothing would mark the other files.
+        # Overwriting would remove the file first, and a crash leave the others unmarked.
         _write_text(spark, BEGUN, f"{directory}/{STARTED}")
-    # Overwriting the folder removes the content of an incomplete earlier savepoint.
+    # Overwriting removes an incomplete earlier savepoint.
     _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
 
 
 def write_table(rows: DataFrame, directory: str, uid: str) -> None:
-    """Write an operator's table. Writes it again with fewer rows per file if a file is too large."""
+    """Write an operator's table, with smaller files if one is too large."""
     path, most = f"{directory}/{table_folder(uid)}", _ROWS_IN_FILE
     while True:
         rows.write.mode("overwrite").option("maxRecordsPerFile", str(most)).parquet(path)
@@ -157,9 +148,9 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 
 
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
-    """Write the manifest with the digests of all files, which completes the savepoint.
+    """Write the manifest with the digests of all files.
 
-    Digests that the manifest already has stay, so that later damage is still detected.
+    Existing digests stay, so that later damage is still detected.
     """
     tasks = f"{_TASKS}/"
     digests = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
@@ -173,7 +164,6 @@ def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
 def _write_tables(
     files: CheckpointState, stateful: Iterable[Stateful], directory: str
 ) -> tuple[list[OperatorTable], list[dict[str, Any]]]:
-    """Write the tables of all operators; return their manifest entries, and the rows of ``tasks``."""
     operators: list[OperatorTable] = []
     tasks: list[dict[str, Any]] = []
     for operator in stateful:
@@ -195,12 +185,7 @@ def _write_tables(
 
 
 def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTable, DataFrame]:
-    """Return the table of an operator's state, and its rows.
-
-    Args:
-        logs: the log values of all its subtasks.
-        heads: the heads of these logs.
-    """
+    """Return an operator's table and its rows, from all its subtasks' logs."""
     table = Table(OperatorTable.of(heads))
     if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
         table = Table(OperatorTable.of(heads, _parts(logs)))
@@ -208,7 +193,6 @@ def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTa
 
 
 def _rows(operator: OperatorTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Convert log values to rows of the table."""
     table = Table(operator)
 
     def rows(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
@@ -220,7 +204,6 @@ def _rows(operator: OperatorTable, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def _parts(logs: DataFrame) -> dict[str, pa.Schema]:
-    """Return the Arrow schemas of an operator by columns."""
     parts: dict[str, pa.Schema] = {}
     schemas = map_in_arrow(logs, "savepoint", partial(map_logs, _schemas), "part STRING, content BINARY")
     for row in schemas.collect():
@@ -236,7 +219,7 @@ def _schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
 
 
 def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
-    """Write the operator state of all operators' subtasks."""
+    """Write the operator state of all subtasks."""
     values = [tuple(row[name] for name in TASKS.names) for row in rows]
     schema = spark_schema(TASKS)
     frame = spark.createDataFrame(values, schema)
@@ -248,15 +231,8 @@ def _write_text(spark: SparkSession, text: str, folder: str) -> None:
     frame.coalesce(1).write.mode("overwrite").option("compression", "none").text(folder)
 
 
-# -- sources --
-
-
 def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sources:
-    """Return the sources' offsets, and Spark's watermark, as of a committed epoch.
-
-    Raises:
-        CheckpointMismatchError: Spark has removed the epoch.
-    """
+    """Return the sources' offsets, and Spark's watermark, as of a committed epoch."""
     entry = checkpoint.offsets([epoch])[epoch]
     if not entry.lines:
         raise removed(str(checkpoint), epoch)
@@ -264,8 +240,7 @@ def sources_at(spark: SparkSession, checkpoint: Checkpoint, epoch: int) -> Sourc
     last = max(entry.files.values(), default=None)
     if last is None:
         return Sources(entry.lines, watermark=watermark)
-    # A source that is read twice has two lines and one folder, and only the program knows which. So each folder's log
-    # is saved up to the highest number of all sources, which may be more than it needs.
+    # A source that is read twice has two lines and one folder, and only the program knows which.
     seen = {name: _files_seen(spark, f"{checkpoint}/sources/{name}", last) for name in entry.sources}
     return Sources(entry.lines, {name: log for name, log in seen.items() if log}, watermark)
 
@@ -281,11 +256,7 @@ def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
     return tuple(line for _, line in sorted(seen, key=lambda item: (item[0].get("batchId", 0), item[0]["path"])))
 
 
-# -- reading --
-
-
 def _digests(spark: SparkSession, directory: str, folders: Iterable[str]) -> dict[str, FileDigest]:
-    """Return the digests of the data files in some folders, by path in the directory."""
     digests: dict[str, FileDigest] = {}
     for folder in folders:
         rows = _parquet(spark, f"{directory}/{folder}").selectExpr("path", "length", "sha2(content, 256)")
@@ -295,7 +266,6 @@ def _digests(spark: SparkSession, directory: str, folders: Iterable[str]) -> dic
 
 
 def _lengths(spark: SparkSession, directory: str) -> dict[str, FileDigest | int]:
-    """Return the lengths of all data files, by path in the directory. Lists the files without reading them."""
     return {
         "/".join([name, *path.split("/")[-depth:]]): length
         for name, depth in ((_STATE, 2), (_TASKS, 1))
@@ -312,26 +282,17 @@ def _folder(path: str) -> str:
 
 
 def _parquet(spark: SparkSession, directory: str) -> DataFrame:
-    """Return the files of tables as rows."""
     read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
     return read.option("pathGlobFilter", "*.parquet").load(directory)
 
 
 def _is_empty(spark: SparkSession, directory: str) -> bool:
-    """Return whether a directory is missing or has no files."""
     read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
     return unless_missing(lambda: read.load(directory).select("path").limit(1).count(), 0) == 0
 
 
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
-    """Open a savepoint. Checks that its files exist and have the right lengths; their content is checked when read.
-
-    Args:
-        directory: the savepoint's directory.
-
-    Raises:
-        CheckpointMismatchError: there is no savepoint, or it is incomplete or damaged.
-    """
+    """Open a savepoint. Files' content is checked when read."""
     directory = directory.rstrip("/")
     text = text_of(spark, f"{directory}/{MANIFEST}")
     if text is None:
@@ -348,9 +309,7 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
 class OpenSavepoint:
     """A savepoint that can be read by Spark.
 
-    Attributes:
-        directory: its directory.
-        manifest: its manifest.
+    Methods raise CheckpointMismatchError for an operator without state and for damaged files.
     """
 
     def __init__(self, spark: SparkSession, directory: str, manifest: Manifest) -> None:
@@ -360,33 +319,20 @@ class OpenSavepoint:
         self._verified: set[str] = set()
 
     def table(self, uid: str) -> Table:
-        """Return an operator's table, which decodes its rows.
-
-        Raises:
-            CheckpointMismatchError: it has no state.
-        """
         return Table(self.manifest.operator(uid))
 
     def frame(self, uid: str) -> DataFrame:
-        """Return the rows of an operator's table.
-
-        Raises:
-            CheckpointMismatchError: it has no state, or the files are damaged.
-        """
         schema = spark_schema(self.table(uid).schema)
         self._verify(table_folder(uid))
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
     def rows(self, uid: str) -> int:
-        """Return the number of rows of an operator's table, without checking the files."""
+        """Return the number of rows, without checking files."""
         read = reader(self._spark).schema(spark_schema(self.table(uid).schema))
         return unless_missing(lambda: read.parquet(f"{self.directory}/{table_folder(uid)}").count(), 0)
 
     def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]]:
-        """Return the unchecked files of an operator's table with ``path`` and ``content``, and their digests by name.
-
-        The caller has to check them.
-        """
+        """Return a table's unchecked files (``path``, ``content``), and their digests."""
         folder = table_folder(uid)
         digests = {
             name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder
@@ -395,23 +341,11 @@ class OpenSavepoint:
 
     @property
     def tasks(self) -> DataFrame:
-        """DataFrame of pickled operator state, one row per subtask.
-
-        Raises:
-            CheckpointMismatchError: the files are damaged.
-        """
+        """Return pickled operator state, one row per subtask."""
         self._verify(_TASKS)
         return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 
     def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
-        """Return an operator's own state by subtask, in memory.
-
-        Args:
-            loads: unpickles it.
-
-        Raises:
-            CheckpointMismatchError: it has no state, or the state cannot be read or is damaged.
-        """
         table = self.table(uid)
         tasks = (row.asDict() for row in self.tasks.where("task IS NOT NULL").collect())
         batches: list[pa.RecordBatch] = []
@@ -420,11 +354,6 @@ class OpenSavepoint:
         return own_states(table.operator, tasks, (table.own_rows(batch, loads) for batch in batches), loads)
 
     def _verify(self, folder: str) -> None:
-        """Verify the digests of the files in a folder, once.
-
-        Raises:
-            CheckpointMismatchError: the files are damaged.
-        """
         if folder not in self._verified:
             expected = {name: file for name, file in self.manifest.files.items() if _folder(name) == folder}
             actual = _digests(self._spark, self.directory, [folder])

@@ -14,18 +14,14 @@ from pillarbox._errors import CheckpointMismatchError
 
 # Special characters in Hadoop's globs.
 _SPECIAL = re.compile(r"([{}\[\]*?,\\])")
-# Scheme and authority, and the path.
+# Scheme and authority, and path.
 _PLACE = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?)(/.*)", re.DOTALL)
-# Maximum files per alternative. Hadoop builds an automaton from the names, whose size is their total length.
+# Maximum files per alternative: Hadoop's automaton grows with the names.
 _TOGETHER = 10_000
 
 
 def paths_seen(lines: Iterable[str], last: int) -> list[str]:
-    """Return the paths in Spark's log of a file source: lines of JSON with percent-encoded paths.
-
-    Args:
-        last: the last batch to include.
-    """
+    """Return the paths in a file source's log, up to batch ``last``."""
     entries = map(json.loads, lines)
     return [unquote(str(line["path"])) for line in entries if line.get("batchId", 0) <= last]
 
@@ -33,12 +29,8 @@ def paths_seen(lines: Iterable[str], last: int) -> list[str]:
 def glob_of(paths: Iterable[str]) -> str:
     """Return a glob that matches exactly these files.
 
-    Hadoop looks up alternatives with a slash one by one, and resolves alternatives without a slash by listing their
-    folder. So there is an alternative for each folder, with its files as inner alternatives: one listing per folder, or
-    a few for very many files.
-
-    Raises:
-        CheckpointMismatchError: the files are in several file systems, or a path cannot be matched.
+    Hadoop looks up alternatives with a slash one by one, and other alternatives by listing their folder. So each folder
+    is an alternative, with its files as inner alternatives.
     """
     places: set[str] = set()
     files: set[str] = set()
@@ -55,7 +47,7 @@ def glob_of(paths: Iterable[str]) -> str:
         files.add(match[2])
     if len(places) != 1:
         raise CheckpointMismatchError(f"the files that one source has read are in {' and '.join(sorted(places))}")
-    # One level above all folders, so that each alternative has a slash; but nothing is above the root.
+    # One level up, so that each alternative has a slash.
     folders = {os.path.dirname(path) for path in files}
     above = os.path.dirname(os.path.commonpath(folders)).rstrip("/")
     escaped = _escaped if folders == {"/"} else _twice_escaped
@@ -75,8 +67,5 @@ def _escaped(path: str) -> str:
 
 
 def _twice_escaped(path: str) -> str:
-    """Escape a path within alternatives.
-
-    Hadoop removes one backslash when it expands alternatives with a slash, and another when it looks up the path.
-    """
+    """Escape a path: Hadoop removes one backslash for alternatives with a slash, and one for the path."""
     return _SPECIAL.sub(r"\\\\\\\1", path)

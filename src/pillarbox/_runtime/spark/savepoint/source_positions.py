@@ -1,9 +1,7 @@
 """The source positions of a query that starts from a savepoint.
 
-Spark stores each source's position in the checkpoint as the source's own JSON. A file source stores a list of the files
-that it has read. So the first epoch on a new checkpoint replaces each source by a source without rows, which makes
-Spark write the savepoint's positions into its logs. It is ``_position.py``, and for files Spark's file source over
-exactly the files that were read.
+The first epoch on a new checkpoint replaces each source by one without rows, which makes Spark write the savepoint's
+positions into its logs: ``worker/position.py``, or Spark's file source over exactly the files that were read.
 """
 
 from __future__ import annotations
@@ -33,18 +31,18 @@ if TYPE_CHECKING:
 
 _HINT = 'say where they begin: positions="none", or a position for each'
 
-# The position of a file source that has read nothing.
+# A file source that has read nothing.
 BEGINNING = {"logOffset": -1}
 
-# A path that matches no file. With a wildcard, Spark accepts a source whose files do not exist yet.
+# With a wildcard, Spark accepts a source without files.
 _NO_FILES = "file:///pillarbox/_none/*"
 
-# The first version of Spark with source names.
+# Since this version, Spark has source names.
 _TITLES_SINCE = (4, 2)
 _TITLE = re.compile(r'name="(\w+)"')
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
-# Plan steps that keep state if their input is streaming.
+# Steps that keep state for streaming input.
 _STATEFUL = frozenset(
     {
         "Aggregate",
@@ -66,13 +64,10 @@ class PlannedSource:
     """A source in the plan of a query: a line of Spark's offset log.
 
     Attributes:
-        name: Spark's name of it.
         number: Spark's number of the source's own metadata. The same source may occur several times.
-        cleans: whether it is a file source that moves or deletes read files.
         title: the name from ``DataStreamReader.name``, or None (Spark's source evolution).
         known_as: the name of the program's source, if that reads only this one.
         has_beginning: whether its initial offset can be queried before reading.
-        step: the plan's step (a Java object).
     """
 
     name: str
@@ -85,7 +80,6 @@ class PlannedSource:
 
     @property
     def is_files(self) -> bool:
-        """Whether it is Spark's file source."""
         return self.name.startswith("FileSource[")
 
 
@@ -135,7 +129,7 @@ def _cleans(step: Any) -> bool:
 
 
 def stateful_steps(df: DataFrame) -> list[str]:
-    """Return the names of a classic DataFrame's stateful streaming steps."""
+    """Return a classic DataFrame's stateful streaming steps."""
     steps = []
     for step in plan_steps(df):
         name, children = step.nodeName(), step.children()
@@ -149,13 +143,9 @@ class FoundPositions(NamedTuple):
     """The start positions of sources.
 
     Attributes:
-        positions: the position of each source: its JSON value; or ``SeenFiles``; or None to start as in a new query.
-        wrong: conflicts.
-        added: the names of sources that the savepoint does not have.
-        gone: the names of sources that the program no longer has.
-        places: the index of each source among the sources of the savepoint's program, or None if it is new. None if a
-            source of either program does not read exactly one Spark source.
-        in_order: whether they are the savepoint's sources, in the same order.
+        positions: each source's JSON value, ``SeenFiles``, or None to start as in a new query.
+        places: each source's index among the sources of the savepoint's program, or None if new. None if a source of
+            either program does not read exactly one Spark source.
     """
 
     positions: list[Any]
@@ -167,13 +157,7 @@ class FoundPositions(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line of Spark's offset log.
-
-    Attributes:
-        id: Spark's number of the source's own metadata, if each line is of another source.
-        title: the name from ``DataStreamReader.name``, or None.
-        text: the position as JSON, or ``-`` without a position.
-    """
+    """A line of Spark's offset log."""
 
     id: str
     title: str | None
@@ -185,11 +169,7 @@ def find_positions(
 ) -> FoundPositions:
     """Return the position of each source.
 
-    If the savepoint has no positions, because another runtime wrote it or it was edited, all sources start as in a new
-    query.
-
-    Args:
-        names: names of the sources of the savepoint's program.
+    A savepoint without positions starts all sources as in a new query.
     """
     requested = start.positions
     if requested == NONE or (isinstance(requested, str) and not noted.offsets):
@@ -218,7 +198,7 @@ def find_positions(
             [], [f"it has positions of {len(lines)} sources, and the program reads {_named(planned)}: {_HINT}"]
         )
     places = [_savepoint_index(index, match.places, planned) for index in range(len(planned))]
-    # Only if all sources keep their index, the program determines which lines are of the same source.
+    # Only then the program determines which lines are of the same source.
     in_order = not has_titles and places == [*range(len(lines))]
     positions: list[Any] = []
     for line_index, source in zip(places, planned):
@@ -243,33 +223,22 @@ def find_positions(
 
 
 def _lines(noted: Sources) -> list[_Line]:
-    """Return the lines of the offset log, in source order if they have no names.
-
-    Raises:
-        CheckpointMismatchError: the log's version is unknown.
-    """
     texts = OffsetEntry(noted.offsets).sources
     return [_Line(name, name if noted.are_named else None, text) for name, text in texts.items()]
 
 
 def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
-    """Return the program's source names for the offset log's lines, if the numbers match."""
     return [*names] if names is not None and len(names) == lines else [None] * lines
 
 
 def _savepoint_index(index: int, places: Sequence[int | None], planned: Sequence[PlannedSource]) -> int | None:
-    """Return the index of a source's line. A source that is read twice has the same index."""
+    """Return the index of a source among the savepoint's sources, the same for a source that is read twice."""
     number = planned[index].number
     same = [position for position, source in zip(places, planned) if source.number == number]
     return next((position for position in (places[index], *same) if position is not None), None)
 
 
 def _position(line: _Line, seen: Sequence[str] | None, index: int, source: PlannedSource) -> tuple[Any, str | None]:
-    """Return a line's position and the conflict, if any.
-
-    Args:
-        seen: the lines of a file source's own log.
-    """
     position: Any = None if line.text == "-" else json.loads(line.text)
     was_files = isinstance(position, dict) and position.keys() == {"logOffset"}
     if position is not None and was_files != source.is_files:
@@ -314,12 +283,8 @@ def _named(planned: Sequence[PlannedSource]) -> str:
 def placeholder_sources(
     spark: SparkSession, positions: Sequence[Any], planned: Sequence[PlannedSource], checkpoint: str
 ) -> DataFrame:
-    """Return a streaming DataFrame of one column, without rows, with one source per position.
-
-    Args:
-        checkpoint: the query's checkpoint location.
-    """
-    # Spark runs an epoch only if a source has a new position. If none has one, one source gets its initial offset.
+    """Return a streaming DataFrame without rows, with one source per position."""
+    # Spark runs an epoch only if a source has a new position.
     begins = any(position is not None and not isinstance(position, SeenFiles) for position in positions)
     first = None
     if not begins and not any(source.is_files for source in planned):
@@ -341,13 +306,13 @@ def placeholder_sources(
             frames[source.number] = reader.format("pillarbox_position").option("position", json.dumps(position)).load()
         else:
             frames[source.number] = _files(reader, there or _NO_FILES)
-    # In the offset log's order, also if a source occurs several times in the plan.
+    # In the offset log's order.
     return reduce(lambda left, other: left.unionAll(other), [frames[source.number] for source in planned])
 
 
 def _initial_offset(spark: SparkSession, source: PlannedSource, checkpoint: str) -> Any:
-    """Return a source's initial offset by its options, as for the same query on a new checkpoint."""
-    # Kafka's source stores it in its folder; after an interrupted start, the next one reads it there.
+    """Return a source's initial offset by its options."""
+    # Where Kafka's source reads its initial offset.
     folder = f"{checkpoint}/sources/{source.number if source.title is None else source.title}"
     jvm(spark).SparkSession.setActiveSession(java_session(spark))
     stream = source.step.table().newScanBuilder(source.step.extraOptions()).build().toMicroBatchStream(folder)
@@ -367,7 +332,6 @@ def _before_first_file(source: PlannedSource) -> Any:
 
 
 def _existing_files(spark: SparkSession, position: SeenFiles | None) -> str | None:
-    """Return a glob of the files that still exist, or None."""
     if not position or not position.paths:
         return None
     path = glob_of(position.paths)
@@ -375,5 +339,5 @@ def _existing_files(spark: SparkSession, position: SeenFiles | None) -> str | No
 
 
 def _files(reader: DataFrameReader | DataStreamReader, path: str) -> DataFrame:
-    # With the recursive lookup, folders such as day=1 do not become columns.
+    # Otherwise folders such as day=1 would become columns.
     return reader.schema("value STRING").option("recursiveFileLookup", "true").text(path)

@@ -41,8 +41,8 @@ def write_state(
 ) -> None:
     """Write an operator's state from a table: a savepoint that ``env.from_savepoint(directory)`` starts from.
 
-    It imports state from another system or from a batch job over history, so that a query does not begin empty. The
-    table has a row for each key. If ``directory`` has a savepoint, the operator is added to it.
+    Imports state from another system or from a batch job over history, so that a query does not begin empty. The table
+    has a row for each key. The operator is added to an existing savepoint in ``directory``.
 
     With ``like``, the rows belong to an operator of another savepoint, as Spark reads them from its folder
     ``state/UID`` (docs/savepoint-format.md) or as :func:`read_state` returns them, possibly filtered or changed. A test
@@ -52,13 +52,13 @@ def write_state(
         df: a batch DataFrame.
         directory: the new or existing savepoint.
         uid: the operator's, as in ``.uid("count")``.
-        key: the column or columns of the key. The program has to key by columns of these names, or by a function that
+        key: the key's column or columns. The program has to key by columns of these names, or by a function that
             returns the same values (a tuple, if several).
         states: the operator's states. Each has a column with its name: a value has the column's type, a list is an
-            ARRAY, a map is a MAP. None: every other column is a value state of the column's type.
+            ARRAY, a map is a MAP. None makes every other column a value state.
         timers: a column of timers of a ``KeyedProcessFunction``, an ARRAY of STRUCTs with ``domain`` (``event`` or
             ``processing``) and ``timestamp`` (epoch milliseconds), or None.
-        like: another savepoint, instead of the three above.
+        like: another savepoint, instead of ``key``, ``states`` and ``timers``.
 
     Raises:
         ProgramError: an argument is wrong, or a column is missing.
@@ -97,7 +97,6 @@ def _new(
     states: Sequence[StateDescriptor] | None,
     timers: str | None,
 ) -> tuple[NewTable, list[str]]:
-    """Return the table, and its columns in the DataFrame."""
     if not isinstance(uid, str) or not uid:
         raise ProgramError(f"write_state(): uid must be the operator's, as in .uid('count'), not {shorten(uid)}")
     names = [key] if isinstance(key, str) else list(key or ())
@@ -143,7 +142,6 @@ def _are_timers(kind: Any) -> bool:
 
 
 def _check_unique(df: DataFrame, columns: list[str], uid: str) -> None:
-    """Raise an error if a key occurs twice."""
     duplicates = df.groupBy(*map(quoted, columns)).count().where("count > 1").drop("count").take(1)
     if duplicates:
         values = duplicates[0].asDict()
@@ -154,7 +152,6 @@ def _check_unique(df: DataFrame, columns: list[str], uid: str) -> None:
 
 
 def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, EditedTable]:
-    """Return the rows for the operator's table, with the columns that they have."""
     from pyspark.sql.types import VariantType
 
     edited = EditedTable(manifest.operator(uid))
@@ -182,7 +179,7 @@ def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, Edi
     rows = df.selectExpr(*columns)
     if not edited.operator.parts:
         of = ["key", *(["namespace"] if "namespace" in types else [])]
-        # Null keys are not comparable: the operator's own rows have no key, and a key may be in ``exact`` instead.
+        # The operator's own rows have no key, and a key may be in ``exact`` instead.
         _check_unique(rows.where("key IS NOT NULL"), of, uid)
     return rows, edited
 
@@ -221,7 +218,6 @@ def _write(
 
 
 def _existing_savepoint(spark: SparkSession, directory: str, uid: str) -> files.OpenSavepoint | None:
-    """Return the existing savepoint that receives the operator, or None."""
     try:
         files.check_new(spark, directory)
     except CheckpointMismatchError:
@@ -237,7 +233,6 @@ def _existing_savepoint(spark: SparkSession, directory: str, uid: str) -> files.
 
 
 def _encoded(table: NewTable | EditedTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Encode the user's rows as rows of the table."""
     for batch in batches:
         if batch.num_rows:
             yield from table.encode(batch)

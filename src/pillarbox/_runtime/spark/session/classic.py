@@ -36,7 +36,7 @@ class ClassicSession(Session):
     has_jvm = True
 
     def settings(self) -> dict[str, str]:
-        # As one string: a call to Java for each setting would take as long as an epoch.
+        # One string: a call to Java for each setting would take too long.
         lines = self.spark.sparkContext.getConf().toDebugString().splitlines()
         settings = {name: value for name, _, value in (line.partition("=") for line in lines)}
         own = {name: self.spark.conf.get(name, None) for name in _SESSION_SETTINGS}
@@ -78,8 +78,7 @@ class ClassicSession(Session):
         running = set(tracker.getActiveJobsIds())
         if not running:
             return []
-        # Spark retains a thousand ended jobs of a group. As one string, because each number of a Java array would be a
-        # call.
+        # Spark retains a thousand ended jobs. One string: each number of a Java array would be a call.
         numbers = java_class(self.spark, "java.util.Arrays").toString(tracker._jtracker.getJobIdsForGroup(group))
         return sorted(running.intersection(json.loads(numbers)))
 
@@ -93,7 +92,7 @@ class ClassicSession(Session):
         return plan_steps(df)
 
     def aliases(self, df: DataFrame) -> str:
-        # The plan's own string is truncated by a setting.
+        # The plan's own string is truncated.
         return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")
 
     def analyzed_now(self, df: DataFrame) -> DataFrame:
@@ -141,7 +140,6 @@ class ClassicWriter(Writer):
 
     @contextmanager
     def without_sink(self) -> Iterator[None]:
-        """Discard the output of queries started in the block."""
         with self._changed("source", "format", "noop"):
             yield
 

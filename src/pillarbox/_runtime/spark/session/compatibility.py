@@ -1,8 +1,6 @@
 """Checks that Spark has every private name that a query needs.
 
-PySpark's names in a worker (broadcast variables, accumulators, the task's context, shipped files) are in
-``homes/worker_environment.py``, and the conversion of a batch to Arrow is in ``rows/arrow_frame.py``. Without these,
-tasks fail in homes, or values are converted twice.
+PySpark's names in a worker are unchecked (``homes/worker_environment.py``, ``rows/arrow_frame.py``).
 """
 
 from __future__ import annotations
@@ -17,13 +15,7 @@ from pillarbox._runtime.spark.session.spark_names import BATCH_ID, PROVIDER_KEY,
 
 
 class _Requirement(NamedTuple):
-    """A private name of Spark.
-
-    Attributes:
-        name: for the message.
-        of_java: whether only classic sessions need it.
-        is_met: returns False or raises any exception if it is missing.
-    """
+    """A private name of Spark."""
 
     name: str
     of_java: bool
@@ -68,11 +60,7 @@ REQUIREMENTS = (
 
 
 def check_compatibility(spark: Any) -> None:
-    """Check the private names of a session's Spark. Runs no job.
-
-    Raises:
-        ConfigurationError: a name is missing.
-    """
+    """Check the private names of a session's Spark. Runs no job."""
     missing = [requirement.name for requirement in REQUIREMENTS if not _is_met(requirement, spark)]
     if missing:
         raise ConfigurationError(

@@ -13,7 +13,7 @@ from pillarbox._runtime.spark.session.session import session_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Matches the settings that reports contain.
+# Settings that reports contain.
 _SHOWN = re.compile(
     r"cores$|spark\.(master$|app\.|driver\.(cores|memory)|executor\.(cores|instances|memory|pyspark)|cores\.max|task\.cpus"
     r"|default\.parallelism|dynamicAllocation\.enabled|speculation|shuffle\.push\.enabled|python\.|pyspark\.|submit\.deployMode|pillarbox\."
@@ -27,33 +27,24 @@ _LONGEST = 500
 
 
 class Configuration(NamedTuple):
-    """The configuration of a query.
-
-    Attributes:
-        settings: settings of Spark and of the query, with secrets masked.
-        versions: versions in the driver, by package.
-    """
+    """The configuration of a query, with secrets masked."""
 
     settings: dict[str, str]
     versions: dict[str, str]
 
 
 def configuration_of(spark: SparkSession, **of_query: str) -> Configuration:
-    """Return the configuration of a query. Runs no job and sends no request to a store.
-
-    Args:
-        of_query: the query's own settings.
-    """
+    """Return the configuration of a query. Runs no job and sends no request to a store."""
     return Configuration({**settings_of(spark), **of_query}, versions_of(spark))
 
 
 def masked(name: str, value: str) -> str:
-    """Mask a setting's value if it looks like a secret by its name, and credentials in URLs."""
+    """Mask secrets in a setting's value."""
     return _MASK if _SECRET.search(name) else _IN_URL.sub(_MASK, value)[:_LONGEST]
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
-    """Return a session's settings that matter for a query, with secrets masked."""
+    """Return a session's settings for a query, with secrets masked."""
     settings = session_of(spark).settings()
     cores = cores_of(spark, settings.get)
     if cores is not None:

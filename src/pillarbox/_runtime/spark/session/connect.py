@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PLAN_LENGTH = "spark.sql.maxPlanStringLength"
-# Spark's default: the longest Java array.
+# The longest Java array.
 _WHOLE = str(2**31 - 1 - 15)
 
 
@@ -60,7 +60,7 @@ class ConnectSession(Session):
         return None
 
     def aliases(self, df: DataFrame) -> str:
-        # The plan's full text, because only the server resolves views.
+        # The full text: only the server resolves views.
         is_whole = self.spark.conf.get(_PLAN_LENGTH, _WHOLE) == _WHOLE
         with session_settings(self.spark, {} if is_whole else {_PLAN_LENGTH: _WHOLE}):
             plans = str(df._explain_string(mode="extended"))  # type: ignore[operator]
@@ -79,12 +79,12 @@ class ConnectSession(Session):
 
 
 class ConnectWriter(Writer):
-    """The options of a Spark Connect ``DataStreamWriter``, which are a protobuf message."""
+    """The options of a Spark Connect ``DataStreamWriter``, a protobuf message."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
         self._proto = writer._write_proto
-        # A foreachBatch function runs each batch in the client's own session, as a batch query.
+        # A foreachBatch function runs each batch in the client's own session.
         self.passes_settings = not self._proto.HasField("foreach_batch")
 
     @property

@@ -14,29 +14,21 @@ from pillarbox._runtime.spark.session.java import file_system, path_class
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Marks a folder as incomplete. Names of data never begin like this.
+# Marks an incomplete folder.
 _BEGUN = "_pillarbox_begun"
 
-# Characters that Java escapes in a URI; it leaves the letters of all languages.
+# Characters that Java escapes in a URI.
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f\s"#%<>?\[\\\]^`{|}]""")
 
 
 def check_session(spark: Any, asked_by: str) -> None:
-    """Check that an argument is a Spark session.
-
-    Raises:
-        ProgramError: it is something else.
-    """
+    """Check that an argument is a Spark session."""
     if not hasattr(spark, "readStream"):
         raise ProgramError(f"{asked_by} takes a SparkSession as its first argument, not {shorten(spark)}")
 
 
 def checked_directory(directory: Any, what: str) -> str:
-    """Return a user's directory without its final slash.
-
-    Raises:
-        ProgramError: it is not a directory's path.
-    """
+    """Return a user's directory without a final slash."""
     if not isinstance(directory, (str, PathLike)) or not str(directory):
         raise ProgramError(f"{what} must be a directory, not {shorten(directory)}")
     return str(fspath(directory)).rstrip("/")
@@ -44,12 +36,9 @@ def checked_directory(directory: Any, what: str) -> str:
 
 @contextmanager
 def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
-    """Create a folder, or an incomplete one again, for writing within the block. Needs a classic session.
+    """Create a folder, or overwrite an incomplete one, for writing within the block. Needs a classic session.
 
-    A marker file, which readers of data ignore, is in the folder until the block ends without an error.
-
-    Raises:
-        PillarboxError: the path exists and is complete.
+    A marker file is in the folder until the block ends without an error.
     """
     path, begun = path_class(spark)(folder), path_class(spark)(folder, _BEGUN)
     files = file_system(spark, path)
@@ -63,8 +52,8 @@ def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
 
 
 def is_readable_by_spark(checkpoint: str) -> bool:
-    """Return whether Spark's readers of state, and its repartitioning, find this checkpoint path.
+    """Return whether Spark's readers of state, and its repartitioning, find this path.
 
-    They look for the URI-escaped path, which may be another directory. Queries use the path as it is.
+    They look for the URI-escaped path.
     """
     return _ESCAPED.search(checkpoint) is None

@@ -1,6 +1,6 @@
 """Lists, reads and writes the small files of checkpoints and savepoints.
 
-In a classic session, the driver uses Hadoop's ``FileSystem`` without a job. Spark Connect has only DataFrames.
+A classic session's driver uses Hadoop's ``FileSystem`` without a job. Spark Connect has only DataFrames.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ T = TypeVar("T")
 
 
 def reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader that takes paths literally.
+    """Return a reader that takes paths literally, as Spark's writers do.
 
-    By default, Spark reads ``[1]``, ``{a,b}``, ``*`` and ``?`` as wildcards, but writes them literally. A checkpoint
-    with such a path would seem to be a new one.
+    By default, ``[1]``, ``{a,b}``, ``*`` and ``?`` are wildcards.
     """
     return spark.read.option(WILDCARDS, "false")
 
 
 def unless_missing(read: Callable[[], T], otherwise: T) -> T:
-    """Call ``read()``, and return ``otherwise`` if Spark reports a missing path."""
+    """Call ``read()``. Return ``otherwise`` for a missing path."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -49,7 +48,7 @@ def unless_missing(read: Callable[[], T], otherwise: T) -> T:
 
 
 def text_of(spark: SparkSession, path: str) -> str | None:
-    """Return the text of a file, or of a folder's only file, or None if it is missing."""
+    """Return the text of a file, or of a folder's only file."""
     rows: list[Any] = unless_missing(lambda: reader(spark).text(path, wholetext=True).collect(), [])
     return next((row[0] for row in rows if row[0]), None)
 
@@ -60,25 +59,21 @@ def is_savepoint(spark: SparkSession, directory: str) -> bool:
 
 
 class Folder(ABC):
-    """A folder of small files, such as a checkpoint's log. Hidden files (``.``, ``_``) are left out."""
+    """A folder of small files, such as a checkpoint's log, without hidden files."""
 
     path: str
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of the files without opening them, or an empty list if the folder is missing."""
+        """Return the files' names. A missing folder is empty."""
 
     @abstractmethod
     def lines(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
-        """Return ``(file name, line)`` pairs. A missing file has no lines.
-
-        Args:
-            names: the files to read, or None for all.
-        """
+        """Return ``(file name, line)`` pairs of some files, or of all."""
 
     @abstractmethod
     def add_line(self, text: str) -> None:
-        """Write a line of text into a new file, atomically. Applications may write concurrently."""
+        """Write a line into a new file, atomically. Applications may write concurrently."""
 
 
 class DataFrameFolder(Folder):
@@ -99,19 +94,19 @@ class DataFrameFolder(Folder):
         return [(name, line) for name, line in rows]
 
     def add_line(self, text: str) -> None:
-        # Base64 needs neither quoting nor parameters, which the parsers of session extensions such as Delta's may lose.
+        # Base64 needs neither quoting nor parameters.
         encoded = base64.b64encode(text.encode()).decode()
         line = self._spark.sql(f"SELECT CAST(unbase64('{encoded}') AS STRING) AS value")
         line.coalesce(1).write.mode("append").option("compression", "none").text(self.path)
 
     def _texts(self, **options: str) -> Any:
-        # A running query removes old files while they are read.
+        # A running query removes old files.
         read = reader(self._spark).options(ignoreMissingFiles="true", **options)
         return read.schema("value STRING").text(self.path)
 
 
 class HadoopFolder(Folder):
-    """A folder accessed by a classic session's driver through Hadoop's ``FileSystem``, without jobs."""
+    """A folder accessed through Hadoop's ``FileSystem``, without jobs."""
 
     def __init__(self, spark: Any, path: str) -> None:
         self.path = path
@@ -132,21 +127,15 @@ class HadoopFolder(Folder):
         self._write(f"{uuid.uuid4().hex}.txt", f"{text}\n")
 
     def add(self, name: str, text: str) -> None:
-        """Write a new file atomically.
-
-        Raises:
-            PillarboxError: the file exists, or the file system did not rename the temporary file.
-        """
         if self._files.exists(self._path(name)):
             raise PillarboxError(f"{self._folder}/{name} exists")
         self._write(name, text)
 
     def remove(self, name: str) -> None:
-        """Remove a file. A missing file is no error."""
         self._files.delete(self._path(name), False)
 
     def _write(self, name: str, text: str) -> None:
-        # Under a hidden name first, so that readers never see half a file.
+        # Readers never see half a file.
         hidden, path = self._path(f".{name}.tmp"), self._path(name)
         stream = self._files.create(hidden, False)
         try:

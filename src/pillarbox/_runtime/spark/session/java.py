@@ -1,6 +1,6 @@
 """Java objects of a classic session, its DataFrames and its file systems.
 
-Spark does not guarantee these names. Each docstring names the consequence of a missing name. No function runs a job.
+Spark does not guarantee these names. Names with "Checked" are checked at a query's start. No function runs a job.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def jvm(spark: Any) -> Any:
-    """Return the JVM. Without it, no program runs."""
+    """Return the JVM."""
     return spark.sparkContext._jvm
 
 
 def java_class(spark: Any, name: str) -> Any:
-    """Return a Java class by its full name, in one call. Without it, no program runs."""
+    """Return a Java class by its full name, in one call."""
     return getattr(jvm(spark), name)
 
 
@@ -24,12 +24,12 @@ def java_session(spark: Any) -> Any:
 
 
 def path_class(spark: Any) -> Any:
-    """Return Hadoop's class of paths. Without it, no checkpoint can be read."""
+    """Return Hadoop's class of paths."""
     return java_class(spark, "org.apache.hadoop.fs.Path")
 
 
 def path_array(spark: Any, paths: list[str]) -> Any:
-    """Return a Java array of Hadoop paths. Without it, no epoch of a store can be copied."""
+    """Return a Java array of Hadoop paths."""
     kind = path_class(spark)
     array = spark.sparkContext._gateway.new_array(kind, len(paths))
     for index, path in enumerate(paths):
@@ -38,27 +38,24 @@ def path_array(spark: Any, paths: list[str]) -> Any:
 
 
 def file_system(spark: Any, path: Any) -> Any:
-    """Return the file system of a path, with the session's settings. Without it, no checkpoint can be read."""
+    """Return the file system of a path, with the session's settings."""
     return path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
 
 
 def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
-    """Repartition a checkpoint's state. Needs Spark 4.2; without it, ``pillarbox.rescale`` fails."""
+    """Repartition a checkpoint's state. Needs Spark 4.2."""
     spark._streamingCheckpointManager.repartition(checkpoint, partitions)
 
 
 def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
-    """Return a file sink's log, creating its folder, and an empty array of entries.
-
-    Spark has these classes since 4.1. Checked: no query with a file sink would start.
-    """
+    """Return a file sink's log, creating its folder, and an empty array of entries. Since Spark 4.1. Checked."""
     sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
     log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
     return log, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0)
 
 
 def analyzed_plan(df: Any) -> Any:
-    """Return the analyzed plan of a DataFrame. Checked: no program would be found in a query."""
+    """Return the analyzed plan of a DataFrame. Checked."""
     return df._jdf.queryExecution().analyzed()
 
 
@@ -75,7 +72,7 @@ def plan_steps(df: Any) -> list[Any]:
 
 
 def python_pattern(spark: Any) -> Any:
-    """Return the plan pattern of Python functions. Without it, every query looks as if it had user functions."""
+    """Return the plan pattern of Python functions. Without it, every query seems to have some."""
     return java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
 
 
@@ -83,19 +80,18 @@ WRITER_FIELDS = ("source", "trigger", "extraOptions")
 
 
 def writer_field(writer: Any, name: str) -> Any:
-    """Return a private field of a ``DataStreamWriter``. Checked: no query would start."""
+    """Return a private field of a ``DataStreamWriter``. Checked."""
     assert name in WRITER_FIELDS
     field = writer._jwrite.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field.get(writer._jwrite)
 
 
-# Running tasks whose hosts are read.
 _TASKS_WITH_HOSTS = 8
 
 
 def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
-    """Return hosts of some running tasks of a stage. Without it, the line about a hung epoch names no hosts."""
+    """Return hosts of some running tasks of a stage."""
     from py4j.protocol import Py4JError
 
     try:
@@ -104,5 +100,5 @@ def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
         store = spark.sparkContext._jsc.sc().statusStore()
         tasks = store.taskList(stage, attempt, 0, _TASKS_WITH_HOSTS, v1.TaskSorting.ID, running)
         return sorted({str(tasks.apply(index).host()) for index in range(tasks.size())})
-    except Py4JError:  # also if Spark has forgotten the stage
+    except Py4JError:  # Spark has forgotten the stage
         return []

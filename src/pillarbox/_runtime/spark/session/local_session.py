@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
-    """Return a local Spark session with settings for pillarbox: for examples, tests and experiments.
+    """Return a local Spark session with settings for pillarbox, for examples, tests and experiments.
 
     Args:
         cores: number of concurrent tasks.
@@ -27,12 +27,12 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     """
     check_count(cores, "local_session(): cores")
     check_text(app_name, "local_session(): app_name")
-    # Workers find the program's modules next to the script, as the driver does.
+    # So workers find the program's modules, as the driver does.
     script_folders = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*script_folders, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     merged = {
-        # Workers share modules that the daemon has imported.
+        # Modules that the daemon has imported are shared by workers.
         **({"spark.python.daemon.module": "pillarbox.daemon"} if _daemon_finds_pillarbox() else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -41,19 +41,12 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         SHUFFLE_PARTITIONS: str(cores),
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
-    # Four attempts for each task: plain local[n] never retries.
+    # Plain local[n] never retries a task.
     return new_session(app_name, {"spark.master": f"local[{cores}, 4]", **merged})
 
 
 def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
-    """Return a classic session.
-
-    Args:
-        settings: Spark settings. For a local master, the settings that it needs are added.
-
-    Raises:
-        ConfigurationError: Java or a Python package is missing or has a wrong version.
-    """
+    """Return a classic session, with settings for a local master."""
     check_packages()
     check_java()
     from pyspark.sql import SparkSession
@@ -70,10 +63,10 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
 
 
 def _daemon_finds_pillarbox() -> bool:
-    """Return whether the daemon of Python workers will be able to import pillarbox.
+    """Return whether the daemon of Python workers finds pillarbox.
 
-    The daemon has installed packages and ``PYTHONPATH``. Only workers have the files of ``--py-files``, and after
-    ``spark-submit`` the JVM has its own environment.
+    It has installed packages and ``PYTHONPATH``, but not ``--py-files``. After ``spark-submit`` the JVM has its own
+    environment.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return False

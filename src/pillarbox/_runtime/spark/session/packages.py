@@ -23,7 +23,7 @@ def packages_here() -> Mapping[str, str]:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
-            # The package may have no metadata, for example after --py-files: read its `__version__`.
+            # Shipped packages may have no metadata.
             module = sys.modules.get(package)
             if module is not None and hasattr(module, "__version__"):
                 versions[package] = str(module.__version__)

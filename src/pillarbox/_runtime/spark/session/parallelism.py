@@ -14,25 +14,21 @@ from pillarbox._runtime.spark.session.spark_names import SHUFFLE_PARTITIONS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Returns the value of a session's setting, or None if it is not set.
+#: Returns a setting's value, or None.
 Get = Callable[[str], "str | None"]
 
-# Only explicit settings go higher: each partition has a state store and may have a home.
+# Each partition has a state store and may have a home.
 _MOST_BY_DEFAULT = 16
-# `spark.sql.shuffle.partitions` may be set for the batch jobs of a whole cluster, but each partition has a state store.
+# `spark.sql.shuffle.partitions` may be set for a whole cluster's batch jobs.
 _MOST_PARTITIONS = 128
 
 
 def cores_of(spark: SparkSession, get: Get | None = None) -> int | None:
-    """Return the number of concurrent tasks with all executors, or None if unknown.
-
-    Args:
-        get: reads settings; by default, from the session.
-    """
+    """Return the number of concurrent tasks with all executors, or None if unknown."""
     get = get or (lambda name: spark.conf.get(name, None))
     executors = get("spark.executor.instances")
     if (get("spark.dynamicAllocation.enabled") or "").lower() == "true":
-        # Executors are added with work, so the present number does not count.
+        # Executors are added with work.
         return _in_executors(get("spark.dynamicAllocation.maxExecutors"), get)
     # Executors may still be starting.
     counts = [session_of(spark).default_parallelism(), _in_executors(executors, get)]
@@ -54,16 +50,16 @@ def local_cores(get: Get) -> int | None:
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:
-    """Return the default parallelism, and its reason as the end of a message.
+    """Return the default parallelism, and its reason as the end of a message. Runs no job.
 
-    It is ``spark.sql.shuffle.partitions`` if set, at most 128; otherwise the number of cores, at most 16. Each subtask
-    adds time to each epoch, and the amount of work is unknown, so more subtasks need an explicit setting. Runs no job.
+    It is ``spark.sql.shuffle.partitions`` if set, at most 128, otherwise the number of cores, at most 16, since each
+    subtask adds time to each epoch.
     """
     setting = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(setting) if setting is not None and setting.isdigit() else 0
     if partitions > _MOST_PARTITIONS and partitions != 200:
         return _MOST_PARTITIONS, f"the most by default, as {SHUFFLE_PARTITIONS} is {partitions}"
-    if partitions not in (0, 200):  # Spark's default or ``auto``, not the user's choice
+    if partitions not in (0, 200):  # not the user's choice
         return partitions, f"as {SHUFFLE_PARTITIONS} says"
     cores = cores_of(spark)
     if not cores:
@@ -72,13 +68,7 @@ def default_parallelism(spark: SparkSession) -> tuple[int, str]:
 
 
 def task_slots(spark: SparkSession) -> int:
-    """Return the number of concurrent tasks of a source: Spark's default number of partitions.
-
-    Runs no job.
-
-    Raises:
-        ConfigurationError: (Spark Connect) no setting contains it.
-    """
+    """Return Spark's default number of partitions. Runs no job."""
 
     def get(name: str) -> str | None:
         return spark.conf.get(name, None)

@@ -1,4 +1,4 @@
-"""Private access to a running query: its latest progress reports and the Java object of a classic query."""
+"""Private access to a running query: its progress reports and Java object."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ def execution_of(query: Any) -> Any:
 
 
 def pinned_jvm() -> Any:
-    """Return the JVM with a Java thread per thread of this process, so that locks can be held.
-
-    Without it, queries end by ``stop()``, in the middle of an epoch.
-
-    Raises:
-        RuntimeError: Python threads share JVM threads (``PYSPARK_PIN_THREAD=false``).
-    """
+    """Return the JVM if Python threads have their own JVM threads, which locks need. Otherwise raise RuntimeError."""
     from py4j.clientserver import ClientServer
     from pyspark import SparkContext
 
@@ -37,8 +31,7 @@ _NOT_COMMITTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
 class StateCommits:
     """Checks whether the partitions of a classic query with ``foreachBatch`` have committed their state.
 
-    It replaces Spark's own check after a batch, which works only once. Without it, a query ends if its function reads
-    only a part of a batch. The Java objects live as long as the run: each batch makes three calls to Java.
+    Spark's own check works only once. Java objects are kept, so a batch makes only three calls to Java.
     """
 
     def __init__(self, query: Any) -> None:
@@ -54,7 +47,6 @@ class StateCommits:
             pass
 
     def are_complete(self, batch: int) -> bool:
-        """Return whether each partition of a batch has committed."""
         if self._unchecked is None or not self._unchecked.get():  # without state
             return True
         self._unchecked.set(False)
@@ -62,27 +54,26 @@ class StateCommits:
             self._validate(self._run, batch)
         except Exception as error:
             if _NOT_COMMITTED not in str(error):
-                raise  # for example, the query is being stopped
+                raise
             return False
         return True
 
 
 class ProgressMark(NamedTuple):
-    """Identifies a progress report. Reports without input repeat an earlier batch id."""
+    """Identifies a progress report: batch ids may repeat."""
 
     batch: int
     timestamp: str
 
     @staticmethod
     def of(progress: Any) -> ProgressMark:
-        """Return the mark of a report, which is a dictionary of its JSON."""
         return ProgressMark(progress["batchId"], progress["timestamp"])
 
 
 def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
-    """Return a query's progress reports after ``seen``, oldest first, or all that Spark retains if it is None.
+    """Return a query's progress reports after ``seen``, oldest first.
 
-    A classic session fetches only these: ``recentProgress`` would convert all hundred to JSON.
+    A classic session fetches only these: ``recentProgress`` would convert all hundred.
     """
     if hasattr(query, "_jsq"):
         recent = query._jsq.recentProgress()

@@ -1,6 +1,6 @@
-"""Checks of a program's requirements: Java, packages, the workers' Python, and three Spark settings.
+"""Checks of a program's requirements.
 
-Functions named ``...problem`` return a message or None. The doctor uses them, too.
+Functions named ``...problem`` return a message or None, also for the doctor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pillarbox._runtime.spark.session.session import session_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Settings that a streaming program depends on, with Spark's defaults, which it needs.
+#: Settings with the values that a streaming program needs.
 NEEDED = {"spark.speculation": "false", "spark.shuffle.push.enabled": "false", "spark.python.use.daemon": "true"}
 
 
@@ -39,7 +39,7 @@ def java_problem(version: str) -> str | None:
 
 
 def pandas_problem(version: str) -> str | None:
-    """Describe the problem with a pandas version: Spark's stateful Python API needs an older one."""
+    """Describe the problem with a pandas version."""
     if (numbers_of(version) or (2,))[0] < 3:
         return None
     return (
@@ -55,7 +55,7 @@ def speculation_problem(settings: Mapping[str, str]) -> str | None:
 
 
 def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
-    """Describe the problem if shuffles are pushed: Spark then does not compare the output of two attempts."""
+    """Describe the problem if shuffles are pushed: Spark then does not compare two attempts' output."""
     if not _is_true(settings, "spark.shuffle.push.enabled"):
         return None
     return (
@@ -79,20 +79,12 @@ def _is_true(settings: Mapping[str, str], name: str) -> bool:
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """Check that the application's settings allow streaming programs.
-
-    Raises:
-        ConfigurationError: a setting does not.
-    """
+    """Check that the settings allow streaming programs."""
     _refuse(speculation_problem(settings) or push_based_shuffle_problem(settings) or daemon_problem(settings))
 
 
 def check_packages() -> None:
-    """Check the Python packages that Spark's stateful Python API needs.
-
-    Raises:
-        ConfigurationError: a package is missing, or pandas is too new.
-    """
+    """Check the packages of Spark's stateful Python API."""
     for module, package in (
         ("pandas", "pandas<3"),
         ("pyarrow", "pyarrow"),
@@ -109,11 +101,7 @@ def check_packages() -> None:
 
 
 def check_java() -> None:
-    """Check that Java 17 or newer is installed.
-
-    Raises:
-        ConfigurationError: Java is missing or older.
-    """
+    """Check that Java 17 or newer is installed."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
@@ -125,16 +113,9 @@ def check_java() -> None:
 
 
 def check_python(worker: str) -> None:
-    """Check that workers have the packages of this Python.
-
-    Args:
-        worker: a path, or a command on ``PATH``.
-
-    Raises:
-        ConfigurationError: the workers' Python is another one, or belongs to another environment.
-    """
+    """Check that workers (path or command) have this Python's packages."""
     path = shutil.which(worker)
-    # Paths are not enough: two environments may share a base Python, and one environment may have several paths.
+    # Environments may share a base Python, or have several paths.
     if path is None or (path != sys.executable and _prefix(path) != sys.prefix):
         raise ConfigurationError(
             f"Spark's Python workers run {path or worker}, and this program runs {sys.executable}: set"
@@ -143,15 +124,11 @@ def check_python(worker: str) -> None:
 
 
 def check_requirements(spark: SparkSession, *, streaming: bool) -> None:
-    """Check that the application can run a program.
-
-    Raises:
-        ConfigurationError: a package is missing, or a setting is wrong.
-    """
+    """Check that the application can run a program."""
     check_packages()
     if streaming:
         check_settings({name: str(spark.conf.get(name, default)) for name, default in NEEDED.items()})
-    # Workers on this machine can be compared with the driver. Elsewhere the interpreter's path may differ.
+    # Elsewhere the path may differ.
     worker = session_of(spark).worker_python()
     if worker is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
         check_python(worker)
@@ -159,7 +136,6 @@ def check_requirements(spark: SparkSession, *, streaming: bool) -> None:
 
 @cache
 def _prefix(python: str) -> str:
-    """Return an interpreter's `sys.prefix`."""
     process = subprocess.run(
         [python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=False
     )

@@ -1,7 +1,4 @@
-"""The interface of a Spark session, where classic sessions and Spark Connect differ.
-
-``classic.py`` and ``connect.py`` implement it. No other code asks for the kind of a session.
-"""
+"""The interface of a Spark session, implemented by ``classic.py`` and ``connect.py``."""
 
 from __future__ import annotations
 
@@ -17,91 +14,69 @@ if TYPE_CHECKING:
 
 
 class Session(ABC):
-    """A Spark session.
-
-    Attributes:
-        spark: PySpark's object.
-        has_jvm: whether the driver's JVM belongs to this process.
-    """
+    """A Spark session."""
 
     has_jvm: bool
 
     def __init__(self, spark: Any) -> None:
         self.spark = spark
 
-    # -- the application --
-
     @abstractmethod
     def settings(self) -> dict[str, str]:
-        """Return the application's settings and the session's deviating settings."""
+        """Return the application's settings and the session's deviations."""
 
     @abstractmethod
-    def java_version(self) -> str | None:
-        """Return the driver's Java version, or None if unreachable."""
+    def java_version(self) -> str | None: ...
 
     @abstractmethod
     def default_parallelism(self) -> int | None:
-        """Return Spark's own count of concurrent tasks, or None if no setting has it."""
+        """Return Spark's own count of concurrent tasks, or None."""
 
     @abstractmethod
-    def worker_python(self) -> str | None:
-        """Return the workers' Python, or None if unreachable."""
+    def worker_python(self) -> str | None: ...
 
     @abstractmethod
     def local_executor(self) -> int | None:
-        """Return the JVM's process id if it is the driver and the only executor, else None."""
+        """Return the JVM's pid if it is the driver and the only executor, else None."""
 
     @property
     @abstractmethod
-    def shows_progress_bar(self) -> bool:
-        """Whether Spark draws its progress bar on standard error."""
-
-    # -- jobs --
+    def shows_progress_bar(self) -> bool: ...
 
     @abstractmethod
     def job_group(self, description: str) -> AbstractContextManager[None]:
-        """Run this thread's jobs as a group that is cancelled if the block raises. No effect under Spark Connect."""
+        """Group this thread's jobs, to cancel them if the block raises. No effect under Spark Connect."""
 
     @abstractmethod
-    def running_jobs(self, group: str) -> list[int] | None:
-        """Return a group's running jobs, or None if unreachable."""
-
-    # -- files --
+    def running_jobs(self, group: str) -> list[int] | None: ...
 
     @abstractmethod
-    def folder(self, path: str) -> Folder:
-        """Return a folder of small files."""
+    def folder(self, path: str) -> Folder: ...
 
     @abstractmethod
     def hadoop_folder(self, path: str) -> HadoopFolder | None:
-        """Return a folder whose files are accessed by name without jobs, or None under Spark Connect."""
-
-    # -- DataFrames --
+        """Return a folder that is read without jobs, or None under Spark Connect."""
 
     @abstractmethod
     def plan_steps(self, df: DataFrame) -> list[Any] | None:
         """Return the nodes of a DataFrame's analyzed plan as Java objects, or None if unreachable.
 
-        A node precedes its children: Spark numbers sources in this order.
+        Nodes precede their children, as in Spark's numbering of sources.
         """
 
     @abstractmethod
     def aliases(self, df: DataFrame) -> str:
-        """Return a text with all aliases in a DataFrame's plan, with views resolved."""
+        """Return a text with all aliases in a plan, with views resolved."""
 
     @abstractmethod
     def analyzed_now(self, df: DataFrame) -> DataFrame:
-        """Return a DataFrame whose plan is analyzed with the current settings. Rows are read later."""
-
-    # -- queries --
+        """Return a DataFrame analyzed with the current settings."""
 
     @abstractmethod
-    def writer_class(self) -> type[Any]:
-        """Return the session's class of ``DataStreamWriter``."""
+    def writer_class(self) -> type[Any]: ...
 
     @abstractmethod
-    def writer(self, writer: Any) -> Writer:
-        """Return the options of a ``DataStreamWriter``."""
+    def writer(self, writer: Any) -> Writer: ...
 
 
 class Writer(ABC):
@@ -116,21 +91,19 @@ class Writer(ABC):
     @property
     @abstractmethod
     def dataframe(self) -> DataFrame:
-        """The written DataFrame. Without the private name, no query starts."""
+        """The written DataFrame."""
 
     @property
     @abstractmethod
     def trigger(self) -> str:
-        """The trigger by the name of Spark's class, such as ``ProcessingTimeTrigger(1000)``."""
+        """The trigger, such as ``ProcessingTimeTrigger(1000)``."""
 
     @property
     @abstractmethod
-    def format(self) -> str:
-        """The sink's format; ``foreachbatch`` for a function."""
+    def format(self) -> str: ...
 
     @abstractmethod
-    def option(self, name: str) -> str | None:
-        """Return an option. Its name is case-insensitive."""
+    def option(self, name: str) -> str | None: ...
 
     @abstractmethod
     def one_batch(self) -> AbstractContextManager[None]:
@@ -149,7 +122,7 @@ def session_of(spark: Any) -> Session:
 
 
 def spark_of(writer: Any) -> Any:
-    """Return the session of a ``DataStreamWriter``. Without the private name, no query starts."""
+    """Return the session of a ``DataStreamWriter``."""
     return writer._spark if hasattr(writer, "_spark") else writer._session
 
 
@@ -161,10 +134,6 @@ def dataframe_of(query: Any) -> DataFrame:
 
 
 def check_classic(spark: Any, refusal: str) -> None:
-    """Check that a session is a classic one.
-
-    Raises:
-        ConfigurationError: it is Spark Connect; the message is ``refusal``.
-    """
+    """Raise a ConfigurationError with the message ``refusal`` under Spark Connect."""
     if not session_of(spark).has_jvm:
         raise ConfigurationError(refusal)

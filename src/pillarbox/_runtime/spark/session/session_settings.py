@@ -1,4 +1,4 @@
-"""Changes a session's settings within a block, such as a query's settings while it starts."""
+"""Changes a session's settings within a block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pillarbox._runtime.spark.session.spark_names import PROVIDER, PROVIDER_KEY,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A query's settings are on the session while it starts, so no other query may start.
+# A starting query's settings are on the session, so no other query may start.
 _starting = threading.RLock()
 _STARTING_SECONDS = 600.0
 
@@ -25,8 +25,7 @@ def session_settings(
 ) -> Iterator[None]:
     """Change a session's settings within the block.
 
-    Args:
-        before: all settings of the session, or None to read them. PySpark asks Java for each.
+    ``before`` has all settings of the session: reading them asks Java for each.
     """
     if before is None:
         before = spark.conf.getAll if settings else {}
@@ -43,7 +42,7 @@ def session_settings(
 
 
 def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
-    """Return a new session with the settings of a classic session and more. The caller owns it."""
+    """Return a new session with a classic session's settings and more."""
     from pyspark.errors import AnalysisException
 
     own = spark.newSession()
@@ -52,7 +51,7 @@ def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
         if fresh.get(name) != value:
             try:
                 own.conf.set(name, value)
-            except AnalysisException:  # a setting of the whole application, which a session may still have
+            except AnalysisException:  # a setting of the whole application
                 continue
     for name, value in settings.items():
         own.conf.set(name, value)
@@ -100,20 +99,14 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
-    """Apply the settings that Spark needs when it plans to read a checkpoint's state.
+    """Apply the settings for reading a checkpoint's state, while Spark plans it.
 
     Blocks starts of queries, so run no job within it.
-
-    Args:
-        state_format: the format of the checkpoint's state files.
-
-    Raises:
-        ConfigurationError: another query has been starting for ten minutes.
     """
     with alone(), session_settings(spark, settings_of_state(state_format)):
         yield
 
 
 def settings_of_state(state_format: str) -> dict[str, str]:
-    """Return the settings that Spark needs to read or rewrite a checkpoint's state."""
+    """Return the settings for reading or rewriting a checkpoint's state."""
     return {PROVIDER_KEY: PROVIDER, STATE_FORMAT: state_format}

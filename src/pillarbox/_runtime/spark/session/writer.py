@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
-# The writer's attribute with the function of ``foreachBatch``.
+# The writer's attribute with that function.
 _FUNCTION = "_pillarbox_batch_function"
 
 
@@ -28,17 +28,7 @@ def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
 
 
 class Start:
-    """A repeatable start of a query.
-
-    Args:
-        method: ``start`` or ``toTable``.
-        arguments: the method's arguments.
-        options: the method's options.
-
-    Attributes:
-        writer: a ``DataStreamWriter``, classic or of Spark Connect.
-        spark: its session.
-    """
+    """A repeatable start of a query: a writer's ``start`` or ``toTable``, with its arguments."""
 
     def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
         self.writer = writer
@@ -52,15 +42,8 @@ class Start:
         query: StreamingQuery = getattr(self.writer, self._method)(*self._arguments, **self._options)
         return query
 
-    # -- the query --
-
     @cached_property
     def checkpoint(self) -> str | None:
-        """The checkpoint location, or None for a new one.
-
-        Raises:
-            TypeError: the method's arguments do not fit.
-        """
         checkpoint = self._option("checkpointLocation")
         if checkpoint:
             return checkpoint
@@ -70,12 +53,10 @@ class Start:
 
     @property
     def dataframe(self) -> DataFrame:
-        """The written DataFrame."""
         return self._writer.dataframe
 
     @property
     def trigger(self) -> str:
-        """The trigger by the name of Spark's class, such as ``ProcessingTimeTrigger(1000)``."""
         return self._writer.trigger
 
     @property
@@ -87,35 +68,29 @@ class Start:
         return self.trigger == "OneTimeTrigger"
 
     def one_batch(self) -> AbstractContextManager[None]:
-        """Run one micro-batch at a start within the block: an uncommitted one first."""
+        """Run one micro-batch per start in the block: an uncommitted one first."""
         return self._writer.one_batch()
-
-    # -- its sink --
 
     @property
     def calls_function(self) -> bool:
-        """Whether the sink is ``foreachBatch``."""
         return self._format == "foreachbatch"
 
     @property
     def batch_function(self) -> Callable[..., Any] | None:
-        """The function of ``foreachBatch``, or None for another sink."""
         function: Callable[..., Any] | None = getattr(self.writer, _FUNCTION, None) if self.calls_function else None
         return function
 
     @property
     def function_reads_all(self) -> bool:
-        """Whether the function reads all rows of each batch, as ``for_each_batch()``'s does."""
+        """Whether the function reads all rows of each batch."""
         return bool(getattr(self.batch_function, "reads_every_batch", False))
 
     @property
     def passes_settings(self) -> bool:
-        """Whether the session's settings at the start reach the query's tasks."""
         return self._writer.passes_settings
 
     @property
     def files(self) -> str | None:
-        """The directory of a file sink, or None for another sink."""
         if "tableName" in self._bound:
             return self._files_of_table(self._bound["tableName"])
         if self._format not in _FILE_FORMATS:
@@ -124,7 +99,6 @@ class Start:
         return str(path) if path else None
 
     def without_sink(self) -> AbstractContextManager[None]:
-        """Discard the output of starts within the block. Needs a classic session."""
         return ClassicWriter(self.spark, self.writer).without_sink()
 
     def _files_of_table(self, table: str) -> str | None:
@@ -134,11 +108,8 @@ class Start:
         properties = {row.col_name: row.data_type for row in rows}
         return properties.get("Location") if str(properties.get("Provider")).lower() in _FILE_FORMATS else None
 
-    # -- options --
-
     @cached_property
     def _bound(self) -> dict[str, Any]:
-        """The arguments by name."""
         method = inspect.signature(getattr(self.writer, self._method))
         return method.bind(*self._arguments, **self._options).arguments
 
@@ -147,7 +118,6 @@ class Start:
         return str(self._bound.get("format") or self._writer.format).lower()
 
     def _option(self, name: str) -> str | None:
-        """Return an option of the call, or of the writer."""
         option = {key.lower(): value for key, value in self._bound.get("options", {}).items()}.get(name.lower())
         if option:
             return str(option)

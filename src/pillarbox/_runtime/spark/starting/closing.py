@@ -23,35 +23,34 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
-# Seconds that an ended query's functions get for `close()`.
+# Seconds for the `close()` of an ended query's functions.
 _CLOSE_SECONDS = 5.0
 
 _log = logging.getLogger("pillarbox")
 
-# Tasks of the job that asks the starters, if the number of task slots is unknown.
+# Tasks of the job that asks the starters, if slots are unknown.
 _TASKS = 32
 
 
 def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """End a run in this executor."""
     for _ in batches:
         pass
-    with suppress(OSError):  # the executor has ended
+    with suppress(OSError):
         _end(executor_pid(), request)
     yield pa.RecordBatch.from_pydict({"ended": [True]})
 
 
 def _end(executor: int, request: dict[str, Any]) -> None:
-    """Ask all starters of a local executor to end a run. Each daemon has one."""
+    """Ask all starters of a local executor, one per daemon, to end a run."""
     for daemon in daemons_of(executor):
-        # A dead daemon's homes are dead, too. A lost starter is restarted with the next epoch.
+        # A dead daemon's homes are dead, too.
         with suppress(OSError, NoHomesError):
             keeper = StarterConnection(executor, daemon)
             keeper.ask("end", starts=False, timeout=2 * _CLOSE_SECONDS, within=_CLOSE_SECONDS, **request)
 
 
 def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
-    """Close the ended queries' functions in executors, in a thread, unless done."""
+    """Close ended queries' functions in executors, in a thread."""
 
     def close() -> None:
         for started in ended:
@@ -76,12 +75,9 @@ def close_started(started: StartedQuery) -> None:
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """Close an ended run's functions in executors, within five seconds.
 
-    If the driver's process is the only executor, the driver asks its starters. Otherwise a job asks the starters of all
-    executors. Spark cannot run a task in each of them, so a busy executor may be missed: its homes end when they are
-    idle.
+    On a cluster, a job asks the starters. It may miss a busy executor, whose homes end when idle.
 
-    Args:
-        secrets: the secrets of the run's programs, for homes that do not know the run.
+    ``secrets`` of the run's programs identify homes that do not know the run.
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = session_of(spark).local_executor()
@@ -90,7 +86,7 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
         return
     try:
         tasks = 2 * task_slots(spark)
-    except ConfigurationError:  # the number of slots is unknown
+    except ConfigurationError:
         tasks = _TASKS
     rows = spark.range(0, tasks, 1, tasks)
     map_in_arrow(rows, "the end of a query", partial(_end_here, request), "ended BOOLEAN").collect()

@@ -1,9 +1,8 @@
 """The first micro-batch of a restarted query without input.
 
-After a stop between two micro-batches, a first micro-batch runs even without input. Spark plans a micro-batch without
-input if the previous one reports due work. After a start no previous one exists, so timers and in-flight requests would
-wait for input. But Spark first runs any micro-batch that was begun. So a start begins one: a copy of the offset log's
-last entry, with the current time.
+Spark plans a micro-batch without input only if the previous one of this run reports due work, so timers would wait
+after a start. But Spark first runs a micro-batch that was begun. So a start begins one: a copy of the offset log's last
+entry, with the current time.
 """
 
 from __future__ import annotations
@@ -27,12 +26,9 @@ _log = logging.getLogger("pillarbox")
 def begin_batch_without_input(
     start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
 ) -> bool:
-    """Begin a micro-batch without input if timers may be due and no batch is begun; return whether it did.
+    """Begin a micro-batch if timers may be due and no batch is begun. Returns whether it did.
 
-    Under Spark Connect, it never does. A query with ``trigger(once=True)`` has one micro-batch, which is for its input.
-
-    Args:
-        now: epoch seconds, or None for the clock's.
+    Never under Spark Connect, nor with ``trigger(once=True)``, whose one micro-batch is for the query's input.
     """
     last = checkpoint.last_committed
     timed = any(program.summary.uses_processing_time for program in programs)
@@ -42,7 +38,7 @@ def begin_batch_without_input(
     if offsets is None:
         return False
     entry = checkpoint.offsets([last])[last]
-    if entry.time is None:  # unknown format of the log: the query waits for input
+    if entry.time is None:  # unknown format of the log
         return False
     # Spark's times only increase.
     following = entry.at(max(entry.time + 1, int(1000 * (time.time() if now is None else now))))

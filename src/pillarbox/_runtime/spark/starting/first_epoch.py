@@ -1,9 +1,8 @@
 """Starts a query from a savepoint: an epoch on the new checkpoint before the query's own first one.
 
-It is micro-batch 0 of the checkpoint, with the same stateful plan. Its sources have no rows, and the savepoint's
-positions (``source_positions.py``); its state is the savepoint's (``restore_host.py``). Spark commits it like any other
-batch, and the query resumes with batch 1. If it is interrupted, the offset log may have an entry that the commit log
-lacks: then a note in ``pillarbox/`` of the checkpoint admits only the same start, which repeats the epoch.
+Micro-batch 0 has the same stateful plan, the savepoint's state (``restore_host.py``), and sources without rows at the
+savepoint's positions (``source_positions.py``). The query resumes with batch 1. After an interruption, a note in the
+checkpoint admits only the same start.
 """
 
 from __future__ import annotations
@@ -53,24 +52,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# A row of state has up to some megabytes, and a file some more: keep Spark from combining many into one Arrow batch.
+# A row of state may have some megabytes, a file some more.
 _BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
 def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
-    """Initialize a new checkpoint from the program's savepoint, if it has one.
-
-    Args:
-        checkpoint: the query's checkpoint, or None if it sets no location.
-
-    Returns:
-        whether an epoch was run.
-
-    Raises:
-        CheckpointMismatchError: the checkpoint was begun differently; or the program does not fit the savepoint.
-        ConfigurationError: the session is a Spark Connect session.
-        ProgramError: the query cannot start from a savepoint.
-    """
+    """Initialize a new checkpoint from the program's savepoint, if any. Returns whether it ran an epoch."""
     asked = next((program.summary.begins for program in planned if program.summary.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
@@ -115,12 +102,7 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
 
 
 class _SavepointStarter:
-    """Starts one query from a savepoint.
-
-    Args:
-        asked: the arguments of the program's ``from_savepoint()``.
-        checkpoint: the query's checkpoint, without committed epochs.
-    """
+    """Starts one query from a savepoint."""
 
     def __init__(self, start: Start, program: Program, asked: SavepointStart, checkpoint: Checkpoint) -> None:
         self._start = start
@@ -130,7 +112,6 @@ class _SavepointStarter:
         self._checkpoint = checkpoint
 
     def run(self) -> None:
-        """Check the program against the savepoint, note the start, and run the epoch."""
         spark, asked, checkpoint = self._spark, self._asked, self._checkpoint
         self._check_interrupted()
         others = self._conflicts()
@@ -175,7 +156,6 @@ class _SavepointStarter:
         )
 
     def _check_interrupted(self) -> None:
-        """Refuse a program other than the program whose start was interrupted."""
         newest = self._checkpoint.newest()
         if self._checkpoint.savepoint is None or newest is None:
             return
@@ -187,7 +167,6 @@ class _SavepointStarter:
             )
 
     def _conflicts(self) -> list[str]:
-        """Return the reasons against a first epoch on this checkpoint."""
         conflicts = []
         inside = {id(source): source for source in self._program.sources.values()}
         ours = [planned_sources(source.dataframe) for source in inside.values() if hasattr(source, "dataframe")]
@@ -216,14 +195,13 @@ class _SavepointStarter:
         return conflicts
 
     def _sources(self) -> list[PlannedSource]:
-        """Return the query's sources, with the program's names."""
         every = planned_sources(self._start.dataframe)
         names: list[str | None] = []
         for source in self._program.sources.values():
             if isinstance(source, DataFrameSource):
                 own = planned_sources(source.dataframe)
                 names += [source.name] if len(own) == 1 else [None] * len(own)
-        if len(names) != len(every):  # it reads other sources, too
+        if len(names) != len(every):
             return every
         return [replace(source, known_as=name) for source, name in zip(every, names)]
 
@@ -247,7 +225,6 @@ class _SavepointStarter:
     def _state(
         self, opened: OpenSavepoint, plan: RestorePlan, own: dict[str, list[OwnState]], vertices: Sequence[int]
     ) -> DataFrame:
-        """Return the state rows of some vertices."""
         spark, program = self._spark, self._program
         frames: list[DataFrame] = []
         last: list[tuple[list[int], int, bytes]] = []
@@ -272,7 +249,7 @@ class _SavepointStarter:
             rows = plan_first_epoch(program, spark, first)
             of = [PlannedProgram.of(program)]
             settings = program_settings(spark, of, layouts)
-            # Set after no other query is starting, since that query would keep the settings for its whole life.
+            # So that the query does not keep these settings.
             with settings, session_settings(spark, _BATCHES):
                 query = (
                     rows.writeStream.format("noop")
@@ -291,13 +268,7 @@ class _SavepointStarter:
 def restored(
     rows: Mapping[str, int], renamed: Mapping[str, str], sources: Sequence[PlannedSource], positions: Sequence[Any]
 ) -> str:
-    """Describe the restored operators and positions, for users.
-
-    Args:
-        rows: rows of the operators' tables, by the uid in the savepoint.
-        renamed: maps uids in the savepoint to new uids.
-        positions: the sources' positions; see ``FoundPositions``.
-    """
+    """Describe the restored operators and positions, for users."""
     parts = [
         f"operator {uid!r}{f' as {renamed[uid]!r}' if uid in renamed else ''} ({number:,} row{'s' * (number != 1)})"
         for uid, number in rows.items()
@@ -314,10 +285,9 @@ def restored(
 
 
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
-    """Yield subtasks' operator state as rows for :class:`RestoringHost`: (targets, number, payload).
+    """Yield subtasks' operator state as rows for :class:`RestoringHost`.
 
-    Broadcast state and union lists are equal in many subtasks, and may be large: they are pickled once for all of
-    these.
+    Broadcast state and union lists are equal in many subtasks, so they are pickled once.
     """
     common: dict[bytes, list[int]] = {}
     for code, state in zip(codes, states):
@@ -331,7 +301,6 @@ def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple
 
 
 def _dropped_sources(positions: FoundPositions) -> str:
-    """Return the error for sources of the savepoint that the program does not read."""
     gone, added = (", ".join(map(repr, names)) for names in (positions.gone, positions.added))
     instead = f", and reads {added}, of which the savepoint has none" if added else ""
     return (

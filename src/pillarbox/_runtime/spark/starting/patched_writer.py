@@ -1,9 +1,8 @@
 """PySpark's ``DataStreamWriter``, patched: ``start``, ``toTable`` and ``foreachBatch``.
 
-These are the only foreign classes that pillarbox patches, and the patch is necessary. A query takes its state store,
-its number of state partitions and its settings from the session when it starts. If Spark's own ``start`` ran a keyed
-program, the query would fail with ``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS`` and leave a broken checkpoint. Other queries
-start unchanged, one after the other. The patched ``foreachBatch`` only notes its function, which writers do not expose.
+A query takes its state store, state partitions and settings from the session when it starts. With Spark's own
+``start``, a keyed program would fail with ``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS`` and leave a broken checkpoint. Other
+queries start unchanged, one after the other. ``foreachBatch`` only notes its function, which writers do not expose.
 """
 
 from __future__ import annotations
@@ -24,16 +23,12 @@ if TYPE_CHECKING:
 _lock = threading.Lock()  # guards the writers' methods and `_checked`
 
 _PATCHED = "_pillarbox_patched"
-# Writer classes whose Spark has passed the compatibility check.
+# Classes whose Spark has passed the check.
 _checked: set[type[Any]] = set()
 
 
 def patch_writer(spark: SparkSession) -> None:
-    """Patch the writer class of a session (classic or Spark Connect), once.
-
-    Raises:
-        ConfigurationError: Spark lacks a name that pillarbox needs.
-    """
+    """Patch the writer class of a session, once."""
     writer = session_of(spark).writer_class()
     with _lock:
         if writer not in _checked:

@@ -1,4 +1,4 @@
-"""Session settings while a query starts: requirements of its programs, and parameters of its tasks."""
+"""Session settings while a query starts: its programs' requirements and its tasks' parameters."""
 
 from __future__ import annotations
 
@@ -44,15 +44,14 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         **dict(layout_setting(program.id, layout) for program, layout in zip(programs, layouts)),
         STATE_PARTITIONS: str(parallelism),
         PROVIDER_KEY: PROVIDER,
-        # An epoch writes the changes of the state store, not its files.
+        # Changes of the state store, not files.
         CHANGELOG: "true",
-        # If a level of an epoch runs again, Spark in format 2 commits the first attempt's state, while the next level
-        # reads the last attempt's output. In format 1, it commits the last attempt's state.
+        # If a level runs again, the next level reads the last attempt's output. Format 1 commits that attempt's state.
         STATE_FORMAT: "1",
-        # Spark 4.1 compares a repeated task's output with the lost output only with this setting.
+        # Spark 4.1 compares a repeated task's output only with this setting.
         SHUFFLE_CHECKSUMS: "true",
         SHUFFLE_RETRY: "true",
-        # Whether a foreachBatch function has read its batch to the end.
+        # Whether a foreachBatch function has read its batch.
         COMMITS_CHECKED: "true",
     }
 
@@ -65,16 +64,7 @@ def program_settings(
     *,
     other_python: bool = False,
 ) -> Iterator[None]:
-    """Set the programs' settings on the session in this block. No other query starts in it.
-
-    Args:
-        layouts: the layouts of the programs in the query's checkpoint; empty for a new temporary one.
-        other_python: whether the query may pass rows to other Python functions, too.
-
-    Raises:
-        ProgramError: the programs cannot run in one query.
-        ConfigurationError: another query has been starting for ten minutes.
-    """
+    """Set the programs' settings on the session in this block. No other query starts in it."""
     needed = _needed(programs, layouts)
     with alone():
         if not needed:
@@ -84,8 +74,7 @@ def program_settings(
         present = spark.conf.getAll
         needed |= batch_settings(spark, present, are_narrow=are_narrow and not other_python)
         if CHECKSUMS not in present:
-            # The state log verifies itself. Checksum files in the checkpoint (22 requests per partition and epoch)
-            # would detect nothing more.
+            # The state log verifies itself. Checksum files cost 22 requests per partition and epoch.
             needed[CHECKSUMS] = "false"
         with session_settings(spark, needed, present):
             yield
@@ -93,7 +82,7 @@ def program_settings(
 
 @contextmanager
 def last_epoch(number: int) -> Iterator[None]:
-    """End event time in this micro-batch of queries that this thread starts in the block."""
+    """End event time in this micro-batch of queries started by this thread in the block."""
     token = _last_epoch.set(number)
     try:
         yield
@@ -102,7 +91,7 @@ def last_epoch(number: int) -> Iterator[None]:
 
 
 def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the setting with the number of the last micro-batch, if the query is drained or repeats that one."""
+    """Return the setting with the last micro-batch, if the query is drained or repeats that one."""
     number = _last_epoch.get()
     try:
         if number is None and checkpoint.last_epoch_begun is None:

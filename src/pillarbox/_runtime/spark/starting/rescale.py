@@ -1,8 +1,7 @@
 """Rescales a stopped query: Spark repartitions its state.
 
-Spark does it in a separate batch without input, which it commits like any other. If that is interrupted, the offset log
-has an entry that the commit log lacks. Then Spark starts no query on the checkpoint, and completes the batch when asked
-for the same number again. So pillarbox notes nothing.
+Spark commits this as a batch without input. After an interruption, Spark starts the query only after the same
+repartitioning.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """Change the number of concurrent tasks of a stopped query: repartition its state.
 
     Then start the same program with ``set_parallelism(parallelism)``: it resumes exactly where it stopped. The number
-    of subtasks is the max parallelism, fixed by the first start; they are spread over the partitions.
+    of subtasks, the max parallelism, is fixed by the first start; they are spread over the partitions.
 
-    Spark reads and writes all state once. If it is interrupted, no query starts on the checkpoint until the same call
+    Spark reads and writes all state once. After an interruption, no query starts on the checkpoint until the same call
     has completed it.
 
     Args:
@@ -76,18 +75,14 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
             " new checkpoint, with env.from_savepoint(...) and a new set_max_parallelism(...)"
         )
     stopped.renew_description()
-    # This may take long. In a separate session, other queries can start.
+    # Other queries can start meanwhile.
     own = session_with(spark, settings_of_state(stopped.state_format))
     repartition(own, location, parallelism)
     return True
 
 
 def check_spark(spark: SparkSession) -> None:
-    """Check that a session can repartition state.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
+    """Check that a session can repartition state."""
     has_jvm = session_of(spark).has_jvm
     if not has_jvm or spark_version(spark) < _SINCE:
         named = f"Spark {spark.version}" if has_jvm else "Spark Connect"
@@ -100,7 +95,6 @@ def check_spark(spark: SparkSession) -> None:
 
 
 def _subtasks(state: CheckpointState) -> int | None:
-    """Return the number of subtasks in the checkpoint; of several programs, the minimum."""
     noted = state.checkpoint.subtasks()
     if noted is not None:
         return min((subtasks for subtasks, _ in noted), default=None)

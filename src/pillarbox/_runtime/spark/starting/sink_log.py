@@ -1,9 +1,7 @@
 """Fills gaps in a file sink's log after rescaling, a start from a savepoint, or a change of the sink.
 
-Spark's file sinks (Parquet, JSON and the like) keep a log of their files in ``_spark_metadata`` of their folder, with
-an entry per micro-batch, and readers of the folder use it. Some batches never reach the sink: rescaling, and the first
-batch of a start from a savepoint. Others were written to another folder, if the sink has changed. After a missing
-entry, reading fails, and so does the sink when it compacts entries. So the gap is filled before the query resumes.
+Spark's file sinks log their files in ``_spark_metadata`` of their folder, with an entry per micro-batch. Some batches
+never reach the sink. After a missing entry, reading the folder and compacting entries fail.
 """
 
 from __future__ import annotations
@@ -24,15 +22,11 @@ _log = logging.getLogger("pillarbox")
 
 _METADATA = "_spark_metadata"
 _VERSION = 1  # of the sink's log
-_FAR = 20  # maximum number of successive rescalings
+_FAR = 20  # successive rescalings at most
 
 
 def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
-    """Add entries to a file sink's log for all earlier batches that it missed.
-
-    Raises:
-        CheckpointMismatchError: there is such a batch, and Spark Connect cannot write an entry.
-    """
+    """Add entries to a file sink's log for all batches that it missed."""
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return
@@ -47,11 +41,7 @@ def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
 
 
 class SinkLog:
-    """The log of a file sink, through Spark's own class in a classic session.
-
-    Args:
-        folder: the folder of the files.
-    """
+    """The log of a file sink, through Spark's own class in a classic session."""
 
     def __init__(self, spark: Any, folder: str) -> None:
         self._session = spark
@@ -61,21 +51,18 @@ class SinkLog:
 
     @property
     def exists(self) -> bool:
-        """Whether the log exists."""
         return bool(self._files.exists(self._place))
 
     @property
     def last(self) -> int | None:
-        """The number of its last batch, or None."""
-        # Spark's class would create the log's folder.
+        # Spark's class would create the folder.
         last = self._opened()[0].getLatestBatchId() if self.exists else None
         return int(last.get()) if last is not None and last.isDefined() else None
 
     def fill(self, until: int) -> None:
-        """Add each missing batch up to ``until``."""
         last = self.last
         if last is None:
-            # A new log starts with a compacted entry that covers all previous batches.
+            # A new log starts with a compacted entry for all previous batches.
             interval = self._opened()[0].defaultCompactInterval()
             last = (until + 1) // interval * interval - 1
             if last >= 0:
@@ -87,17 +74,15 @@ class SinkLog:
             _log.info("file sink %s: its log now has an entry for epoch %d, which wrote no files", self._folder, batch)
 
     def add_empty(self, batch: int) -> None:
-        """Add a batch without files."""
         log, nothing = self._opened()
         log.add(batch, nothing)
 
     def _opened(self) -> tuple[Any, Any]:
-        """Return the log and an empty array of entries."""
         return sink_log(self._session, self._place.toString(), _VERSION)
 
 
 def _batches_without_sink(checkpoint: Checkpoint) -> list[int]:
-    """Return the latest successive batches that never reached the sink, in order."""
+    """Return the latest successive batches that never reached the sink."""
     last = checkpoint.last_committed
     partitions = checkpoint.partitions(range(max(last - _FAR, 0), last + 1))
 

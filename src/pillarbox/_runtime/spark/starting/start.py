@@ -1,8 +1,7 @@
 """Starts queries, with the programs' settings on the user's session only while the query starts.
 
-A stateful query takes the number of its partitions, its state store and its batch bounds from the session when it
-starts. Spark then clones the session for the query, and notes partitions and state store in the offset log for
-restarts. So a program runs in the user's own session, and its settings affect no other query.
+Spark clones the session of a starting query, and stores partitions and state store in the offset log. So a program runs
+in the user's own session, and its settings affect no other query.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Whether starts in this thread refuse changes, and whether the caller watches the started queries.
+# Whether this thread's starts refuse changes, and whether the caller watches the queries.
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
 _watched: ContextVar[bool] = ContextVar("pillarbox_watched", default=False)
 
@@ -60,8 +59,7 @@ _watched: ContextVar[bool] = ContextVar("pillarbox_watched", default=False)
 def changes_refused(*, watched: bool = False) -> Iterator[None]:
     """Refuse programs, in this block and thread, that cannot resume from the checkpoint by its notes.
 
-    Args:
-        watched: whether the caller watches the started queries, and passes their events to their hooks.
+    ``watched``: the caller watches the started queries, and calls their hooks.
     """
     tokens = _refusing.set(True), _watched.set(watched)
     try:
@@ -72,11 +70,7 @@ def changes_refused(*, watched: bool = False) -> Iterator[None]:
 
 
 def start_query(start: Start, method: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query with its programs' settings, or unchanged if it has no programs.
-
-    Args:
-        method: the writer's own ``start`` or ``toTable``, with its arguments.
-    """
+    """Start a query with its programs' settings, or unchanged without programs. ``method`` is the writer's own."""
     programs = _programs_to_start(start)
     if programs:
         return _Starter(start, programs).run(method)
@@ -85,14 +79,14 @@ def start_query(start: Start, method: Callable[[], StreamingQuery]) -> Streaming
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
-    """Return the programs of a starting query; empty if its plan cannot be read and no program is unstarted."""
+    """Return the programs of a starting query. Without a readable plan, an unstarted program is an error."""
     try:
         return programs_of(start.writer)
     except ProgramError:
         raise
     except Exception as error:
         if is_one_unstarted(start.spark):
-            raise  # an unstarted program may be in this query, and would run without its settings
+            raise  # it may be in this query, and would run without its settings
         _log.warning(
             "the query's programs cannot be determined, so it starts without pillarbox's settings: %s", describe(error)
         )
@@ -108,21 +102,16 @@ class _Starter:
         self._programs = programs
         self._run_id = uuid.uuid4().hex
         self._layouts: list[Layout] = []
-        # Settings for the tasks of the last epoch.
+        # Settings for the last epoch's tasks.
         self._drain: dict[str, str] = {}
         self._other_python = True
 
     def run(self, method: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Prepare the checkpoint, and start the query.
-
-        Args:
-            method: the writer's own.
-        """
         start, spark, programs = self._start, self._spark, self._programs
-        settings_of(lambda name: spark.conf.get(name, None))  # before anything runs
-        # Also if it is refused: later programs replace these.
+        settings_of(lambda name: spark.conf.get(name, None))  # raises before anything runs
+        # Even for a refused query.
         note_start(spark)
-        # (Before a function of ``foreachBatch`` is wrapped.)
+        # Before a function of ``foreachBatch`` is wrapped.
         self._other_python = runs_other_python(start)
         checkpoint = None if start.checkpoint is None else Checkpoint(spark, start.checkpoint)
         if begin_from_savepoint(start, programs, checkpoint):
@@ -137,12 +126,12 @@ class _Starter:
             set_query(query)
         if spent is not None:
             spent.belongs_to(query)
-        # In parallel, Spark prepares the first epoch.
+        # While Spark prepares the first epoch.
         configuration = self._configuration(checkpoint)
         started = StartedQuery(
             *(query, start, programs, self._run_id, configuration, self._layouts), is_watched=_watched.get()
         )
-        # Queries started by their writers alone are not watched: their end is noticed here.
+        # Unwatched queries end unnoticed.
         close_ended_queries(remember(started))
         tools = installed_tools()
         if tools is not None:
@@ -150,7 +139,6 @@ class _Starter:
         return query
 
     def _configuration(self, checkpoint: Checkpoint | None) -> Configuration:
-        """Return the query's configuration."""
         present = None if checkpoint is None else checkpoint.cached_parallelism
         stateful = [program.parallelism for program in self._programs if program.parallelism]
         own = {"trigger": self._start.trigger}
@@ -160,7 +148,6 @@ class _Starter:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """Set all query settings on the session in this block."""
         needed = program_settings(
             self._spark,
             self._programs,
@@ -187,16 +174,15 @@ class _Starter:
         return checkpoint
 
     def _layouts_in(self, checkpoint: Checkpoint) -> list[Layout]:
-        """Return the programs' layouts in the checkpoint."""
         compiled = [program.layout for program in self._programs]
         try:
             noted = checkpoint.layouts(compiled, lambda: _layouts_in_state(self._spark, checkpoint, self._programs))
-        except Exception as error:  # if they differ, the tasks will notice
+        except Exception as error:  # tasks detect a difference
             if _refusing.get() and isinstance(error, CheckpointMismatchError):
                 raise
             _log.warning("checkpoint %s: its subtasks cannot be determined: %s", checkpoint, describe(error))
             return [layout._replace(codes=CODES) for layout in compiled]
-        # The user's max parallelism applies. If it differs from the checkpoint's, it is refused.
+        # The user's max parallelism applies.
         return [
             layout
             if layout.subtasks == program.layout.subtasks or not program.sets_max_parallelism
@@ -215,7 +201,7 @@ class _Starter:
             return
         try:
             checkpoint.follow(described, self._layouts)
-        except Exception as error:  # the query does not need the note
+        except Exception as error:
             _log.warning(
                 "checkpoint %s: the program's description could not be written: %s", checkpoint, describe(error)
             )
@@ -224,7 +210,6 @@ class _Starter:
 def _layouts_in_state(
     spark: SparkSession, checkpoint: Checkpoint, planned: Sequence[PlannedProgram]
 ) -> list[Layout | None]:
-    """Return each program's layout from the heads of the logs, or None if unknown."""
     heads = CheckpointState(spark, str(checkpoint)).all_heads()
     layouts: list[Layout | None] = []
     for program in planned:
@@ -238,11 +223,7 @@ def _layouts_in_state(
 
 
 def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    """Refuse a checkpoint with another layout than its programs, for tasks that cannot receive the layout.
-
-    Raises:
-        CheckpointMismatchError: the layouts differ.
-    """
+    """Refuse a checkpoint with another layout, for tasks that cannot receive the layout."""
     for program, layout in zip(planned, layouts):
         if program.parallelism and layout != program.layout._replace(codes=CODES):
             what, how = "is laid out in another way than the program", ""
@@ -256,7 +237,7 @@ def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], la
 
 
 def _notify_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
-    """Show the parallelisms that the user has not set, which the checkpoint fixes."""
+    """Show the default parallelisms, which the checkpoint fixes."""
     stateful = [program for program in planned if program.parallelism]
     if stateful and wanted_parallelism(stateful) is None:
         notify(

@@ -1,4 +1,4 @@
-"""The queries with programs that this process has started, with everything needed to restart them."""
+"""The queries with programs that this process has started."""
 
 from __future__ import annotations
 
@@ -34,18 +34,9 @@ class StartedQuery:
     """A started query.
 
     Attributes:
-        query: Spark's query.
-        start: restarts the query.
-        checkpoint: its checkpoint location; None if Spark chose a temporary one, which cannot be resumed.
-        programs: the programs in its plan.
-        layouts: their layouts in the checkpoint; empty without a permanent checkpoint.
-        run: the run id that its tasks receive.
-        configuration: its configuration, or None if not noted.
+        checkpoint: its checkpoint location, or None for Spark's temporary one, which cannot be resumed.
         is_closed: whether its functions in executors are closed, or about to be.
-        await_end: the query's own ``awaitTermination``.
-        is_watched: whether a thread of :func:`pillarbox.start` watches it.
-        hooks: the tools' hooks, or None without tools.
-        heartbeat: the newest heartbeat of its driver, from the watching thread; None if it is not watched.
+        await_end: Spark's own ``awaitTermination``, which does not wait for holders.
     """
 
     hooks: Hooks | None = None
@@ -71,16 +62,15 @@ class StartedQuery:
         self.configuration = configuration
         self.is_watched = is_watched
         self.is_closed = False
-        # Guards the counter; threads wait for it to be 0.
+        # Threads wait for the counter to be 0.
         self._changed = threading.Condition()
         self._holding = 0
-        # The query's own method, which does not wait for holders.
         self.await_end: Any = getattr(query, "awaitTermination", None)
         self._failure: Any = getattr(query, "exception", lambda: None)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the query's end in this block: threads that wait for the end wait for the block, too. Any thread."""
+        """Hold the query's end in this block: threads that wait for it wait for the block, too. Any thread."""
         with self._changed:
             self._holding += 1
         try:
@@ -91,7 +81,7 @@ class StartedQuery:
                 self._changed.notify_all()
 
     def wait_while_held(self) -> bool:
-        """Wait until no thread holds the ended query; return whether one did. Any thread."""
+        """Wait until no thread holds the query. Returns whether one did. Any thread."""
         with self._changed:
             was_held = bool(self._holding)
             self._changed.wait_for(lambda: not self._holding)
@@ -99,8 +89,6 @@ class StartedQuery:
 
     def has_ended(self, timeout: float) -> bool:
         """Return whether the query ends within a time (seconds), and no thread holds it.
-
-        While it is held, it seems to have ended, and it may resume afterwards.
 
         Raises:
             StreamingQueryException: it has failed.
@@ -110,8 +98,7 @@ class StartedQuery:
     def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> End | None:
         """Wait for the end of the query, or return None if it still runs. Any thread.
 
-        Args:
-            could_not_look: called with a Spark error if the query still runs.
+        ``could_not_look`` is called with Spark's error if the query still runs.
         """
         try:
             return End(None) if self.has_ended(seconds) else None
@@ -128,15 +115,11 @@ class StartedQuery:
         return bool(self._holding) or _is_active(self.query)
 
     def hold_end(self, closing: Callable[[], None] = lambda: None) -> None:
-        """Patch ``awaitTermination()`` of the query to return only when no thread holds the query.
-
-        The text of a failure that it raises, or that ``exception()`` returns, ends with the task's error message.
+        """Patch the query's ``awaitTermination()`` to return only when no thread holds the query.
 
         A program usually ends, and Spark with it, when ``awaitTermination()`` returns. But a query that is stopped with
-        a savepoint still has to be read, and the functions of every query have to be closed.
-
-        Args:
-            closing: waits until the ended query's functions are closed.
+        a savepoint still has to be read, and functions have to be closed. The raised failure ends with the task's error
+        message.
         """
 
         def held_termination(timeout: float | None = None) -> bool | None:
@@ -170,7 +153,6 @@ class StartedQuery:
 
 
 def _texts_of(error: Exception) -> Iterator[str]:
-    """Return the texts of a failure and of its causes in Java."""
     yield str(error)
     stack = getattr(error, "_stackTrace", None)
     if isinstance(stack, str):
@@ -182,11 +164,7 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> list[StartedQuery]:
-    """Register a started query, and drop ended queries, which stay available through their query objects.
-
-    Returns:
-        the dropped queries.
-    """
+    """Register a started query. Drop and return ended queries."""
     query: Any = started.query
     query._pillarbox_started = started
     started.hold_end()
@@ -201,7 +179,7 @@ def remember(started: StartedQuery) -> list[StartedQuery]:
 
 
 def find(query: StreamingQuery) -> StartedQuery | None:
-    """Return the registered query, or None if another process started it or it has no program."""
+    """Return the registered query, or None."""
     started: StartedQuery | None = getattr(query, "_pillarbox_started", None)
     if started is not None:
         return started
@@ -210,7 +188,7 @@ def find(query: StreamingQuery) -> StartedQuery | None:
 
 
 def running() -> list[str]:
-    """Return the ids of running queries, of all sessions of this process."""
+    """Return the ids of this process's running queries."""
     with _lock:
         return [number for number, started in _queries.items() if started.is_running]
 
@@ -218,5 +196,5 @@ def running() -> list[str]:
 def _is_active(query: StreamingQuery) -> bool:
     try:
         return query.isActive
-    except Exception:  # its Spark has ended
+    except Exception:
         return False

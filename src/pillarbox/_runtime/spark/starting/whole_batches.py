@@ -1,7 +1,7 @@
 """Completes batches that a ``foreachBatch`` function reads only in part, in classic sessions.
 
 A partition's state is committed by the task that computes all of its rows. So Spark fails a query whose function reads
-only a part of a batch. pillarbox computes such a batch to its end.
+only a part.
 """
 
 from __future__ import annotations
@@ -28,12 +28,7 @@ _log = logging.getLogger("pillarbox")
 class WholeBatches:
     """The ``foreachBatch`` function of one run of a query. Computes each batch to its end.
 
-    A batch is computed as often as the user's function reads it. The first batch that it reads only in part is computed
-    once more. Later batches are persisted: each partition is computed once.
-
-    Args:
-        function: the user's function.
-        interrupted: the number of an uncommitted batch, which the function may skip. It is persisted.
+    The first batch read only in part is computed once more. Later batches are persisted.
     """
 
     def __init__(self, function: Callable[[DataFrame, int], Any], interrupted: int | None) -> None:
@@ -44,12 +39,10 @@ class WholeBatches:
         self._started = threading.Event()
 
     def set_query(self, query: StreamingQuery) -> None:
-        """Set the query, which may have begun its first batch."""
         self._commits = StateCommits(query)
         self._started.set()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Call the user's function, and compute the remaining rows."""
         if self._persists or batch_id == self._interrupted:
             self._call_persisted(batch, batch_id)
             return
@@ -71,7 +64,7 @@ class WholeBatches:
     def _call_persisted(self, batch: DataFrame, batch_id: int) -> None:
         batch.persist()
         try:
-            # A separate DataFrame: the function may unpersist it, and Spark still needs this DataFrame's rows.
+            # The function may unpersist its own DataFrame.
             self._function(batch.select("*"), batch_id)
             _compute(batch)
         finally:

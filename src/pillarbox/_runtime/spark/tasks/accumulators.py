@@ -1,8 +1,7 @@
 """Spark accumulators for functions that stay open across epochs.
 
-When a task begins, Spark forgets the worker's accumulators; it sends only accumulators that the task has unpickled.
-Functions unpickled by an earlier task hold accumulators that Spark has forgotten. So terms are summed by accumulator
-number, and at the end of an epoch the sums become accumulators of the worker.
+Spark sends only accumulators that the current task has unpickled. So terms are summed by accumulator number, and an
+epoch's sums become accumulators of the worker.
 """
 
 from __future__ import annotations
@@ -23,29 +22,24 @@ from pillarbox._tracebacks import user_traceback
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-# Maps an accumulator's number to its parameter and sum.
+# ``{number: (parameter, sum)}``.
 _Sums = dict[int, tuple[Any, Any]]
 
 
 class _Collector:
-    """The sums of this process.
-
-    Attributes:
-        is_on: whether terms are summed here, instead of in the accumulators as in Spark.
-    """
+    """The sums of this process."""
 
     def __init__(self) -> None:
         self.is_on = False
         self._is_installed = False
-        # A home shared by several state partitions has a thread, with its own sums, for each.
+        # Each state partition of a shared home has its own sums.
         self._thread = threading.local()
         self._user_thread_sums: _Sums = {}
-        # An accumulator's own value is the zero value that was unpickled.
+        # An unpickled accumulator's value is its zero.
         self._zeros: WeakKeyDictionary[Accumulator[Any], bytes] = WeakKeyDictionary()
         self._lock = threading.RLock()
 
     def install(self) -> None:
-        """Sum the terms of all accumulators here while `is_on` is set."""
         if self._is_installed:
             return
         from pyspark.accumulators import Accumulator
@@ -53,7 +47,7 @@ class _Collector:
         add_here = Accumulator.add
 
         def add(accumulator: Accumulator[Any], term: Any) -> None:
-            if self.is_on and accumulator.aid >= 0:  # profilers have negative numbers
+            if self.is_on and accumulator.aid >= 0:
                 self._add(accumulator, term)
             else:
                 add_here(accumulator, term)
@@ -62,7 +56,6 @@ class _Collector:
         self._is_installed = True
 
     def use_own_sums(self) -> None:
-        """Give the calling thread its own sums."""
         if not hasattr(self._thread, "sums"):
             self._thread.sums = {}
 
@@ -83,11 +76,6 @@ class _Collector:
             sums[number] = parameter, parameter.addInPlace(value, term)
 
     def take_sums(self) -> list[tuple[int, Any, Any]]:
-        """Reset and return the sums of the calling thread and of user threads: (number, parameter, value).
-
-        Raises:
-            OperatorError: the user's parameter raised an error.
-        """
         with self._lock:
             own, others = self._sums(), self._user_thread_sums
             sums = dict(others)
@@ -99,7 +87,6 @@ class _Collector:
         return [(number, *parameter_and_sum) for number, parameter_and_sum in sums.items()]
 
     def drop(self) -> None:
-        """Discard the calling thread's sums after a failed epoch."""
         with self._lock:
             self._sums().clear()
 
@@ -108,7 +95,7 @@ _collector = _Collector()
 
 
 def collect_for_this_thread() -> None:
-    """Start summing this process's accumulators. The calling thread gets its own sums."""
+    """Sum this process's accumulators from now on, separately for the calling thread."""
     _collector.install()
     _collector.use_own_sums()
     _collector.is_on = True
@@ -116,7 +103,7 @@ def collect_for_this_thread() -> None:
 
 @contextmanager
 def collecting() -> Iterator[None]:
-    """Sum the worker's accumulators within the block, and pass the sums to Spark unless the block raises."""
+    """Sum the worker's accumulators within the block, and pass the sums to Spark unless it raises."""
     _collector.install()
     _collector.is_on = True
     try:
@@ -129,11 +116,7 @@ def collecting() -> Iterator[None]:
 
 
 def take_sums() -> bytes | None:
-    """Reset the sums of the calling thread's epoch and return them pickled, or None without sums.
-
-    Raises:
-        OperatorError: a value cannot be pickled, or the user's parameter raised an error.
-    """
+    """Reset the calling thread's sums, and return them pickled, or None."""
     sums = _collector.take_sums()
     if not sums:
         return None
@@ -142,16 +125,12 @@ def take_sums() -> bytes | None:
 
 
 def drop() -> None:
-    """Discard the sums of the calling thread's epoch after a failure."""
+    """Discard a failed epoch's sums of the calling thread."""
     _collector.drop()
 
 
 def add(added: bytes | None) -> None:
-    """Add a home's sums to this worker's accumulators, which Spark sends to the driver.
-
-    Raises:
-        OperatorError: a class cannot be imported here, or the user's parameter raised an error.
-    """
+    """Add a home's sums to this worker's accumulators."""
     if added is None:
         return
     with _as_users_error(None, "unpickling values"):
@@ -182,7 +161,7 @@ def _pickled(value: Any) -> bytes:
 
 
 class _Wrapped:
-    """A value that only cloudpickle can pickle, such as an object of a local class. Spark uses pickle."""
+    """A value that only cloudpickle can pickle. Spark uses pickle."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

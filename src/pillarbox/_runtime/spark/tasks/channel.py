@@ -1,4 +1,4 @@
-"""One end of a connection between two processes of a query, which carries bytes and pickled messages."""
+"""One end of a connection between a query's processes, for bytes and pickled messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 _LENGTH = struct.Struct("!Q")
 
-# Up to this many bytes are copied, so that a message is one packet.
+# Smaller messages share a packet.
 _SMALL = 1 << 14
 
 
@@ -20,13 +20,13 @@ _sockets: WeakSet[socket.socket] = WeakSet()
 
 
 def close_in_forks(private: socket.socket) -> None:
-    """Close a socket in processes that functions fork, or its other end would not notice the end of this process."""
+    """Close a socket in forked processes, so that its peer notices this process's end."""
     _sockets.add(private)
 
 
 def _close_sockets() -> None:
     for private in list(_sockets):
-        number = private.detach()  # a file that was made of it would keep it open
+        number = private.detach()  # a file from it would keep it open
         if number >= 0:
             os.close(number)
 
@@ -39,15 +39,13 @@ class LostError(Exception):
 
 
 class SilentError(LostError):
-    """The peer is connected, but has not sent anything before the timeout."""
+    """The peer has sent nothing before the timeout."""
 
 
 class Channel:
-    """One end of a connection. Any thread sends and asks; else, one thread at a time receives.
+    """One end of a connection. Any thread may send and ask. One thread at a time receives.
 
-    Attributes:
-        is_lost: whether the peer has closed the connection.
-        has_sent: whether something was sent since a caller last set it to False.
+    A closed connection raises `LostError`, a timeout `SilentError`.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -56,52 +54,33 @@ class Channel:
         self._socket = connected
         close_in_forks(connected)
         self._writing = threading.Lock()
-        # Messages that are sent with the next one.
+        # Sent with the next message.
         self._posted: list[bytes] = []
         self._asking = threading.Lock()
 
     def ask(self, *message: Any) -> Any:
-        """Send a message, and return the answer.
-
-        Raises:
-            LostError: the peer has closed the connection.
-        """
         with self._asking:
             self.send(message)
             return self.receive()
 
     def ask_bytes(self, *message: Any) -> bytes:
-        """Send a message, and return the answer as it is; raises as :meth:`ask`."""
         with self._asking:
             self.send(message)
             return self.receive_bytes()
 
     def post(self, message: Any) -> None:
-        """Send a message with the next message, or soon, as no receiver waits for it.
-
-        Raises:
-            LostError: the peer has closed the connection.
-        """
+        """Send a message with the next one, or soon."""
         self._write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL), waits=True)
 
     def send(self, message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            LostError: the peer has closed the connection.
-        """
         self.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def send_bytes(self, content: bytes) -> None:
-        """Send bytes: a pickled message, or nothing.
-
-        Raises:
-            LostError: the peer has closed the connection.
-        """
+        """Send a pickled message, or raw bytes."""
         self._write(content, waits=False)
 
     def _write(self, content: bytes, *, waits: bool) -> None:
-        """Write a message after the posted messages. A waiting message is posted, too, until there are many bytes."""
+        """Write a message after the posted messages, or with ``waits`` only post it, too."""
         try:
             with self._writing:
                 self._posted += (_LENGTH.pack(len(content)), content)
@@ -117,26 +96,17 @@ class Channel:
             raise self._lost(error) from None
 
     def receive(self) -> Any:
-        """Return the next message.
-
-        Raises:
-            LostError: the peer has closed the connection, or has sent nothing before the timeout.
-        """
         return pickle.loads(self.receive_bytes())
 
     def receive_bytes(self, most: int | None = None) -> bytes:
-        """Return the next message as bytes, at most so many.
-
-        Raises:
-            LostError: as of :meth:`receive`; or it is longer.
-        """
+        """Return the next message as bytes. More than ``most`` bytes raise `LostError`."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if most is not None and length > most:
             raise self._lost(f"{length} bytes instead of at most {most}")
         return self._read(length)
 
     def _read(self, size: int) -> bytes:
-        """Read exactly so many bytes, so that polling the connection sees the next ones."""
+        """Read exactly this many bytes, so that polling detects the next message."""
         read = bytearray(size)
         rest = memoryview(read)
         try:
@@ -157,28 +127,21 @@ class Channel:
         return LostError(f"the other end has gone: {why}")
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Set the timeout of reads and writes (seconds), or None for no limit.
-
-        Raises:
-            LostError: this end is closed.
-        """
         try:
             self._socket.settimeout(seconds)
         except OSError as error:
             raise self._lost(error) from None
 
     def cut(self) -> None:
-        """Let everybody who reads or writes at either end fail. Any thread."""
+        """Make all reads and writes at both ends fail. Any thread."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it is closed already
+            pass
 
     def close(self) -> None:
-        """Close this end."""
         self.is_lost = True
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return the connection's file descriptor, for polling."""
         return self._socket.fileno()

@@ -1,4 +1,4 @@
-"""Orderly exit of a process that has run user functions."""
+"""Orderly exit of a process with user functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _log = logging.getLogger("pillarbox")
 
 
 def forget_inherited_exit_handlers() -> None:
-    """Drop exit handlers inherited by the fork; the parent process runs them."""
+    """Drop exit handlers that the parent process runs."""
     atexit._clear()
-    atexit.register(logging.shutdown)  # for handlers that functions add
+    atexit.register(logging.shutdown)
 
 
 def run_exit_handlers() -> None:
-    """Run Python's exit steps: homes and PySpark's workers end by ``os._exit``, which skips them."""
+    """Run Python's exit steps, which ``os._exit`` skips in homes and PySpark's workers."""
     try:
         _end_children()
         atexit._run_exitfuncs()
@@ -26,7 +26,7 @@ def run_exit_handlers() -> None:
 
 
 def _end_children() -> None:
-    """Terminate children that ``multiprocessing`` would join, such as a ``ProcessPoolExecutor``'s workers."""
+    """Terminate children that ``multiprocessing`` would join."""
     module = sys.modules.get("multiprocessing.process")
     if module is not None:
         for child in module.active_children():
@@ -35,9 +35,9 @@ def _end_children() -> None:
 
 
 def flush_output() -> None:
-    """Flush standard output and standard error, including replacements by functions."""
+    """Flush standard output and standard error, also if replaced."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except Exception:
-            pass  # closed, or not a file
+            pass

@@ -1,4 +1,4 @@
-"""The subtasks of one level after a shuffle, in their home or Spark worker."""
+"""The subtasks of one level after a shuffle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import Vertex
 
-# The largest clock log that an error's text carries (characters).
+# Characters of a clock log in errors.
 _LOGGED_CLOCK = 2_000
 
 
@@ -35,17 +35,11 @@ def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTas
 
 
 class LevelTasks:
-    """Runs epochs of a level's subtasks, in one thread at a time.
-
-    Args:
-        vertices: the level's vertices, by number.
-        residency: holds the tasks between epochs.
-    """
+    """Runs epochs of a level's subtasks, in one thread at a time."""
 
     def __init__(self, vertices: dict[int, ShippedVertex], residency: Residency) -> None:
         self._vertices = vertices
         self._residency = residency
-        # The task of the running epoch.
         self._running: MultipleInputStreamTask | None = None
 
     def run_epoch(
@@ -55,13 +49,9 @@ class LevelTasks:
         buffers: Iterable[Iterable[Buffer]],
         chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
-        """Run a subtask's epoch and yield its output in parts.
+        """Run the epoch of a (vertex, subtask) and yield its output in parts.
 
-        Args:
-            address: vertex and subtask.
-
-        Returns:
-            when it must run even without input (epoch ms), or None.
+        Returns when it must run even without input (epoch ms), or None.
         """
         number, subtask = address
         shipped = self._vertices[number]
@@ -88,7 +78,6 @@ class LevelTasks:
             return wakes_up
 
     def cancel(self) -> None:
-        """Cancel the running epoch, whose output is no longer wanted. Any thread."""
         task = self._running
         if task is not None and task.state is TaskState.RUNNING:
             task.cancel()

@@ -13,31 +13,28 @@ from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.tasks.task_info import local_property
 from pillarbox._state.chunks.store import ChunkStore
 
-#: The setting with the class, as ``module:Class``, and its arguments, as JSON.
+#: The setting with (``module:Class``, arguments), as JSON.
 REPLACEMENT = "spark.pillarbox.replacement"
 
 
 class Replacement(Protocol):
     """Replaces one task of an epoch that runs again. The upstream tasks run as before."""
 
-    def is_task(self, program: str, number: int, subtask: int) -> bool:
-        """Return whether this replaces a task."""
+    def is_task(self, program: str, number: int, subtask: int) -> bool: ...
 
     def is_left_out(self, program: str, number: int) -> bool:
         """Return whether a vertex does not feed the replaced task and is skipped."""
 
     def clock(self, program: str, number: int, subtask: int) -> bytes | None:
-        """Return the recorded clock of another task, or None for the machine's clock."""
+        """Return another task's recorded clock, or None."""
 
-    def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None:
-        """Receive the state and the input of a task after a shuffle, instead of running it."""
+    def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None: ...
 
-    def send_source(self, facts: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None:
-        """Receive the input of a source's task, instead of running it."""
+    def send_source(self, facts: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None: ...
 
 
 def replacement_here() -> Replacement | None:
-    """Return the replacement in the query that runs here, or None."""
+    """Return the running query's replacement."""
     setting = local_property(REPLACEMENT)
     if not setting:
         return None

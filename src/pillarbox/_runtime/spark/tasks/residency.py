@@ -1,8 +1,7 @@
 """Tasks that survive in a Python worker between epochs.
 
-A worker is a process whose one thread runs Spark tasks one after another, for subtasks that Spark chooses. So a worker
-may hold any number of residents, and closes those that stay unused. The worker's main thread owns all of this; it is
-the mailbox thread of all residents.
+A worker runs Spark tasks one after another, for subtasks that Spark chooses. So it may hold any number of residents,
+and closes unused ones. Its main thread owns this module, and is the mailbox thread of all residents.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from pillarbox._graph.layout import Layout, lay_out
 from pillarbox._operators.budgets.ledger import BudgetScope
-from pillarbox._operators.frame.shared_resources import SharedResources
+from pillarbox._operators.frame.shared_resources import EVENT_LOOP, SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
 from pillarbox._runtime.spark.tasks.task_info import TaskInfo
@@ -35,23 +34,26 @@ from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import Vertex
 from pillarbox._time.clock_log import ClockLog, ReplayedClock
 
+if TYPE_CHECKING:
+    from pillarbox._operators.async_keyed.loop import OwnedLoop
+
 _IDLE_SECONDS = 600.0
 
-# Seconds that an ending worker gets to close its residents and run exit handlers.
+# Seconds to close an ending worker's residents.
 _CLOSING_SECONDS = 10.0
 
-# The share of processor time for full garbage collections. Not of wall-clock time: work creates cycles, and a waiting
-# worker would otherwise pay in its next epoch.
+# Share of processor time for full garbage collections. With a share of wall-clock time, a worker would pay for its
+# waiting.
 _COLLECTING_SHARE = 0.01
 
-# Below this number of objects, a full collection takes a few milliseconds.
+# With fewer objects, a full collection takes few milliseconds.
 _MANY_OBJECTS = 50_000
 
-# More young collections than ever happen between two full collections.
+# Young collections between two full collections.
 _NEVER = 1_000_000_000
 
 T = TypeVar("T", bound=StreamTask)
-# The key of a resident: run, program with its layout, and subtask (-1 for a source).
+# (run, program, layout, subtask), with subtask -1 for a source.
 _Key = tuple[str, str, Layout, int]
 _log = logging.getLogger("pillarbox")
 
@@ -60,16 +62,8 @@ class Residency:
     """The residents of one worker.
 
     Args:
-        clock: seconds, from any start.
-        worked: the worker's processor time (seconds), from any start.
-        idle: seconds until an unused resident is closed.
-        stay: whether all epochs of a subtask run here, as in a home. Otherwise Spark may choose another worker each
-            time.
-        resting: returns a context for waits of a task's thread for mail.
-
-    Attributes:
-        is_busy: whether a Spark task uses a resident.
-        closes_later: whether residents of ended runs are to be closed after that use.
+        stay: whether all epochs of a subtask run here, as in a home. Otherwise Spark chooses a worker each time.
+        resting: returns a context for a task's waits for mail.
     """
 
     def __init__(
@@ -87,25 +81,26 @@ class Residency:
         self._resting = resting
         self._worked = worked
         self._residents: dict[_Key, StreamTask] = {}
-        # Resources shared by the tasks of a vertex in one partition, as long as one of them lives.
+        # Shared by a vertex's tasks in one partition.
         self._shared: WeakValueDictionary[_Key, SharedResources] = WeakValueDictionary()
-        # Ordered by time: a worker may have a hundred residents, and looks up each in every epoch.
+        self._of_thread = SharedResources(stay=stay, resting=resting)
+        # Ordered by time.
         self._last_used: dict[_Key, float] = {}
-        # End and duration of the last full collection (processor time). The first can wait: the data of a cold start
-        # has no cycles, and a collection of it would take as long as the start.
+        # End and duration of the last full collection (processor time). The first can wait: a cold start creates no
+        # cycles.
         self._collected_at = worked()
         self._collecting_seconds = 1.0
-        # Whether a task has ended since the last collection of any kind.
+        # Whether a task has ended since the last collection.
         self._has_ended = False
-        # Whether this process has frozen objects itself, and not only before the fork.
+        # Whether this process has frozen objects after its fork.
         self._has_frozen = False
-        # Maps the residents' runs to their queries.
+        # ``{run: query}``.
         self._queries: dict[str, str] = {}
         self.is_busy = False
         self.closes_later = False
 
     def source_task(self, shipped: ShippedVertex, facts: TaskInfo) -> SourceStreamTask:
-        """Return the worker's task of a source, which serves all partitions in turn."""
+        """Return the worker's task of a source, for all partitions."""
 
         def make() -> SourceStreamTask:
             vertex = loaded(shipped, facts.layout)
@@ -118,8 +113,13 @@ class Residency:
     def __len__(self) -> int:
         return len(self._residents)
 
+    @property
+    def event_loop(self) -> OwnedLoop | None:
+        """The event loop of async keyed functions, or None without any."""
+        loop: OwnedLoop | None = self._of_thread.get(EVENT_LOOP)
+        return loop
+
     def has(self, shipped: ShippedVertex, subtask: int, facts: TaskInfo) -> bool:
-        """Return whether a subtask's task is here."""
         return (facts.run, shipped.digest, facts.layout, subtask) in self._residents
 
     def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, facts: TaskInfo) -> MultipleInputStreamTask:
@@ -131,7 +131,7 @@ class Residency:
             vertex.budget_scope = BudgetScope(shipped.ledger, facts.partitions or vertex.partitions)
             vertex.shared = self._shared.setdefault(
                 (*key[:-1], facts.partition),
-                SharedResources(stay=self._stay, resting=self._resting, query=facts.query),
+                SharedResources(stay=self._stay, resting=self._resting, query=facts.query, of_thread=self._of_thread),
             )
             return MultipleInputStreamTask(vertex, subtask, clock=_clock_of(facts))
 
@@ -139,7 +139,7 @@ class Residency:
         try:
             if task.restore(store):
                 return task
-            # It ran an epoch that Spark did not commit: drop all of it.
+            # The task ran an epoch that Spark did not commit.
             self.discard(task)
             task = self._resident(key, facts.query, make)
             if not task.restore(store):
@@ -179,7 +179,7 @@ class Residency:
     def _close(self, key: _Key) -> None:
         task = self._residents.pop(key)
         self._last_used.pop(key, None)
-        self._collecting_seconds = 0.0  # a task and its references form a cycle
+        self._collecting_seconds = 0.0
         try:
             task.close()
         except Exception:
@@ -205,11 +205,9 @@ class Residency:
 
     @property
     def runs(self) -> list[str]:
-        """The runs with residents."""
         return list(dict.fromkeys(key[0] for key in self._residents))
 
     def close_run(self, run: str) -> int:
-        """Close the residents of an ended run, and return their number."""
         keys = [key for key in self._residents if key[0] == run]
         for key in keys:
             self._close(key)
@@ -219,31 +217,26 @@ class Residency:
         return len(keys)
 
     def close_all(self) -> None:
-        """Close all residents, at an orderly end of the worker."""
         for key in list(self._residents):
             self._close(key)
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a resident's function may be running."""
         return self.is_busy or any(
             task.state in (TaskState.RESTORING, TaskState.RUNNING) for task in self._residents.values()
         )
 
     def spare_the_collector(self) -> None:
-        """Keep garbage collections short, so that an epoch pays for the objects it touches and not for all.
+        """Keep garbage collections short: an epoch pays only for the objects it touches.
 
-        State rarely has cycles. For state that has, a full collection runs so rarely that it takes a small share of the
-        work. In a home, nothing else starts one. PySpark's daemon collects after each task, which takes a second for a
-        million keys, so a worker with many objects freezes them. Other workers, and homes, freeze nothing if objects
-        were frozen before the fork: these would be unfrozen first, and then copied, because a collection writes into
-        each.
+        State rarely has cycles, so a full collection may take a small share of the work. PySpark's daemon collects
+        after each task, which takes a second for a million keys, so a worker with many objects freezes them. Homes and
+        small workers keep objects from before the fork frozen: a collection would copy them.
         """
         if self._worked() - self._collected_at >= self._collecting_seconds / _COLLECTING_SHARE:
             self._collect()
         else:
-            # The epoch's garbage is young. A task that has ended was created after the last call, so it is collected
-            # without looking at older objects.
+            # Garbage is young, except of an ended task.
             gc.collect(2 if self._has_ended else 1)
             self._has_ended = False
         if self._stay:
@@ -253,7 +246,6 @@ class Residency:
             self._has_frozen = True
 
     def _collect(self) -> None:
-        """Collect cycles among all objects that were not frozen before the fork."""
         began = self._worked()
         if self._has_frozen:
             gc.unfreeze()
@@ -264,12 +256,11 @@ class Residency:
 
 
 def _clock_of(facts: TaskInfo) -> ReplayedClock | None:
-    """Return a task's recorded clock, or None for the machine's clock."""
     return None if facts.clock is None else ReplayedClock(ClockLog.of_bytes(facts.clock), facts.time)
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
-    """Load a vertex with the subtasks of the checkpoint's layout."""
+    """Load a vertex with the layout's subtasks."""
     vertex = shipped.load()
     lay_out(vertex, layout)
     return vertex
@@ -277,12 +268,12 @@ def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
 
 @cache
 def _collect_young_objects_only() -> None:
-    """Leave full collections to :meth:`Residency.spare_the_collector`: they delay an epoch."""
+    """Leave full collections to :meth:`Residency.spare_the_collector`."""
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
 
 
-#: The residents of this process.
+#: This process's residents.
 here: Residency = Residency()
 atexit.register(here.close_all)
 
@@ -291,16 +282,15 @@ atexit.register(here.close_all)
 def _close_before_leaving() -> None:
     """Close residents and run exit handlers when Spark ends this worker.
 
-    Spark closes the socket of a worker after a minute without work. PySpark's daemon then ends it by ``os._exit``,
-    which runs no exit handlers.
+    PySpark's daemon ends idle workers by ``os._exit``, which runs no exit handlers.
     """
     worker, leave = os.getpid(), os._exit
 
     def close_and_leave(status: int) -> NoReturn:
-        # Not in a child forked by a function, nor if user code exits in the middle of an epoch.
+        # Not in a child forked by a function, nor in the middle of an epoch.
         leaves = os.getpid() == worker and threading.current_thread() is threading.main_thread()
         if leaves and not here.is_at_work:
-            # For a close() that never returns, and for threads that keep running.
+            # For a close() that never returns, and for other threads.
             last_moment = threading.Timer(_CLOSING_SECONDS, leave, (status,))
             last_moment.daemon = True
             last_moment.start()

@@ -1,8 +1,7 @@
-"""A Spark task's view of its query, read once when the task begins.
+"""A Spark task's view of its query, read when the task begins.
 
-The checkpoint's layout is known only when the query starts, after planning. So it is a setting of the session during
-the start, like everything else here that Spark does not provide. Spark stores the session's settings for the query and
-passes them to its tasks as local properties.
+The query's start determines the checkpoint's layout, after planning. So the layout and other parameters are settings of
+the session during the start, which Spark passes to tasks as local properties.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from pillarbox._graph.program import Program
 from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.session.spark_names import BATCH_ID, JOB_GROUP, QUERY_ID, STATE_PARTITIONS
 
-#: The setting with the id of a query's run.
+#: The id of a query's run.
 RUN = "spark.pillarbox.run"
 
-#: The setting with the query's last micro-batch, which ends event time.
+#: The query's last micro-batch, which ends event time.
 DRAIN = "spark.pillarbox.drain"
 
 
 def layout_setting(program: str, layout: Layout) -> tuple[str, str]:
-    """Return name and value of the setting with the layout of a program's checkpoint."""
+    """Return the setting with the layout of a program's checkpoint."""
     return _name(program), json.dumps(layout)
 
 
@@ -34,7 +33,7 @@ def _name(program: str) -> str:
 
 
 def local_property(name: str) -> str | None:
-    """Return a local property of the current Spark task, or None without the property or a task."""
+    """Return a local property of the current Spark task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -43,13 +42,7 @@ def local_property(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class ProgramLayout:
-    """A program's layout, for its tasks.
-
-    Attributes:
-        program: the program's id.
-        parallelisms: the number of subtasks of each vertex.
-        compiled: the compiled layout, for a checkpoint without one.
-    """
+    """A program's layout, for its tasks."""
 
     program: str
     parallelisms: Parallelisms
@@ -60,11 +53,9 @@ class ProgramLayout:
         return ProgramLayout(program.id, program.parallelisms, program.layout._replace(codes=CODES))
 
     def decode(self, layout: Layout, code: int) -> tuple[int, int] | None:
-        """Decode a subtask code into (vertex, subtask), or return None for other codes."""
         return subtask_places(self.parallelisms, layout).get(code)
 
     def codes(self, layout: Layout) -> Iterable[int]:
-        """Return the codes of all subtasks."""
         return subtask_places(self.parallelisms, layout).keys()
 
 
@@ -72,18 +63,13 @@ class TaskInfo(NamedTuple):
     """A Spark task's view of its query.
 
     Attributes:
-        layout: the program's layout in the query's checkpoint.
-        query: the query's id, or empty if unknown.
-        run: the id of the query's run, or empty if unknown.
         batch: the micro-batch, or None for a batch query.
         is_last: whether the micro-batch is the query's last, which ends event time.
         partitions: the number of state partitions, or None for the compiled number.
-        partition: the task's partition.
         task: the task's number, which rises with attempts, or None outside of Spark tasks.
         attempt: the task's attempt, from 0, or None outside of Spark tasks.
         time: the micro-batch's time (epoch ms), if known.
-        clock: the recorded clock of a task in an epoch that runs again, or None for the machine's clock.
-        executor: the executor's process id, or None if unknown.
+        clock: the recorded clock in a repeated epoch, or None for the machine's clock.
         fallback: why the task runs in a worker instead of a home, or None.
         watermark: Spark's watermark of the micro-batch (epoch ms), or -1 if unknown.
     """
@@ -105,7 +91,6 @@ class TaskInfo(NamedTuple):
 
     @staticmethod
     def here(program: ProgramLayout) -> TaskInfo:
-        """Read the view of the current Spark task."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -115,7 +100,7 @@ class TaskInfo(NamedTuple):
         return TaskInfo(
             layout=program.compiled if layout is None else Layout(*json.loads(layout)),
             query=local_property(QUERY_ID) or "",
-            # The job group of a query is also an id of its run, unless a user's function sets another group.
+            # The job group identifies a run, unless a function sets another group.
             run=local_property(RUN) or local_property(JOB_GROUP) or "",
             batch=None if batch is None else int(batch),
             is_last=batch is not None and batch == local_property(DRAIN),

@@ -1,7 +1,6 @@
 """Levels after a shuffle in batch mode: tasks in partitions of ``mapInArrow``.
 
-A batch is one epoch. Its state is never read again, so it is not stored. Each subtask has its own task, which closes
-after its rows.
+A batch is one epoch, so its state is not stored. Each subtask has a task that closes after its rows.
 """
 
 from __future__ import annotations
@@ -25,11 +24,7 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 
 
 class BatchTaskHost:
-    """The function for ``mapInArrow`` on partitions of buffers, ordered by target.
-
-    Args:
-        addresses: maps a code of this level to (vertex, subtask).
-    """
+    """The function for ``mapInArrow`` on partitions of buffers, ordered by target."""
 
     def __init__(
         self, vertices: dict[int, ShippedVertex], addresses: dict[int, tuple[int, int]], output: Output
@@ -39,7 +34,7 @@ class BatchTaskHost:
         self._output = output
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the partition's subtasks. Buffers for a later level, or for the end, pass through."""
+        """Run the partition's subtasks. Other buffers pass through."""
         acknowledge_at_once()
         for buffers in self._buffers(batches):
             yield from self._output(buffers)
@@ -66,7 +61,6 @@ class BatchTaskHost:
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buffer]]]:
-    """Yield runs of small buffers, each with their common target."""
     rows = BufferRows()
     for batch in batches:
         targets = batch.column(0).to_numpy()

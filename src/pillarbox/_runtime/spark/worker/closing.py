@@ -1,7 +1,6 @@
 """Closes a worker's source tasks when their query ends.
 
-These tasks belong to the worker's main thread, which waits for Spark. So a worker registers with the starter of homes,
-which interrupts it by a signal.
+The worker's main thread waits for Spark, so the starter of homes interrupts it by a signal.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pillarbox._runtime.spark.tasks.task_info import TaskInfo, local_property
 
 
 def hold(facts: TaskInfo) -> None:
-    """Close the tasks of the running query when it ends. Does not wait for the starter."""
+    """Close the running query's tasks when it ends. Does not wait for the starter."""
     is_main = threading.current_thread() is threading.main_thread()
     if not facts.run or not is_main or settings_of(local_property) is None:
         return
@@ -31,14 +30,14 @@ def _announce(run: str) -> None:
     try:
         of_this_worker().ask("holds", run=run, pid=os.getpid())
     except (NoHomesError, OSError):
-        return  # the tasks close when Spark ends the worker
+        return  # the tasks close with the worker
     if residency.here.closes_later:  # the run ended while this thread used the connection
         os.kill(os.getpid(), SIGNAL)
 
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Mark the worker's residents as used within the block. Runs that end meanwhile are closed after it."""
+    """Delay `close_ended` within the block."""
     residency.here.is_busy = True
     try:
         yield
@@ -49,7 +48,7 @@ def working() -> Iterator[None]:
 
 
 def close_ended() -> None:
-    """Close the tasks of ended runs, at once or after the worker has finished using them."""
+    """Close the tasks of ended runs, now or after their use."""
     keeper = of_this_worker()
     residency.here.closes_later = residency.here.is_busy or keeper.is_asked
     if residency.here.closes_later:

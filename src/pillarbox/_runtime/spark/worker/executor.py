@@ -1,4 +1,4 @@
-"""The worker's executor, as task reports name it."""
+"""The worker's executor, for task reports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pillarbox._runtime.spark.homes.sockets import executor_pid
 
 @cache
 def executor_here() -> int | None:
-    """Return the process id of this Python worker's executor, or None if it cannot be determined."""
+    """Return this Python worker's executor, or None if unknown."""
     try:
         return executor_pid()
-    except (OSError, ValueError, subprocess.SubprocessError):  # the executor has just ended
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None

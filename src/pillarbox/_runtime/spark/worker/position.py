@@ -1,8 +1,7 @@
 """A streaming source without rows, at a given position of another source.
 
-Spark writes the position into its offset log; the other source resumes there. Spark's driver asks for positions in a
-separate Python process, which has no files that the application ships. So these classes are pickled by value and do not
-refer to pillarbox.
+Spark writes the position into its offset log, and the other source resumes there. Spark's driver asks for positions in
+a Python process without the application's files. So these classes are pickled by value and do not refer to pillarbox.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 
 class Position(DataSource):
-    """The source. Its option ``position`` is the position as JSON."""
+    """A source whose option ``position`` is the position as JSON."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,9 +1,7 @@
 """The ``StatefulProcessor`` of a program's level. It loads without pillarbox.
 
-When a query starts, Spark's driver asks for the declared states in a separate Python process. This process has the
-driver's installed packages, but no files that the application ships (``--py-files``, ``addArtifacts``). So this class
-is pickled by value, does not refer to pillarbox, and unpickles its host, which does the work, only in a worker that has
-rows.
+At a query's start, Spark's driver asks for the declared states in a Python process without the application's shipped
+files (``--py-files``). So this class is pickled by value, and unpickles its host only in a worker that has rows.
 """
 
 from __future__ import annotations
@@ -22,25 +20,24 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 if TYPE_CHECKING:
     from pillarbox._operators.frame.captured import BroadcastReferences
 
-# Types: a worker would ask the JVM to parse strings, four times in each epoch.
+# A worker would ask the JVM to parse type strings in each epoch.
 _NUMBER = StructType([StructField("chunk", LongType())])
 _CHUNK = StructType([StructField("payload", BinaryType())])
 
 
 class Processor(StatefulProcessor):
-    """Declares the state and delegates to a ``TaskHost``. Spark makes one for each partition and epoch."""
+    """Declares the state and delegates to a ``TaskHost``, for one partition and epoch."""
 
     def __init__(self, host: Any, broadcasts: Sequence[BroadcastReferences] = ()) -> None:
         self._pickled = pickle.dumps(host)
         self._broadcasts = broadcasts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Acknowledge at once: this is the last moment before PySpark waits for the task's rows."""
+        """Acknowledge before PySpark waits for the task's rows."""
         self.__dict__.update(state)
         acknowledge_at_once()
 
     def init(self, handle: Any) -> None:
-        """Declare the state."""
         self._handle = handle
         self._chunks = handle.getMapState("log", _NUMBER, _CHUNK)
         self._host: Any = None
@@ -58,25 +55,20 @@ class Processor(StatefulProcessor):
         return self._host
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-        """Run a subtask's epoch."""
         return self._loaded().run(int(key[0]), rows, *_times(timerValues))  # type: ignore[no-any-return]
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-        """Restore rows of a savepoint, in the first epoch."""
         self._loaded().take_state(int(key[0]), initialState, *_times(timerValues))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
-        """Run an epoch without input."""
         return self._loaded().run_on_timer(int(key[0]), *_times(timerValues))  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Release the home. Its tasks stay alive."""
         if self._host is not None:
             self._host.close()
 
 
 def _times(timerValues: Any) -> tuple[int, int]:
-    """Return the micro-batch's time and watermark (epoch ms)."""
     return timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs()
 
 

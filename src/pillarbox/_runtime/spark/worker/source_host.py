@@ -23,12 +23,7 @@ from pillarbox._task.vertex import WAKE_CHANNEL
 
 
 class SourceHost:
-    """The function for ``mapInArrow``.
-
-    Args:
-        bounded: whether the DataFrame is a batch one, whose end is the end of event time.
-        columns: the columns' names in the program, or None if rows are the pickled records of a collection.
-    """
+    """The function for ``mapInArrow``."""
 
     def __init__(
         self,
@@ -46,7 +41,6 @@ class SourceHost:
         self._columns = columns
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the epoch of this partition."""
         acknowledge_at_once()
         facts = TaskInfo.here(self._layout)._replace(executor=executor_here())
         replacement = replacement_here()
@@ -66,7 +60,7 @@ class SourceHost:
             if is_new and not self._bounded:
                 hold(facts)
             if facts.is_last:
-                # In the last epoch, all subtasks run, also without input from this source.
+                # In the last epoch, all subtasks run.
                 codes = self._layout.codes(facts.layout)
                 yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in codes)
             try:
@@ -81,7 +75,7 @@ class SourceHost:
                         residency.here.discard(task)
                         return
                 if self._bounded and any(operator.has_close for operator in task.chain.operators):
-                    # A batch's tasks end with it. A task with nothing to release serves the next partition, too.
+                    # A task with nothing to release serves the next partition, too.
                     residency.here.end(task)
                 residency.here.spare_the_collector()
             except BaseException:
@@ -89,7 +83,6 @@ class SourceHost:
                 raise
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rename a batch's columns to the program's names."""
         return batch if self._columns is None else batch.rename_columns(self._columns)
 
     def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Records]:

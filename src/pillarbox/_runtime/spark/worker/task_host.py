@@ -1,8 +1,7 @@
 """Levels after a shuffle in streaming mode: tasks in ``transformWithStateInPandas``.
 
-The grouping key is the subtask's code, so Spark calls once per subtask and epoch, with the subtask's buffers. The state
-log is a map state, which Spark commits with the micro-batch. The tasks live in homes (see ``homes``), or in the worker
-if there are no homes.
+The grouping key is the subtask's code, so Spark calls once per subtask and epoch. The state log is a map state, which
+Spark commits with the micro-batch. Tasks live in homes, or in the worker if there are no homes.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ _log = logging.getLogger("pillarbox")
 class _SparkChunkStore:
     """The state log's chunks in a Spark map state, under the current grouping key.
 
-    Attributes:
-        is_new: whether the subtask has no task yet, so that chunks may be missing. Spark logs a warning if a missing
-            chunk's value is read, and a check for the chunk takes as long as reading it.
+    If ``is_new``, chunks may be missing. Spark logs a warning on reading a missing value.
     """
 
     def __init__(self, chunks: MapState) -> None:
@@ -61,12 +58,9 @@ class _SparkChunkStore:
 
 
 class TaskHost:
-    """Runs the subtasks of one level. A ``Processor`` ships it to the worker, for one partition and epoch.
+    """Runs the subtasks of one level in a worker, for one partition and epoch. Shipped in a ``Processor``.
 
     Args:
-        vertices: the level's vertices, by number.
-        timers: whether to keep a Spark timer at the earliest of the task's timers.
-        homes: the homes of the level's tasks.
         spark_time: the time of an operator that follows Spark's watermark, or None.
     """
 
@@ -87,33 +81,27 @@ class TaskHost:
         self._follows_watermark = spark_time is not None and spark_time.time_mode == "EventTime"
 
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
-        """Connect to the state of the partition's grouping keys."""
         self._handle = handle
         self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
         self._facts = TaskInfo.here(self._program)._replace(executor=executor_here())
         self._replacement = replacement_here()
-        # The home or worker of this partition's subtasks.
         self._tasks: LevelTasks | Relay | None = None
-        # The reason why they live in this worker and not in a home.
+        # Why the tasks live in this worker.
         self._fallback: str | None = None
 
     def close(self) -> None:
-        """Release the home."""
         if isinstance(self._tasks, Relay):
             self._tasks.close()
 
     def _decode(self, code: int) -> tuple[int, int] | None:
-        """Decode a subtask code into (vertex, subtask), or return None for a code of another level or of an output."""
         address = self._program.decode(self._facts.layout, code)
         return None if address is None or address[0] not in self._vertices else address
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
-        """Run a subtask's epoch. Buffers for a later level, or for the end, pass through.
+        """Run a subtask's epoch. Other buffers pass through.
 
-        Args:
-            now: the batch timestamp (epoch ms) if the query has timers; otherwise, the rows contain it.
-            watermark: Spark's watermark (epoch ms).
+        Times are epoch ms. Without timers, the rows contain the batch timestamp.
         """
         address = self._decode(code)
         for buffers in _buffers(rows) if address is None else self._run(code, address, rows, now, watermark):
@@ -156,7 +144,6 @@ class TaskHost:
             self._set_timer(wakes_up, watermark if self._follows_watermark else now)
 
     def _tasks_of(self, code: int) -> LevelTasks | Relay:
-        """Return the home or worker of the partition's subtasks."""
         if self._tasks is None:
             try:
                 self._tasks = self._homes.relay(self._vertices, self._facts, code)
@@ -170,12 +157,8 @@ class TaskHost:
     def _set_timer(self, wake_up: int | None, now: int) -> None:
         """Set Spark's timer to the task's next wake-up.
 
-        Args:
-            now: the batch's time on the clock of Spark's timers.
-
-        Spark's timers follow the batch's time. In this batch, Spark calls for all earlier timers and then deletes each
-        of them, also if it was registered again during the call. So these stay untouched, and work that is due only by
-        the worker's clock waits for the next batch.
+        Spark calls for all timers before the batch's time, then deletes each, even if the call registered it again. So
+        such timers stay untouched, and work due only by the worker's clock waits for the next batch.
         """
         due = None if wake_up is None else max(wake_up, now + 1)
         present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]
@@ -192,7 +175,6 @@ def _warn_once(sentence: str) -> None:
 
 
 def _batch_timestamp(frames: Iterator[pd.DataFrame]) -> tuple[int, Iterator[pd.DataFrame]]:
-    """Return the batch timestamp in the rows, and all rows. Spark calls only with rows."""
     first = next(frames)
     return int(first[BATCH_TIMESTAMP].iloc[0]), chain((first,), frames)
 
@@ -201,12 +183,11 @@ def _buffers(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
     rows = BufferRows()
     for frame in frames:
         columns = [frame[column].tolist() for column in BUFFER_COLUMNS]
-        del frame  # free it before Spark makes the next frame
+        del frame  # before Spark creates the next frame
         yield from rows.portions(columns)
     rows.end()
 
 
 def _without_wakes(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
-    """Yield the buffers of the last epoch, without wake-up buffers."""
     for buffers in _buffers(frames):
         yield [buffer for buffer in buffers if buffer.channel != WAKE_CHANNEL]

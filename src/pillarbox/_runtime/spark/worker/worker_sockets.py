@@ -1,8 +1,7 @@
 """Acknowledges TCP data from Spark at once.
 
-Java sends a task in several small pieces. TCP holds each back until the previous piece is acknowledged, and Linux
-delays an acknowledgement by 40 ms unless data is sent back: a tenth of an epoch, in nearly every source task. With
-``spark.python.unix.domain.socket.enabled`` there is no such delay.
+Java sends a task in small pieces, and Linux delays an acknowledgement by 40 ms: a tenth of an epoch, in nearly every
+source task. Unix sockets (``spark.python.unix.domain.socket.enabled``) have no delay.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from collections.abc import Callable
 
 from pyspark import cloudpickle
 
-# A descriptor costs a microsecond, and functions may hold thousands of connections.
+# Functions may hold thousands of connections.
 _LOOKED_AT = 128
 
 
 def acknowledge_at_once() -> None:
-    """Acknowledge data received through TCP, now and until the worker next sends."""
+    """Acknowledge TCP data until the worker next sends."""
     set_option = _set_option()
     if set_option is None:
         return
@@ -28,17 +27,16 @@ def acknowledge_at_once() -> None:
     except OSError:  # without /proc
         return
     if len(open_files) > 2 * _LOOKED_AT:
-        # The worker's sockets were opened first and the task's last; between are connections of functions.
+        # The worker's sockets are first, the task's last.
         open_files = open_files[:_LOOKED_AT] + open_files[-_LOOKED_AT:]
     for number in open_files:
         set_option(number)
 
 
 def _set_option() -> Callable[[int], object] | None:
-    """Return a function that sets the option of a descriptor, or None on other systems. It ignores files and pipes.
+    """Return a function that sets a descriptor's option, or None if not on Linux.
 
-    It is C's `setsockopt`. A Python socket object would change a descriptor that Spark or a library owns: with a
-    default timeout, which functions may set, it would become non-blocking.
+    Uses C's `setsockopt`: a Python socket object with a default timeout would make the descriptor non-blocking.
     """
     option = getattr(socket, "TCP_QUICKACK", None)  # only on Linux
     if option is None:
@@ -54,5 +52,5 @@ def _set_option() -> Callable[[int], object] | None:
     return lambda number: set_option(number, socket.IPPROTO_TCP, option, ctypes.byref(on), size)
 
 
-# Part of a class that loads without pillarbox (see ``processor.py``).
+# A class that loads without pillarbox.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
