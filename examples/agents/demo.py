@@ -83,7 +83,8 @@ def split(folder: Path, files: int, copies: int = 1) -> int:
     for number in range(files):
         path = folder / f"{number:03}.csv"
         path.write_text(header + "".join(lines[number * size : (number + 1) * size]))
-        os.utime(path, (1_700_000_000 + number,) * 2)  # a stream reads files in the order of their times
+        modified = 1_700_000_000 + number  # a stream reads files in the order of their times
+        os.utime(path, (modified, modified))
     return len(lines)
 
 
