@@ -24,7 +24,6 @@ class SetClock:
         return getattr(time, name)
 
     def time_ns(self) -> int:
-        """Return the time of the wall clock."""
         try:
             text = self._file.read_text()
         except FileNotFoundError:
@@ -37,14 +36,12 @@ class SetClock:
 
 
 def set_clock(file: Path, number: int, milliseconds: int) -> None:
-    """Set the clock of all processes: ahead of the machine's by so much."""
     part = file.with_name(f"{file.name} part")
     part.write_text(f"{number} {milliseconds}")
     part.rename(file)
 
 
 def is_seen(file: Path, number: int) -> bool:
-    """Return whether a process has read a setting."""
     return _note_of(file, number).exists()
 
 

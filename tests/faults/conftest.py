@@ -39,7 +39,6 @@ _FIRST_SEED = int(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for a seed once a round."""
     if "seed" in metafunc.fixturenames:
         rounds = int(os.environ.get("PILLARBOX_FAULT_ROUNDS", "1"))
         # The id does not show the seed: the names of tests stay the same from run to run.
@@ -69,7 +68,6 @@ class Run:
     program: dict[str, Any] = field(default_factory=dict)
 
     def start(self, *, trigger: dict[str, Any] | None = None, **program: Any) -> StreamingQuery:
-        """Start the query on its checkpoint, wherever it is."""
         program = {**self.program, **program}
         if self.parts:
             program["further"] = streams_of(self.parts)
@@ -79,11 +77,9 @@ class Run:
         return query
 
     def to_the_end(self, **program: Any) -> StreamingQuery:
-        """Run the query until it has read all that there is."""
         return to_its_end(lambda: self.start(**program))
 
     def plan(self, faults: Sequence[Fault]) -> None:
-        """Put faults into the program."""
         directory = self.home / "faults"
         directory.mkdir()
         self.faults = Faults(directory, faults)
@@ -91,7 +87,6 @@ class Run:
             print("planned:", fault)
 
     def check(self) -> None:
-        """Check the output, and that all faults have happened."""
         output = self.sink.output()
         assert sorted(output) == sorted(self.right.output), "batches are missing"
         for batch, rows in self.right.output.items():
@@ -114,7 +109,6 @@ MakeRun = Callable[..., Run]
 
 @pytest.fixture
 def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
-    """Yield a function that creates runs with the seed's input."""
     runs: list[Run] = []
 
     def make(
@@ -140,5 +134,4 @@ def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
 
 
 def tasks(query: StreamingQuery) -> list[pillarbox.TaskReport]:
-    """Give the metrics of all tasks in all epochs that the query ran since it was started."""
     return [task for progress in query.recentProgress for task in pillarbox.metrics(progress)]

@@ -18,8 +18,10 @@ START_SECONDS = 400
 
 
 def members(session: int) -> dict[int, str]:
-    """Give the processes of a session, with the names of their programs. Spark's daemon of Python workers leaves the
-    driver's process group, but not its session."""
+    """Return the processes of a session, with their programs.
+
+    Spark's Python daemon leaves the driver's process group, but not its session.
+    """
     results = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -31,7 +33,6 @@ def members(session: int) -> dict[int, str]:
 
 
 def start_python(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    """Start a Python process in its own session, which can import the tests and appends to a log."""
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -46,7 +47,6 @@ def start_python(log: Path, *arguments: str, **environment: str) -> subprocess.P
 
 
 def kill(session: int, victim: str) -> None:
-    """Kill the victim among a driver's processes; the others get a while to notice and end."""
     for process, name in members(session).items():
         is_target = (
             victim == "all" or (victim == "jvm" and name == "java") or (victim == "driver" and process == session)
@@ -65,7 +65,6 @@ def kill(session: int, victim: str) -> None:
 
 
 def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes], log: Callable[[], str]) -> None:
-    """Wait for a condition, or for the process's end."""
     patience = time.monotonic() + START_SECONDS
     while True:
         has_ended = process.poll() is not None

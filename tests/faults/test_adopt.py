@@ -39,7 +39,6 @@ class Home:
         return start_python(self.log, "-m", "tests.faults.programs.adopted_job", str(self.folder), str(self.events))
 
     def jobs(self) -> int:
-        """Count the jobs that have begun in all processes."""
         return sum(path.read_text(errors="replace").count(JOB) for path in self.events.iterdir() if path.is_file())
 
     def end(self) -> None:

@@ -45,14 +45,12 @@ class Run:
         write_events(self.epochs, home / "in")
 
     def plan(self, *faults: Fault) -> None:
-        """Put faults into the program."""
         (self.home / "faults").mkdir()
         self.faults = Faults(self.home / "faults", faults)
         for fault in faults:
             print("planned:", fault)
 
     def start(self, service: str) -> StreamingQuery:
-        """Start the query on all input that there is."""
         df = build(read_events(self.spark, self.home / "in"), service, self.mode, self.faults)
         writer: Any = df.writeStream.foreachBatch(self.sink).option("checkpointLocation", str(self.home / "checkpoint"))
         # Carried requests need endless epochs without input.
@@ -61,7 +59,6 @@ class Run:
         return query
 
     def end(self, query: StreamingQuery) -> None:
-        """Wait for all answers, and check them."""
         if self.mode == "carry":
             wait_for(lambda: len(self.sink.batches()) >= len(self.epochs), query)
             wait_for(lambda: sum(map(len, batches_of(self.sink).values())) >= count_of(self.epochs), query)
@@ -75,7 +72,6 @@ class Run:
             assert self.faults.happened() == self.faults.expected()
 
     def carried(self) -> int:
-        """Return how many records were emitted in a later batch than their own."""
         own = {event.id: batch for batch, parts in enumerate(self.epochs) for part in parts for event in part}
         return sum(batch > own[row.id] for batch, rows in batches_of(self.sink).items() for row in rows)
 
@@ -83,7 +79,6 @@ class Run:
 @pytest.mark.long("the next test kills a worker with requests in flight; services/ has a service that fails and hangs")
 @pytest.mark.parametrize("mode", ["drain", "carry"])
 def test_the_service_goes_away(spark: SparkSession, tmp_path: Path, seed: int, mode: Mode) -> None:
-    """The service fails, hangs and cuts connections. Then it is killed, and restarted when that has been noticed."""
     run = Run(spark, tmp_path, seed, mode, epochs=4)
     with running_service(seed=seed, latency=20, errors=0.1, hangs=0.01) as service:
         service.control(die_after=DIE_AT, dead_seconds=0.5)
@@ -112,7 +107,6 @@ def test_a_worker_is_killed_with_requests_in_flight(spark: SparkSession, tmp_pat
 
 
 def wait_for(condition: Any, query: StreamingQuery) -> None:
-    """Wait for something that happens while a query runs."""
     patience = time.monotonic() + START_SECONDS
     while not condition():
         if not query.isActive:

@@ -25,7 +25,6 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A program's first epoch; the second is there to be read."""
     home = tmp_path_factory.mktemp("written")
     epochs = make_events(7, epochs=2)
     write_events(epochs[:1], home / "in")
@@ -38,7 +37,6 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 @pytest.fixture
 def old(written: Run, tmp_path: Path) -> Run:
-    """A copy of it."""
     home = tmp_path / "home"
     shutil.copytree(written.home, home)
     # Spark's log has the full paths of the files it has read, so the input stays in place.

@@ -39,7 +39,6 @@ class Home:
         self.numbers = self.env.from_dataframe(spark.readStream.schema("id LONG").parquet(str(path / "in")))
 
     def set_clock(self, ahead: int) -> None:
-        """Set the clock of the workers."""
         set_clock(self.clock, 1, ahead)
 
     def start(self, df: DataFrame, **trigger: Any) -> Any:

@@ -38,7 +38,6 @@ JOB = '"Event":"SparkListenerJobStart"'
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the digest of each file in a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -56,7 +55,6 @@ class Home:
         self.run()
 
     def run(self) -> None:
-        """Give each key ten records, and run the query to their end."""
         rows = [{"key": number % KEYS, "at": 100 * number} for number in range(10 * KEYS)]
         (self.folder / "in" / "part.json").write_text("\n".join(map(json.dumps, rows)))
         pillarbox.start(writer(self.spark, self.folder, start=None)).awaitTermination()
@@ -79,15 +77,12 @@ class Home:
         return self.log.read_text(errors="replace")
 
     def jobs(self) -> int:
-        """Return the number of Spark jobs of the last command, from its event log."""
         return sum(path.read_text(errors="replace").count(JOB) for path in self.events.iterdir() if path.is_file())
 
     def has_begun(self, jobs: int) -> bool:
-        """Return whether as many jobs were begun."""
         return self.jobs() >= jobs
 
     def do(self, *arguments: str) -> str:
-        """Run a command, and return its output."""
         process = self.begin(*arguments)
         try:
             assert process.wait(START_SECONDS) == 0, self.said()[-4000:]
@@ -96,7 +91,6 @@ class Home:
         return self.said()
 
     def killed(self, when: Callable[[], bool], *arguments: str) -> None:
-        """Kill a command as soon as something has happened."""
         process = self.begin(*arguments)
         try:
             wait_for(when, process, lambda: self.said()[-4000:])
@@ -112,7 +106,10 @@ def home(spark: Any, tmp_path: Path) -> Home:
 
 @pytest.mark.long("a JVM for each command")
 def test_state_is_killed_while_it_writes(home: Home) -> None:
-    """The half folder is no hindrance to the same command, but any other is; and a reader of it finds nothing."""
+    """The half-written folder does not block a repeat of the command, but blocks every other command.
+
+    Readers ignore it.
+    """
     before, rows = digests(home.checkpoint), home.folder / "rows"
     # Each row takes a minute: who is killed now is in the middle.
     slowly = "reflect('java.lang.Thread', 'sleep', 60000L) IS NULL"
@@ -132,7 +129,7 @@ long = pytest.mark.long("a JVM for each command")
 
 
 def sweep(home: Home, place: Callable[[str], list[str]], check: Callable[[str, bool], bool]) -> None:
-    """Kill a command at beginnings of Spark jobs all over its run, each time followed by the same command.
+    """Kill a command at Spark jobs throughout its run, and repeat the command after each kill.
 
     Args:
         place: returns the command for a folder.
@@ -201,7 +198,6 @@ def test_the_writing_of_a_savepoint_is_killed(home: Home) -> None:
 
 
 def asked(home: Home, kind: str) -> list[Any]:
-    """Return the requests of a kind in the folder of requests."""
     folder = home.checkpoint / "pillarbox" / "requests"
     lines = [json.loads(path.read_text()) for path in folder.glob("*.txt")]
     return [line[kind] for line in lines if kind in line]

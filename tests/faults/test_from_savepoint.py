@@ -30,7 +30,6 @@ def records(start: int, end: int) -> list[dict[str, int]]:
 
 
 def reached(home: Path, ends: Callable[[], bool]) -> bool:
-    """Wait until a task restores its state. Return whether that was before ``ends``."""
     patience = time.monotonic() + START_SECONDS
     while not (home / "reached").exists() and not ends() and time.monotonic() < patience:
         time.sleep(0.05)
@@ -38,7 +37,6 @@ def reached(home: Path, ends: Callable[[], bool]) -> bool:
 
 
 def stop_the_query(spark: Any, home: Path) -> None:
-    """As one may who ends all queries of a session."""
     raised: list[BaseException] = []
 
     def start() -> None:

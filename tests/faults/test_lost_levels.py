@@ -27,7 +27,6 @@ ELSEWHERE = sorted(place.name.partition("-")[2] for place in (ROOT / ".venvs").g
     "kind", ["ticks", pytest.param("carry", marks=pytest.mark.long("ticks depend on the attempt as well"))]
 )
 def test_what_an_attempt_emits_comes_once(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    """Work that is due when the level runs again was not due the first time."""
     local = spark.conf.get("spark.local.dir")
     assert local is not None
     levels = LostLevels(spark, tmp_path / "query", kind, lose_files(Path(local)))
@@ -48,7 +47,6 @@ def test_each_version_again_and_again(tmp_path: Path, version: str, kind: str, l
 
 
 def lost_levels(version: str, home: Path, *arguments: Any) -> dict[str, Any]:
-    """Return the program's result with another Spark, or with the installed one."""
     places = [ROOT / "src", ROOT] if version == "here" else [ROOT / ".venvs" / f"spark-{version}", ROOT / "src", ROOT]
     ran = subprocess.run(
         [sys.executable, "-m", "tests.faults.programs.lost_levels", str(home), *map(str, arguments)],

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.fault
 
 @pytest.mark.long("spark/starting/test_interrupted_sinks.py runs epochs again, and the next test has such tasks")
 def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed: int) -> None:
-    """Each start has its own homes, whose tasks have the version that Spark has committed."""
     failing = Counter({random.Random(seed).randrange(1, 4): 2})
     print("the sink raises in batches", sorted(failing))
 
@@ -40,7 +39,7 @@ def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed:
 
 @pytest.mark.long("test_every_operator.py kills workers of all levels")
 def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
-    """Level 2 fails in all four attempts, so level 1, which had completed, has an uncommitted version."""
+    """Level 2 fails in all four attempts. Level 1 had completed, so it has an uncommitted version."""
     rng = random.Random(seed)
     run = make_run(seed + 1, epochs=3)
     at = rng.choice([number for number, result in enumerate(run.right.points["second timer"]) if result and number < 3])

@@ -66,7 +66,6 @@ class Killed(StatefulProcessor):
 
 
 def results(spark: SparkSession, folder: Path, kills: Path, checkpoint: Path) -> dict[int, list[tuple[Any, ...]]]:
-    """Return the rows of each micro-batch."""
     collected: dict[int, list[tuple[Any, ...]]] = {}
 
     def take(batch: DataFrame, number: int) -> None:

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.fault
 def anywhere(
     rng: random.Random, right: Answer, actions: Sequence[str], places: Sequence[str] | None = None
 ) -> list[Fault]:
-    """Put one fault into each place of a program, or into some of them, in seeded epochs.
+    """Put a fault into every place of a program, or into some places, in seeded epochs.
 
-    The last fault is in a later epoch, so the replacement of a dead worker has state to load.
+    The last fault is in a later epoch, so the replacement of a dead worker restores state.
     """
     faults = []
     every = list(right.points if places is None else places)

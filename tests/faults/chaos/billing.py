@@ -47,7 +47,7 @@ class Billing:
         self.drivers += 1
 
     def await_requests(self, count: int) -> bool:
-        """Wait until the model has received requests. Returns False if the query has answered everything."""
+        """Wait for the model's requests. Returns False if the query has answered everything."""
         asked, since = -1, time.monotonic()
         while True:
             now = self.service.stats()["requests"]
@@ -64,7 +64,6 @@ class Billing:
             time.sleep(0.05)
 
     def inject(self) -> None:
-        """Inject a fault."""
         fault = self.rng.choices([*FAULTS], [*FAULTS.values()])[0]
         if fault == "driver":
             kill(self.process.pid, "all")
@@ -83,7 +82,6 @@ class Billing:
         self.faults[fault] += 1
 
     def end(self) -> None:
-        """Wait until the query has answered everything."""
         while (code := self.process.wait()) != 0:
             self.failed += 1
             assert self.failed < 100, f"exit code {code}: {(self.out / 'spark.log').read_text()[-3000:]}"

@@ -70,20 +70,17 @@ class Driver:
                 self.refused += b"File too large" in line
 
     def log(self) -> str:
-        """Return the end of its log."""
         return self.log_file.read_text(errors="replace")[-3000:]
 
     # -- orders --
 
     def order(self, what: str) -> None:
-        """Give it an order; a dead one does not hear it."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(f"{what}\n".encode())
             self.process.stdin.flush()
 
     def said(self) -> list[tuple[str, str]]:
-        """Return its reports: (event, reason)."""
         if not self.status.exists():
             return []
         lines = self.status.read_text().splitlines(keepends=True)
@@ -100,24 +97,20 @@ class Driver:
         return self.said()[-1:] == [("started", "")]
 
     def has_answered(self, order: str, said: int) -> bool:
-        """Return whether it has completed or refused an order since the first ``said`` reports."""
         expected = _ANSWERS.get(order.partition(" ")[0].partition("-")[0], ("started", "failed"))
         answered = any(what in expected for what, _ in self.said()[said:])
         return answered or self.is_done() or not self.is_alive()
 
     def has_done(self, order: str, said: int) -> bool:
-        """Return whether it has completed an order since the first ``said`` reports."""
         return (_ANSWERS[order][0], "") in self.said()[said:]
 
     def is_done(self) -> bool:
         return self.said()[-1:] == [("done", "")]
 
     def hung(self) -> bool:
-        """Return whether it ended on a timeout, with all threads in its log."""
         return not self.is_alive() and "Timeout (0:0" in self.log_file.read_text(errors="replace")
 
     def failure(self) -> str | None:
-        """Return the failure of its queries, or its own."""
         last = self.said()[-1:]
         if last and (last[0][0] == "failed" or (last[0][0] == "stopped" and last[0][1])):
             return last[0][1]
@@ -129,13 +122,11 @@ class Driver:
     # -- processes --
 
     def java(self) -> list[int]:
-        """Return its JVMs: the driver's first, then the executors'."""
         parents = self._parents()
         results = [process for process, (name, _) in parents.items() if name == "java"]
         return sorted(results, key=lambda process: (parents[process][1] in results, process))
 
     def workers(self) -> tuple[list[int], list[int]]:
-        """Return the daemons of Python workers, and the workers."""
         parents = self._parents()
         # A process of Python that the driver has begun forks the daemons (`support/forked_python.py`).
         servers = {
@@ -147,7 +138,6 @@ class Driver:
         return sorted(daemons), sorted(process for process, (_, parent) in parents.items() if parent in daemons)
 
     def homes(self) -> tuple[list[int], list[int]]:
-        """Return the starters of homes, and the homes."""
         parents, (daemons, _) = self._parents(), self.workers()
         starters = [
             process
@@ -157,7 +147,6 @@ class Driver:
         return sorted(starters), sorted(process for process, (_, parent) in parents.items() if parent in starters)
 
     def _parents(self) -> dict[int, tuple[str, int]]:
-        """Return program and parent of each process."""
         results = {}
         for process, name in members(self.process.pid).items():
             with suppress(OSError):
@@ -166,19 +155,16 @@ class Driver:
         return results
 
     def leave(self) -> None:
-        """Let it end by itself, with its JVM."""
         patience = time.monotonic() + 60
         while self.java() and time.monotonic() < patience:
             time.sleep(0.1)
 
     def kill_workers(self) -> None:
-        """Kill all that is warm."""
         for process in (each for some in (*self.workers(), *self.homes()) for each in some):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
     def end(self, victim: str = "all") -> None:
-        """Kill it, or a part of it that takes the rest along."""
         for process in members(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)
@@ -190,7 +176,6 @@ class Driver:
 
 
 def _group(process: int) -> int:
-    """Return the process group of a process, or 0 if it has ended."""
     try:
         return os.getpgid(process)
     except ProcessLookupError:
@@ -198,7 +183,7 @@ def _group(process: int) -> int:
 
 
 def spark_home(folder: Path) -> str:
-    """Return a Spark home whose executors' output is written there, not where PySpark is installed."""
+    """Return a Spark home whose executors write their output there, not to PySpark's folder."""
     folder.mkdir()
     for path in Path(pyspark.__file__).parent.iterdir():
         if path.name != "work":
@@ -207,7 +192,6 @@ def spark_home(folder: Path) -> str:
 
 
 def reason(failure: str) -> str:
-    """Return the most specific line of an error."""
     message = failure.partition("=== Streaming Query ===")[0]
     lines = [line.strip() for line in message.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     errors: Sequence[str] = [line for line in lines if "Error" in line or "Exception" in line] or lines[:1]

@@ -32,32 +32,27 @@ class Damage:
     after: dict[Path, bytes | None] = field(default_factory=dict)
 
     def may_have_spoilt(self, batch: int) -> bool:
-        """Return whether it may affect a batch."""
         return self.batch <= batch and (self.noticed_at is None or batch < self.noticed_at)
 
     def is_there(self) -> bool:
-        """Return whether the file is still damaged."""
         return self.noticed_at is None and all(
             (path.read_bytes() if path.exists() else None) == content for path, content in self.after.items()
         )
 
     def is_in(self, checkpoint: Path) -> bool:
-        """Return whether the file belongs to this checkpoint."""
         return all(checkpoint in path.parents for path in self.before)
 
     def take_back(self, batch: int, said: str) -> None:
-        """Record that it was noticed, and restore the file."""
         self.noticed_at, self.said = batch, said
         for path, content in self.before.items():
             path.write_bytes(content)
 
     def outcome(self) -> str:
-        """Describe its effect."""
         return f"SILENT: {self.wrong} rows" if self.wrong else "noticed" if self.noticed_at is not None else "harmless"
 
 
 def damage(checkpoint: Path, rng: random.Random, shift: int = 0) -> Damage | None:
-    """Damage one of the newest files, which are read next. Return None without a suitable file.
+    """Damage one of the newest files, which are read next. Returns None without a suitable file.
 
     Args:
         shift: number of a batch in the output minus its number in the checkpoint.

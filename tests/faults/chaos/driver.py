@@ -51,7 +51,6 @@ from tests.support.forked_python import forked_python
 
 
 def java_options() -> str:
-    """Return the options of the driver's JVM: it takes its classes from an archive, or leaves one when it ends."""
     archive = os.environ.get("PILLARBOX_CHAOS_ARCHIVE")
     if archive is None:
         return SHORT_LIVED
@@ -73,19 +72,16 @@ class Programs:
         self.files = -1
 
     def _shape(self, place: Path | None = None) -> dict[str, Any]:
-        """Return the current shape; a copy has its own."""
         folder = self.home if place is None or not (place / "shape.json").exists() else place
         document: dict[str, Any] = json.loads((folder / "shape.json").read_text())
         return document
 
     def disk_is_full(self, df: DataFrame, batch: int) -> None:
-        """Fail as often as was ordered."""
         for marker in self.home.glob("sink is full *"):
             marker.rename(self.home / f"done {marker.name}")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"batch {batch}")
 
     def start(self, place: Path, *, all_of_them: bool) -> None:
-        """Start the queries, wherever their checkpoints are."""
         shape = self._shape(place)
         self.sink = self._sink("first", place / "out", shape, all_of_them=all_of_them)
         self.squares = FileSink(place / "squares")
@@ -102,7 +98,6 @@ class Programs:
             self.queries = _in_threads(starts) if shape["threads"] else [start() for start in starts]
 
     def _sink(self, name: str, directory: Path, shape: dict[str, Any], *, all_of_them: bool = True) -> FileSink:
-        """Return a program's sink; without faults unless it is among the faulty sinks."""
         return ChaosSink(
             directory,
             self.disk_is_full if name == "first" and all_of_them else None,
@@ -112,7 +107,6 @@ class Programs:
         )
 
     def _after(self, name: str) -> None:
-        """Carry out the order for the moment after a sink's write."""
         orders: dict[str, Callable[[str], None]] = {"die in": _die, "stop": self._stop}
         for what, obey in orders.items():
             for marker in self.home.glob(f"{what} {name} *"):
@@ -120,7 +114,6 @@ class Programs:
                 obey(name)
 
     def _stop(self, name: str) -> None:
-        """Stop the query of a program, as another thread does while the sink is at work."""
         query = next(query for query in self.spark.streams.active if query.name == name)
         threading.Thread(target=query.stop).start()
         while query.isActive:
@@ -131,7 +124,6 @@ class Programs:
         return Faults(self.home / "faults", planned)
 
     def _first(self, place: Path, sink: FileSink) -> DataStreamWriter:
-        """Return the writer of the first program, which starts from a savepoint where the shape names one."""
         shape = self._shape(place)
         numbers = {name: shape[name] for name in ("parallelism", "max_parallelism", "savepoint")}
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
@@ -140,7 +132,6 @@ class Programs:
         return _writer("first", df, place / shape["checkpoint"]).foreachBatch(sink)
 
     def _functions(self, place: Path) -> DataStreamWriter:
-        """Return the writer of the DataFrame functions."""
         shape = self._shape()
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
         df = columns.build(events, _joined(shape, "frames"))
@@ -150,8 +141,9 @@ class Programs:
         return writer.foreachBatch(self._sink("frames", self.frames, shape))
 
     def _second(self, place: Path) -> DataStreamWriter:
-        """Return the writer of the second program. If it waits for times, its input arrives in files one by one:
-        between them, only the program itself triggers epochs.
+        """Return the writer of the second program.
+
+        If it waits for times, its input arrives file by file: between files, only the program itself triggers epochs.
         """
         mode: second_job.Mode = self._shape()["mode"]
         waits = mode in second_job.WAITING
@@ -161,7 +153,6 @@ class Programs:
         return _writer("squares", df, place / "squares checkpoint").foreachBatch(self.squares)
 
     def finish(self, place: Path) -> None:
-        """Run each epoch that was begun, and is not committed."""
         shape = self._shape()
         first = self._sink("first", place / "out", shape, all_of_them=False)
         writers: dict[str, Callable[[], DataStreamWriter]] = {
@@ -176,12 +167,10 @@ class Programs:
                 writer().trigger(once=True).start().awaitTermination()
 
     def available(self, place: Path) -> None:
-        """Run the second program until all that is there by now is done."""
         self.squares = FileSink(place / "squares")
         pillarbox.start(self._second(place).trigger(availableNow=True)).awaitTermination()
 
     def read(self, reader: str, place: Path) -> dict[str, Any]:
-        """Return a reader's result for the first program's checkpoint: epoch and sums by key, or an error."""
         checkpoint = str(place / self._shape()["checkpoint"])
         try:
             epoch, totals = getattr(self, f"_{reader}")(checkpoint)
@@ -202,17 +191,14 @@ class Programs:
         return LocalSavepoint(directory).manifest.epoch, self._totals(directory)
 
     def _totals(self, place: str, **options: Any) -> dict[int, int]:
-        """Return the sum of ids of each key that the ledger has in a checkpoint or a savepoint."""
         rows = pillarbox.read_state(self.spark, place, "ledger", **options)
         return {row.key: row.total for row in rows.selectExpr("key::long AS key", "total::long AS total").collect()}
 
     def rescale(self, place: Path) -> None:
-        """Change the first program to another parallelism."""
         shape = self._shape()
         pillarbox.rescale(self.spark, str(place / shape["checkpoint"]), shape["parallelism"])
 
     def savepoint(self, place: Path) -> None:
-        """Write a savepoint of the first program."""
         shape = self._shape()
         directory = shape["next savepoint"]
         with suppress(CheckpointMismatchError):
@@ -221,7 +207,6 @@ class Programs:
         pillarbox.savepoint(self.spark, str(place / shape["checkpoint"]), directory)
 
     def collect(self) -> None:
-        """Write the results of the bounded program."""
         events = self.spark.read.parquet(str(self.home / "in.parquet"))
         result = limited_job.first_sums(events, self._faults())
         part = self.home / "first sums.new"
@@ -229,21 +214,18 @@ class Programs:
         part.rename(self.home / "first sums")
 
     def stop(self) -> None:
-        """Stop the queries."""
         # Also one that could be started while another could not.
         for query in self.spark.streams.active:
             query.stop()
         self.queries = []
 
     def failure(self) -> str | None:
-        """Return the failure of a query."""
         for query in self.queries:
             if not query.isActive:
                 return str(query.exception() or "a query has ended")
         return None
 
     def is_done(self) -> bool:
-        """Return whether all output is complete."""
         if any(query.lastProgress is None for query in self.queries):
             return False  # the epoch that another driver was killed in is run again first
         squares = [path.name for path in self.squares.directory.glob("[0-9]*.json")]
@@ -296,7 +278,6 @@ class _Crossing:
 
 
 def _die(name: str) -> None:
-    """End this process and all that belongs to it, at once."""
     for process in members(os.getpid()):
         if process != os.getpid():
             with suppress(ProcessLookupError):
@@ -318,7 +299,7 @@ def _start(starter: str, plan: Callable[[], DataStreamWriter]) -> StreamingQuery
 
 
 def _in_threads(starts: Sequence[Callable[[], StreamingQuery]]) -> list[StreamingQuery]:
-    """Run all starts at once, and return their results. Raise the first failure when all have ended."""
+    """Run all starts in parallel. Raises the first failure after all have ended."""
     faulthandler.dump_traceback_later(HANGS, exit=True)
     try:
         with ThreadPoolExecutor(len(starts)) as pool:

@@ -34,7 +34,6 @@ class ChaosFaults(ChaosRun):
     """The faults of one seed."""
 
     def send(self, processes: Callable[[], Sequence[int]], number: int, rng: random.Random) -> bool:
-        """Send a signal to one of the processes, when there are any."""
         if not self.until(processes):
             return False
         victims = processes()
@@ -77,18 +76,15 @@ class ChaosFaults(ChaosRun):
         return True
 
     def set_the_clock(self, rng: random.Random) -> bool:
-        """The workers' wall clock is set, once to the right time again, else forth or back."""
         far = 4 * SECOND if self.mode == "timers" else HOUR  # timers may wait for as long as it was set back
         return self._set_clock(rng.choice([to for to in (-far, far, rng.randrange(-far, far), 0) if to != self.ahead]))
 
     def fill_the_sink(self, rng: random.Random) -> bool:
-        """The next batch finds the sink's disk full."""
         marker = self.home / f"sink is full {self.faults['fill_the_sink']}"
         marker.touch()
         return self.until(lambda: not marker.exists())
 
     def fill_the_disk(self, rng: random.Random) -> bool:
-        """No file of the driver's JVM may grow, until one could not, or even until the query has died of it."""
         result, until_it_dies = self.driver.java(), rng.random() < 0.5
         if not result:
             return False
@@ -105,11 +101,9 @@ class ChaosFaults(ChaosRun):
         return self.driver.refused > before
 
     def stop_in_the_sink(self, rng: random.Random) -> bool:
-        """A query is stopped when its sink has written a batch, and Spark does not know that yet."""
         return self._in_the_sink("stop", rng)
 
     def die_in_the_sink(self, rng: random.Random) -> bool:
-        """The driver dies when a sink has written a batch, and Spark does not know that yet."""
         return self._in_the_sink("die in", rng)
 
     def _in_the_sink(self, what: str, rng: random.Random) -> bool:
@@ -121,9 +115,9 @@ class ChaosFaults(ChaosRun):
         return happened
 
     def undo_a_commit(self, rng: random.Random) -> bool:
-        """Between two runs of the queries, Spark forgets that it has committed the last batch of one of them.
+        """Remove the last commit of a query from Spark's commit log between two runs.
 
-        A driver that dies between the sink's commit and Spark's leaves just that.
+        A driver that dies between the sink's commit and Spark's commit leaves this state.
         """
         if not self.stopped():
             return False
@@ -145,7 +139,6 @@ class ChaosFaults(ChaosRun):
         return True
 
     def read_the_checkpoint(self, rng: random.Random) -> bool:
-        """Read the first program's checkpoint while it runs: it has an epoch with its whole state."""
         if not self.until(lambda: self._newest("commits") >= 0):
             return False
         driver, count, reader = (
@@ -172,7 +165,6 @@ class ChaosFaults(ChaosRun):
         return True
 
     def end_of_work(self, rng: random.Random) -> bool:
-        """Between two runs of the queries, run the second program until all due work is done."""
         if not self.stopped():
             return False
         if rng.random() < 0.5:
@@ -194,7 +186,6 @@ class ChaosFaults(ChaosRun):
         return happened
 
     def damage_a_file(self, rng: random.Random) -> bool:
-        """Between two runs of the queries, cut or change a checkpoint file. Once that is noticed, put it back."""
         if not self.stopped():
             return False
         self.driver.kill_workers()
@@ -213,7 +204,6 @@ class ChaosFaults(ChaosRun):
         return True
 
     def rescale(self, rng: random.Random) -> bool:
-        """Between two runs of the queries, change the first one to another parallelism; or be killed meanwhile."""
         present, most = self.shape["parallelism"], min(8, self.shape["max_parallelism"])
         if most == 1 or not CAN_RESCALE or not self._stopped_with_state():
             return False
@@ -234,11 +224,9 @@ class ChaosFaults(ChaosRun):
         return not self.pending
 
     def move(self, rng: random.Random) -> bool:
-        """Between two runs of the queries, have the first one go on from a savepoint, on a new checkpoint."""
         return self._move(rng, crossing=False)
 
     def cross(self, rng: random.Random) -> bool:
-        """The same, while another thread of the driver writes savepoints of the old checkpoint."""
         crossed = self.crossed
         return self._move(rng, crossing=True) and self.crossed > crossed
 
@@ -282,10 +270,10 @@ class ChaosFaults(ChaosRun):
     def _go_through(
         self, orders: list[tuple[str, Callable[[], None]]], is_half: Callable[[], Any], rng: random.Random
     ) -> None:
-        """Have orders carried out before queries are started again; half of the time the driver is killed meanwhile.
+        """Carry out orders before the queries restart. Half of the time the driver is killed meanwhile.
 
         Args:
-            is_half: whether the last one is half done.
+            is_half: whether the last order is half done.
         """
         self.pending += orders
         if rng.random() < 0.5 and self._carry_out(leave=1):
@@ -300,7 +288,6 @@ class ChaosFaults(ChaosRun):
             self.start_again()
 
     def two_drivers(self, rng: random.Random) -> bool:
-        """Another driver on the same checkpoint: one of them must give way."""
         other = self._new_driver()
         if not self.until(other.is_ready) or not self.until(self.driver.is_running):
             other.end()
@@ -321,7 +308,6 @@ class ChaosFaults(ChaosRun):
         return one_gave_way
 
     def copy_the_checkpoint(self, rng: random.Random) -> bool:
-        """Copy the checkpoint during writes, and start from the copy: it fails with a clear error, or continues."""
         copy = self.home / "copy"
         copy.mkdir()
         with suppress(shutil.Error):  # files that were removed during the copy

@@ -43,12 +43,10 @@ class Outcome:
         self.lost = self.doubled = self.silent = self.given_up = 0
 
     def wrong_batches(self, out: Path, damage: Damage) -> list[int]:
-        """Return the batches so far that are wrong, and may be so because of a damage."""
         results = [(batch, rows) for batch, rows in FileSink(out).output().items() if damage.may_have_spoilt(batch)]
         return sorted(batch for batch, rows in results if any(_differ(rows, self._due(batch))))
 
     def check(self, out: Path) -> None:
-        """Compare every row of the first program."""
         sink = FileSink(out)
         output = sink.output()
         for batch in sorted(output.keys() | self._right.output.keys()):
@@ -57,7 +55,6 @@ class Outcome:
             self.compare_batch(batch, rows, f"an earlier attempt at batch {batch}")
 
     def check_frames(self, out: Path, right: Mapping[int, Sequence[Any]]) -> None:
-        """Compare every row of the DataFrame functions."""
         sink = FileSink(out)
         output = sink.output()
         for batch in sorted(output.keys() | right.keys()):
@@ -66,22 +63,18 @@ class Outcome:
             self._compare(rows, right.get(batch, []), f"an earlier attempt at the functions' batch {batch}", [])
 
     def check_files(self, files: LoggedFiles, right: Mapping[int, Sequence[Any]]) -> None:
-        """Compare all rows of the DataFrame functions, where Spark's own sink has written them."""
         self._compare(files.rows(), [row for rows in right.values() for row in rows], "the functions' files", [])
 
     def compare_totals(self, batch: int, found: Mapping[int, int], reader: str) -> None:
-        """Compare a reader's totals with the ledger's state after a batch."""
         right = self._right.totals[min(batch, len(self._right.totals) - 1)]
         suspects = [damage for damage in self.damages if damage.may_have_spoilt(batch)]
         self._compare(list(found.items()), list(right.items()), f"what {reader} found after batch {batch}", suspects)
 
     def check_first_sums(self, file: Path) -> None:
-        """Compare the output of the bounded program, and its order."""
         document, right = json.loads(file.read_text()), first_sums_answer(self._epochs)
         self._compare(list(enumerate(map(tuple, document))), list(enumerate(map(tuple, right))), "the first sums", [])
 
     def check_squares(self, out: Path, *, may_give_up: bool) -> None:
-        """Compare every row of the second program."""
         results = [row for rows in async_job.batches_of(FileSink(out)).values() for row in rows]
         events = [event for parts in self._epochs[:-1] for part in parts for event in part]
         given_up = {row.id for row in results if row.square == GIVEN_UP and may_give_up}
@@ -90,13 +83,11 @@ class Outcome:
         self._compare([(row.id, row.key, row.square) for row in results], right, "the squares", [])
 
     def compare_batch(self, batch: int, rows: Sequence[Any], what: str) -> None:
-        """Compare the rows of a batch."""
         self._compare(
             rows, self._due(batch), what, [damage for damage in self.damages if damage.may_have_spoilt(batch)]
         )
 
     def _due(self, batch: int) -> list[Any]:
-        """Return the rows that a batch should have; there may be batches without any behind the last."""
         return self._right.output.get(batch, [])
 
     def _compare(self, found: Sequence[Any], right: Sequence[Any], what: str, suspects: Sequence[Damage]) -> None:
@@ -114,6 +105,5 @@ class Outcome:
 
 
 def _differ(found: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:
-    """Return how many rows are missing, and how many are too many."""
     one, other = Counter(found), Counter(right)
     return sum((other - one).values()), sum((one - other).values())

@@ -152,7 +152,6 @@ class ChaosRun:
         print(f"seed {self.seed}, {time.monotonic() - self.began:.0f} s: {what}", flush=True)
 
     def _planned(self) -> list[dict[str, Any]]:
-        """Draw faults at a record, timer or snapshot: they happen wherever that is handled first."""
         points = {**self.right.points, "answered": self.right.points["element"]}
         points["restored"] = self.right.points["snapshot"]
         points["limited"] = [first_sums_answer(self.epochs)]
@@ -168,7 +167,6 @@ class ChaosRun:
     # -- going on --
 
     def _new_driver(self) -> Driver:
-        """Return the spare driver, or else another one."""
         driver, self.spare = self.spare, None
         if driver is None:
             self.started += 1
@@ -177,11 +175,9 @@ class ChaosRun:
         return driver
 
     def batches(self) -> int:
-        """Return the number of completed batches of the first program."""
         return len(FileSink(self.place / "out").batches())
 
     def until(self, condition: Callable[[], Any], *, recovering: bool = True) -> bool:
-        """Wait for a condition, restarting ended queries. Return whether it held before everything was done."""
         patience = time.monotonic() + PATIENCE
         while not condition():
             if self.driver.is_done():
@@ -196,7 +192,6 @@ class ChaosRun:
         return True
 
     def feed(self) -> None:
-        """Give the second program its next epoch of input when its output is complete."""
         if self.mode not in WAITING or self.given == len(self.epochs):
             return
         result = sum(map(len, async_job.batches_of(FileSink(self.place / "squares")).values()))
@@ -205,12 +200,10 @@ class ChaosRun:
             self.given += 1
 
     def go_on(self, batches: int) -> bool:
-        """Wait for more batches. Return whether there is more to do."""
         expected = self.batches() + batches
         return self.until(lambda: self.batches() >= expected)
 
     def recover(self) -> None:
-        """Restart ended queries, after checking the cause."""
         failure = self.driver.failure()
         if failure is None:
             return
@@ -236,7 +229,6 @@ class ChaosRun:
         self.start_again()
 
     def start_again(self) -> None:
-        """Run the queries, in another driver if necessary."""
         if not self.driver.is_alive():
             self.driver.end()
             self.driver = self._new_driver()
@@ -248,22 +240,18 @@ class ChaosRun:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint of the first program."""
         return self.place / str(self.shape["checkpoint"])
 
     def _newest(self, log: str, checkpoint: Path | None = None) -> int:
-        """Return the newest number in one of Spark's logs of a checkpoint; by default the first program's."""
         folder = (checkpoint or self.checkpoint) / log
         return max((int(path.name) for path in folder.glob("[0-9]*")), default=-1)
 
     def order(self, what: str) -> None:
-        """Give the driver an order, and wait until it is carried out."""
         driver, count = self.driver, len(self.driver.said())
         driver.order(what)
         self.until(lambda: driver.has_answered(what, count), recovering=False)
 
     def stopped(self) -> bool:
-        """Stop the queries. Return whether they were still running."""
         self.order("stop")
         if self.driver.said()[-1] == ("stopped", ""):
             return True
@@ -278,7 +266,6 @@ class ChaosRun:
         return any(at >= since for at in (*points, *self.blows))
 
     def _set_clock(self, milliseconds: int) -> bool:
-        """Set the workers' clock. Return whether a worker has noticed."""
         number = self._write_clock(milliseconds)
         return self.until(lambda: is_seen(self.home / "clock", number))
 
@@ -290,7 +277,6 @@ class ChaosRun:
         return self.settings_of_the_clock
 
     def _carry_out(self, leave: int = 0) -> bool:
-        """Make the driver carry out pending orders, except the last ``leave``. Return whether it has."""
         while len(self.pending) > leave:
             (order, then), count = self.pending[0], len(self.driver.said())
             self.order(f"{order} {self.place}")
@@ -301,7 +287,6 @@ class ChaosRun:
         return True
 
     def look_at_the_copy(self) -> None:
-        """Compare the output of the copy, once it has failed or run for two batches."""
         if self.copied is None:
             return
         sink, failure = FileSink(self.home / "copy" / "out"), self.copied.failure()

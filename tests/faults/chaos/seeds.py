@@ -62,7 +62,6 @@ class Chaos(ChaosFaults):
     COSTLY = {"kill_driver": 2, "die_in_the_sink": 2, "two_drivers": 1, "copy_the_checkpoint": 1}
 
     def draw(self) -> list[str]:
-        """Draw the faults of a run, in their order."""
         if self.only:
             return list(self.only)
         costly = dict(self.COSTLY)
@@ -87,7 +86,6 @@ class Chaos(ChaosFaults):
     # -- all of it --
 
     def _next_of(self, kinds: Sequence[str]) -> int:
-        """Return the place of the next fault. One that needs another driver lets others go first until there is one."""
         if self.COSTLY.keys() & kinds[:3]:
             self.spare = self._new_driver()
         if kinds[0] in self.COSTLY and not (self.spare and self.spare.is_ready()):
@@ -95,7 +93,6 @@ class Chaos(ChaosFaults):
         return 0
 
     def run(self) -> None:
-        """Run the programs to their end, through all faults."""
         left = list(enumerate(self.draw()))
         with self._stack:
             self.driver = self._new_driver()
@@ -144,7 +141,6 @@ class Chaos(ChaosFaults):
     answers: dict[str, int] = {}
 
     def result(self) -> dict[str, Any]:
-        """Return the results."""
         return {
             "seed": self.seed,
             "master": "local-cluster" if self.is_cluster else "local",
@@ -172,7 +168,7 @@ def run_seed(
     only: Sequence[str] = (),
     homes: str | None = None,
 ) -> dict[str, Any]:
-    """Run a seed, and return its results. Files are kept after an error.
+    """Run a seed. Files are kept after an error.
 
     Args:
         archive: class archive for the JVMs of further seeds.
@@ -205,7 +201,6 @@ BAD = ("lost", "doubled", "silent", "unexplained")
 
 
 def is_right(result: dict[str, Any]) -> bool:
-    """Return whether there was no error."""
     return not result["error"] and not any(result[name] for name in BAD)
 
 

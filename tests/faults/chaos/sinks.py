@@ -61,11 +61,9 @@ class LoggedFiles:
         self.directory = directory
 
     def batches(self) -> list[int]:
-        """Return the batches up to the last one that the log has."""
         return list(range(max(self._entries(), default=-1) + 1))
 
     def rows(self) -> list[Row]:
-        """Return all rows, without their variable parts."""
         entries = self._entries()
         compacted = max((batch for batch, path in entries.items() if path.suffix), default=-1)
         logged = [path for batch, path in sorted(entries.items()) if batch >= compacted]
@@ -74,7 +72,6 @@ class LoggedFiles:
         return sorted((row["part"], row["key"], row["ts"], row["state"]) for rows in tables for row in rows)
 
     def _entries(self) -> dict[int, Path]:
-        """Return the log's files by batch; a compacted log file includes all earlier batches."""
         paths = sorted((self.directory / "_spark_metadata").glob("[0-9]*"))
         return {int(path.stem): path for path in paths if path.suffix in ("", ".compact")}
 

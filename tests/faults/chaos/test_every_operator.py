@@ -73,7 +73,6 @@ class Shown:
 
 
 def operators_of(make: Callable[..., Any] | None) -> Iterator[type[StreamOperator]]:
-    """Yield the created operator, and the operator that it guards."""
     if make is None:
         return
     if isinstance(make, Captured):
@@ -87,7 +86,6 @@ def operators_of(make: Callable[..., Any] | None) -> Iterator[type[StreamOperato
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
-    """The programs that were handed to Spark."""
     Shown.programs = []
     monkeypatch.setattr(runtime, "SparkRuntime", Shown)
     return Shown.programs

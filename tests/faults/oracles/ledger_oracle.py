@@ -45,7 +45,6 @@ class Accounts(Model):
         self.emitted: list[tuple[int, int, int]] = []
 
     def record(self, event: Event) -> None:
-        """Take a record."""
         account = self.accounts.setdefault(event.key, _Account())
         account.ids.append(event.id)
         account.recent.append(event.id)
@@ -59,7 +58,6 @@ class Accounts(Model):
             self._emit(event.key, event.ts)
 
     def advance(self, watermark: int) -> None:
-        """Let event time go on."""
         super().advance(watermark)
         for key in list(self.accounts):
             while key in self.accounts and (due := [at for at in self.accounts[key].timers if at <= watermark]):
@@ -69,7 +67,6 @@ class Accounts(Model):
                 self.timer(key, timestamp)
 
     def timer(self, key: int, timestamp: int) -> None:
-        """Take a timer that has fired."""
         account = self.accounts[key]
         self._emit(key, timestamp)
         account.minutes = {m: n for m, n in account.minutes.items() if (m + 1) * MINUTE > timestamp}

@@ -48,7 +48,6 @@ class _Program:
         self.totals: list[dict[int, int]] = []
 
     def epoch(self, parts: Epoch) -> tuple[list[Row], dict[str, list[Any]]]:
-        """Return the rows of an epoch, and the events at the places of faults."""
         ids = [event.id for part in parts for event in part]
         events = [event for part in parts for event in part if event.key != HEARTBEAT]
         for event in events:
@@ -95,7 +94,6 @@ class _Program:
 
 
 def answer(epochs: Sequence[Epoch], parts: Sequence[Part] = ()) -> Answer:
-    """Compute the expected output of the ledger and of these parts."""
     program = _Program([part.new_model() for part in parts])
     results = [program.epoch(events) for events in epochs]
     places = {point: None for _, points in results for point, passed in points.items() if passed}

@@ -51,7 +51,6 @@ def test_joins_are_what_plain_python_says_whatever_their_bounds(bounds, how):
 
 
 def check_epochs(epochs: list[Epoch], parts: Sequence[Part], parallelism: int = 2) -> None:
-    """Run epochs, some twice, some from a snapshot, and compare the output."""
     right = answer(epochs, parts)
     with ProgramTestHarness(
         lambda env, events: program(events, further=streams_of(parts)), parallelism=parallelism

@@ -176,7 +176,6 @@ class ColumnJoinModel(JoinModel):
         self.say(left.key, left.ts, [left.id, right.id])
 
     def end_of_input(self) -> None:
-        """Emit the rows that can no longer match: at once, if the bound is negative."""
         over = [event for event in self._alone if event.ts + self._bounds[1] < self.watermark]
         self._alone.difference_update(over)
         for event in over if self._is_left else ():
@@ -188,7 +187,6 @@ class ColumnJoinModel(JoinModel):
 
 
 def pairs_of(joined: Joined = Joined()) -> Part:  # noqa: B008
-    """Return the part of an interval join of columns."""
     sides = dict.fromkeys((LATE_LEFT, LATE_RIGHT), id_of)
     return Part("column pairs", partial(pairs, joined), partial(ColumnJoinModel, joined), pair_row, sides, of=pairs_of)
 
@@ -202,7 +200,7 @@ def _pair_of(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
 
 
 def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
-    """Return one query of all: the results of the DataFrame functions, and a join whose pairs are passed to a function.
+    """Return one query of all: the results of the DataFrame functions, and a join followed by a function.
 
     Args:
         joined: the bounds of both joins, and the kind of the DataFrame function's join.
@@ -240,7 +238,6 @@ def build(events: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B
 
 
 def processed(left: DataFrame, right: DataFrame, joined: Joined = Joined()) -> DataFrame:  # noqa: B008
-    """Return a function's results for pairs of untouched rows."""
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession).set_parallelism(1)
     by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
     one, other = (
@@ -280,13 +277,11 @@ class FramePairsModel(_OnlyPairs, ColumnJoinModel):
 
 
 def watermark_of(parts: Sequence[Iterable[Event]]) -> int:
-    """Return the watermark of a source's partitions: the minimum over partitions with rows."""
     marks = [max(event.ts for event in part) - OUT_OF_ORDER - 1 for part in map(list, parts) if part]
     return min(marks, default=BEGINNING)
 
 
 def frames_answer(epochs: Sequence[Epoch], joined: Joined = Joined()) -> dict[int, list[Row]]:  # noqa: B008
-    """Compute the expected output of the DataFrame functions, by batch. The output's state has no blanks."""
     windows, pairs, processed = (
         ColumnWindowsModel(SIZE, SLIDE, LATENESS),
         FramePairsModel(joined),

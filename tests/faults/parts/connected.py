@@ -250,7 +250,6 @@ class HeldModel(Model):
         self._held: list[tuple[int, Event]] = []
 
     def record(self, event: Event) -> None:
-        """Take a record; records of this epoch are still held."""
         if is_tick(event):
             for _, held in (each for each in self._held if each[0] < self.watermark):
                 self.say(*id_of(held))
@@ -297,7 +296,6 @@ class KnownModel(Model):
         self._facts: dict[int, int] = {}
 
     def record(self, event: Event) -> None:
-        """Take a record; facts of this epoch are not visible yet."""
         facts = sorted(fact for fact, since in self._facts.items() if since < self.watermark)
         self.say(event.key, event.ts, [event.id, facts[-NEWEST:]])
         if is_fact(event):

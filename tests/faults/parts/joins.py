@@ -67,7 +67,6 @@ class JoinModel(Model):
         self._rights: defaultdict[int, list[Event]] = defaultdict(list)
 
     def record(self, event: Event) -> None:
-        """Take a record, which is late or not by the watermark so far."""
         if event.ts < self.watermark:
             self.say(*id_of(event), side=(LATE_LEFT if is_left(event) else LATE_RIGHT).tag_id)
             return
@@ -82,13 +81,11 @@ class JoinModel(Model):
                 self.pair(left, right)
 
     def pair(self, left: Event, right: Event) -> None:
-        """Take a pair."""
         self.points["pair"].append((left.id, right.id))
         self.say(left.key, max(left.ts, right.ts), [left.id, right.id])
 
 
 def pairs_of(joined: Joined = Joined()) -> Part:  # noqa: B008
-    """Return the part of an interval join with a function."""
     sides = dict.fromkeys((LATE_LEFT, LATE_RIGHT), id_of)
     return Part("pairs", partial(pairs, joined), partial(JoinModel, joined), sides=sides, of=pairs_of)
 
@@ -97,7 +94,6 @@ def pairs_of(joined: Joined = Joined()) -> Part:  # noqa: B008
 
 
 def both(lefts: Iterable[Any], rights: Iterable[Any]) -> list[Said]:
-    """Return the row of a window, which may have records of one side only."""
     sides = [sorted((event.id, event.key, event.ts) for event in side) for side in (lefts, rights)]
     key = next(key for side in sides for _, key, _ in side)
     first = min(at for side in sides for *_, at in side)
@@ -198,7 +194,6 @@ class RuledModel(Model):
         self._waiting: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
 
     def record(self, event: Event) -> None:
-        """Take a record."""
         if is_ruled(event):
             self._waiting[event.key, event.ts].append(event.id)
         if is_rule(event):
@@ -209,7 +204,6 @@ class RuledModel(Model):
                 del self._in_force[at]
 
     def advance(self, watermark: int) -> None:
-        """Advance event time: due events receive their rules."""
         super().advance(watermark)
         for key, at in sorted(waiting for waiting in self._waiting if waiting[1] <= watermark):
             rule = max((since for since in self._in_force if since <= at), default=None)

@@ -24,7 +24,6 @@ REFUSED, ODD_ONES = OutputTag[DeadLetter]("refused"), OutputTag[DeadLetter]("odd
 
 
 def letter_row(letter: DeadLetter) -> Said:
-    """Return the row of a dead letter of a record or a timer."""
     assert letter.timestamp is not None
     timer = None if letter.timer is None else letter.timer.value
     number = None if letter.value is None else letter.value.id
@@ -77,7 +76,6 @@ class StrictModel(Accounts):
     """
 
     def record(self, event: Event) -> None:
-        """Take a record."""
         if is_refused(event):
             self.points["letter"].append(event.id)
             letter = [event.id, event.key, None, "strict", f"ValueError: {event.id} is refused", True]
@@ -87,7 +85,6 @@ class StrictModel(Accounts):
             super().record(event)
 
     def timer(self, key: int, timestamp: int) -> None:
-        """Take a timer, which has fired also if it is refused."""
         if is_refused_timer(timestamp):
             error = f"ValueError: the timer at {timestamp} is refused"
             self.say(key, timestamp, [None, key, "event time", "strict", error, True], REFUSED.tag_id)

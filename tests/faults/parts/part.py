@@ -39,7 +39,6 @@ class Joined(NamedTuple):
 
 
 def mixed(so_far: int, number: int) -> int:
-    """Return a number that depends on all before it, and their order."""
     return (31 * so_far + number) % 1_000_003
 
 
@@ -71,22 +70,17 @@ class Model:
         self.rows: list[Row] = []
         self.points: defaultdict[str, list[Any]] = defaultdict(list)
 
-    def record(self, event: Event) -> None:
-        """Take a record."""
+    def record(self, event: Event) -> None: ...
 
-    def end_of_input(self) -> None:
-        """Take note that all records of the epoch are there."""
+    def end_of_input(self) -> None: ...
 
     def advance(self, watermark: int) -> None:
-        """Advance event time."""
         self.watermark = watermark
 
     def say(self, key: int, ts: int, state: Any, side: str | None = None) -> None:
-        """Emit a row, on the side output of this tag if there is one."""
         self.rows.append((_name(self.name, side), key, ts, json.dumps(state)))
 
     def taken(self) -> tuple[list[Row], dict[str, list[Any]]]:
-        """Return rows and points, and forget them."""
         result = self.rows, dict(self.points)
         self.rows, self.points = [], defaultdict(list)
         return result
@@ -117,11 +111,9 @@ class Part:
 
     @property
     def rows(self) -> list[str]:
-        """The names of its rows: of the main output and the side outputs."""
         return [self.name, *(_name(self.name, tag.tag_id) for tag in self.sides)]
 
     def streams(self, events: DataStream[Any], faults: Any) -> list[DataStream[Any]]:
-        """Return the streams of its rows."""
         made = self.stream(events, faults)
         main, with_sides = made if isinstance(made, tuple) else (made, made)
         outputs = [(main.uid(self.name).name(self.name), self.row)]
@@ -129,19 +121,16 @@ class Part:
         return [stream.map(partial(_out, name, row)) for name, (stream, row) in zip(self.rows, outputs)]
 
     def new_model(self) -> Model:
-        """Return a model that has seen nothing yet."""
         model = self.model()
         model.name = self.name
         return model
 
 
 def streams_of(parts: Sequence[Part]) -> Callable[[DataStream[Any], Any], list[DataStream[Any]]]:
-    """Return a function that creates the streams of these parts from events and faults."""
     return lambda events, faults: [stream for part in parts for stream in part.streams(events, faults)]
 
 
 def rows_of(models: Iterable[Model], points: defaultdict[str, list[Any]]) -> list[Row]:
-    """Take the models' rows, and add the events at places of faults."""
     rows = []
     for model in models:
         of_model, result = model.taken()

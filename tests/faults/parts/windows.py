@@ -43,17 +43,14 @@ class WindowsModel(Model):
         self.windows: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
 
     def starts(self, event: Event) -> Iterable[int]:
-        """Return the starts of the windows of an event."""
         return range(event.ts - event.ts % self.slide, event.ts - self.size, -self.slide)
 
     def record(self, event: Event) -> None:
-        """Take a record, for the windows that are not over."""
         for start in self.starts(event):
             if start + self.size - 1 > self.watermark:
                 self.windows[event.key, start].append(event)
 
     def advance(self, watermark: int) -> None:
-        """Advance event time: windows end."""
         before = self.watermark
         super().advance(watermark)
         for (key, start), events in self.windows.items():
@@ -61,7 +58,6 @@ class WindowsModel(Model):
                 self.fire(key, start, events)
 
     def fire(self, key: int, start: int, events: list[Event]) -> None:
-        """Emit the row of a window."""
         raise NotImplementedError
 
 
@@ -125,7 +121,6 @@ class WholeModel(WindowsModel):
     """A late record fires its window once more."""
 
     def record(self, event: Event) -> None:
-        """Take a record, which is late or not by the watermark so far."""
         (start,) = self.starts(event)
         last = start + self.size - 1
         if last + LATENESS <= self.watermark:
@@ -157,7 +152,6 @@ class SessionsModel(Model):
         self._sessions: defaultdict[int, list[tuple[int, int, list[int]]]] = defaultdict(list)
 
     def record(self, event: Event) -> None:
-        """Take a record, which joins the sessions that it touches."""
         ids: list[int] = []
         start, end = event.ts, event.ts + GAP
         apart = []
@@ -174,7 +168,6 @@ class SessionsModel(Model):
             self._fire(event.key, start, end, ids)
 
     def advance(self, watermark: int) -> None:
-        """Advance event time: sessions end, and go when their lateness is over."""
         before = self.watermark
         super().advance(watermark)
         for key, sessions in self._sessions.items():
@@ -230,7 +223,6 @@ def picky(events: DataStream, faults: Faults) -> DataStream:
 
 
 def spoilt(letter: DeadLetter) -> Said:
-    """Return the row of a dead letter: of a record, or of a window's accumulator."""
     assert letter.timestamp is not None
     value = list(letter.value) if type(letter.value) is tuple else letter.value.id
     return Said(
@@ -240,7 +232,6 @@ def spoilt(letter: DeadLetter) -> Said:
 
 class PickyModel(WindowsModel):
     def record(self, event: Event) -> None:
-        """Take a record, or refuse it, unless it is late."""
         (start,) = self.starts(event)
         if is_unfit(event) and start + self.size - 1 > self.watermark:
             self._refuse(event.key, event.ts, event.id, f"KeyError: {event.id}")

@@ -20,7 +20,6 @@ from tests.spark.stateful_programs.interpreter import OUTPUT, SCHEMA, Interprete
 
 
 def run(spark: SparkSession, home: Path, name: str, program: Any) -> None:
-    """Run a query on HOME/in; write the rows of each micro-batch to a file in HOME/NAME-out."""
     out = home / f"{name}-out"
     out.mkdir(exist_ok=True)
 

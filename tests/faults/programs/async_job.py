@@ -48,7 +48,6 @@ class Ask(Function):
 
 
 async def square_of(number: int, session: aiohttp.ClientSession, faults: Faults) -> int:
-    """Ask the service. A connection with an answer to another request is unusable."""
     async with session.get(f"/square/{number}") as response:
         faults.pass_by("answered", number)
         response.raise_for_status()
@@ -61,7 +60,6 @@ async def square_of(number: int, session: aiohttp.ClientSession, faults: Faults)
 
 
 def build(events: DataFrame, service: str, mode: Mode, faults: Faults = NO_FAULTS) -> DataFrame:
-    """Give the program's output."""
     env = (
         StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
         .set_parallelism(2)
@@ -75,18 +73,15 @@ def build(events: DataFrame, service: str, mode: Mode, faults: Faults = NO_FAULT
 
 
 def batches_of(sink: FileSink) -> dict[int, list[Squared]]:
-    """Return the sink's content, in order."""
     paths = sorted(sink.directory.glob("[0-9]*.json"))
     return {int(path.stem): [Squared(*row) for row in json.loads(path.read_text())] for path in paths}
 
 
 def count_of(epochs: Sequence[Epoch]) -> int:
-    """Give how many records there are."""
     return sum(event.key != HEARTBEAT for parts in epochs for part in parts for event in part)
 
 
 def check(found: dict[int, list[Squared]], epochs: Sequence[Epoch], mode: str) -> None:
-    """Check the output: each record once, keys in order, and drained epochs in their own batch."""
     right = [[event for part in parts for event in part if event.key != HEARTBEAT] for parts in epochs]
     rows = [row for batch in sorted(found) for row in found[batch]]
     every = [event for events in right for event in events]

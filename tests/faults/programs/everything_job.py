@@ -154,7 +154,6 @@ UIDS = ("ledger", "region", *(part.name for part in PARTS if part.has_state))
 
 
 def expected(epochs: Sequence[Epoch]) -> Counter[Row]:
-    """Return the expected rows; the last epoch ends the stream."""
     return Counter(row for batch in answer(epochs, PARTS).output.values() for row in batch)
 
 
@@ -177,7 +176,7 @@ def build(events: DataFrame, released: Path, parallelism: int, subtasks: int = S
 
     Args:
         parallelism: how many tasks of a level run at a time.
-        subtasks: how many there are: the most that can ever run at a time.
+        subtasks: the most tasks that can ever run at a time.
     """
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
     env.set_parallelism(parallelism).set_max_parallelism(subtasks)
@@ -201,25 +200,21 @@ class Operated:
         self.sink = FileSink(home / "out")
 
     def writer(self, parallelism: int) -> Any:
-        """Return the writer of the query, which has no trigger yet."""
         events = read_events(self.spark, self.home / "in")
         df = build(events, self.released, parallelism, self.subtasks)
         return df.writeStream.foreachBatch(self.sink).option("checkpointLocation", self.checkpoint)
 
     def run(self, parallelism: int) -> None:
-        """Run the next epoch, and stop: timers and requests are pending, unless they have been released."""
         number = self.arrive()
         to_its_end(lambda: pillarbox.start(self.writer(parallelism).trigger(once=True)))
         assert len(self.sink.batches()) == number + 1
 
     def arrive(self) -> int:
-        """Write the input of the next epoch; return its number."""
         number = len(self.sink.batches())
         write_events(self.epochs[number : number + 1], self.home / "in", first=number)
         return number
 
     def finish(self, parallelism: int, wanted: int) -> None:
-        """Release waiting work, and run the last epoch and epochs without input, until enough rows are written."""
         assert not list(self.sink.earlier()), "an epoch came out twice"
         self.released.touch()
         assert self.arrive() == len(self.epochs) - 1
@@ -230,5 +225,4 @@ class Operated:
                 break
 
     def found(self) -> Counter[Row]:
-        """Return all output rows."""
         return Counter(row for rows in self.sink.output().values() for row in rows)

@@ -87,7 +87,6 @@ class Faults:
         self._faults = {(fault.place, fault.at): fault for fault in faults}
 
     def pass_by(self, place: str, at: Any) -> None:
-        """Trigger a fault of this point, if there is one."""
         fault = self._faults.get((place, at))
         if fault is not None:
             self._strike(fault)
@@ -106,11 +105,9 @@ class Faults:
             raise InjectedError(f"injected: {name}")
 
     def happened(self) -> list[str]:
-        """Return the faults that have happened."""
         return sorted(os.listdir(self.directory))
 
     def expected(self) -> list[str]:
-        """Return all faults."""
         return sorted(
             f"{fault.action} {fault.place} {fault.at} {number}"
             for fault in self._faults.values()
@@ -240,7 +237,6 @@ class Ledger(KeyedProcessFunction):
         return self.row(ctx.get_current_key(), timestamp, state)
 
     def row(self, key: int, timestamp: int, state: dict[str, Any]) -> Any:
-        """Return the row that has all that a key has in state."""
         return Out("ledger", key, timestamp, json.dumps(state), os.getpid(), self.subtask)
 
 
@@ -300,7 +296,7 @@ def program(
 
     Args:
         further: creates further streams from the events, such as parts (``tests/faults/parts``).
-        branch: add an operator with state that the program did not have; it emits nothing.
+        branch: add a new stateful operator that emits nothing.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms")
     stamped = (
@@ -330,7 +326,7 @@ def build(
     """Return the program's output; ``options`` are those of :func:`program`.
 
     Args:
-        savepoint: the savepoint to start from. None starts without state, or continues from the checkpoint.
+        savepoint: the savepoint to start from, or None.
     """
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
     env.set_parallelism(parallelism)
@@ -356,12 +352,13 @@ Epoch = list[list[Event]]
 def make_events(
     seed: int, *, epochs: int = 10, keys: int = 40, records: int = 120, one_sided: float = 0.0, grain: int = 1
 ) -> list[Epoch]:
-    """Give epochs of two partitions each. A key's records of an epoch are all in one partition: so their order is
-    known. Some epochs have one empty partition, some few keys.
+    """Return epochs of two partitions each; some have one empty partition, or few keys.
+
+    All records of a key and epoch are in one partition, so their order is defined.
 
     Args:
-        one_sided: how likely it is that the ids of an epoch are all even, or all odd: then a join has one side alone.
-        grain: all times are multiples of so many milliseconds: if there are few, some records have the same.
+        one_sided: probability that all ids of an epoch are even, or all odd, so that a join has only one side.
+        grain: all times are multiples of this many milliseconds; a coarse grain gives equal times.
     """
     rng = random.Random(seed)
     result: list[Epoch] = []
@@ -399,7 +396,6 @@ def write_events(epochs: Sequence[Epoch], directory: Path, first: int = 0) -> No
 
 
 def read_events(spark: SparkSession, directory: Path) -> DataFrame:
-    """Read an epoch's two files in each micro-batch."""
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(directory))
 
 
@@ -407,7 +403,6 @@ ROWS = 120  # the most that an epoch of `read_fixed_epochs` has in a partition
 
 
 def write_fixed_epochs(epochs: Sequence[Epoch], path: Path) -> None:
-    """Write all events with their places: for `read_fixed_epochs`."""
     rows = [
         (epoch * 2 * ROWS + 2 * position + part, *event)
         for epoch, parts in enumerate(epochs)
@@ -419,10 +414,10 @@ def write_fixed_epochs(epochs: Sequence[Epoch], path: Path) -> None:
 
 
 def read_fixed_epochs(spark: SparkSession, path: Path) -> DataFrame:
-    """Read epochs that are the same whenever the driver dies, without an end.
+    """Read epochs that stay the same when the driver dies. The stream has no end.
 
-    With files they are not: Spark's file source notes the files of a batch before Spark notes the batch; who dies
-    between the two has the files of two batches in the next one.
+    Spark's file source logs the files of a batch before Spark logs the batch: after a crash in between, the next batch
+    has the files of both.
     """
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2 * ROWS).option("numPartitions", 2)
     events = spark.read.parquet(str(path))
@@ -462,29 +457,25 @@ class FileSink:
         part.rename(path)
 
     def batches(self) -> list[int]:
-        """Give the ids of the batches that are there."""
         return sorted(int(path.stem) for path in self.directory.glob("[0-9]*.json"))
 
     def raw(self) -> dict[int, list[Out]]:
-        """Give the rows of each batch as they are."""
         return {
             int(path.stem): [Out(*row) for row in json.loads(path.read_text())]
             for path in self.directory.glob("[0-9]*.json")
         }
 
     def output(self) -> dict[int, list[Row]]:
-        """Return the rows of each batch, sorted and without their variable parts."""
         return {batch: sorted(row[:4] for row in rows) for batch, rows in self.raw().items()}
 
     def earlier(self) -> Iterator[tuple[int, list[Row]]]:
-        """Give the rows of attempts that were done again."""
         for path in self.directory.glob("earlier-*.json"):
             rows = [Out(*row) for row in json.loads(path.read_text())]
             yield int(path.stem.split("-")[1]), sorted(row[:4] for row in rows)
 
 
 def to_its_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a query, and wait for its end; do it again where the machine is too busy for Spark."""
+    """Run a query to its end. Repeats the run if the machine is too busy for Spark."""
     for attempt in range(4):
         query = start()
         try:

@@ -28,7 +28,7 @@ class Passing:
 
 
 def first_sums(events: DataFrame, faults: Faults) -> list[list[int]]:
-    """Run the program; return key and sum of its first results: in their order, as there is one task a level."""
+    """Return key and sum of the first results, in order: each level has one task."""
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession).set_parallelism(1)
     sums = (
         env.from_dataframe(events.coalesce(1))
@@ -41,7 +41,6 @@ def first_sums(events: DataFrame, faults: Faults) -> list[list[int]]:
 
 
 def first_sums_answer(epochs: Sequence[Epoch]) -> list[list[int]]:
-    """Work out the first results of the program, which reads the events in the order of epochs."""
     sums: defaultdict[int, int] = defaultdict(int)
     results = []
     for event in (event for parts in epochs for part in parts for event in part if event.key != HEARTBEAT):

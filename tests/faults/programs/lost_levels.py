@@ -142,7 +142,6 @@ class LostLevels:
         return Counter(key for keys in list(self.emitted.values()) for key in keys)
 
     def round(self) -> None:
-        """Lose the output of level 1 in the middle of an epoch, and wait for the round's complete output."""
         keys = range(self.rounds * KEYS, (self.rounds + 1) * KEYS)
         self.rounds += 1
         self._put("open", "0 1")
@@ -166,7 +165,6 @@ class LostLevels:
         (self.home / "new").rename(self.home / name)
 
     def _wait(self, what: Callable[[], object]) -> None:
-        """Wait for a condition of the query, restarting it if it has failed."""
         patience = time.monotonic() + _PATIENCE
         while not what():
             if not self.query.isActive:
@@ -179,12 +177,10 @@ class LostLevels:
             time.sleep(0.01)
 
     def result(self) -> dict[str, Any]:
-        """Return the missing and the doubled keys."""
         expected = Counter(range(self.rounds * KEYS))
         return {"lost": sorted(expected - self.found()), "doubled": sorted(self.found() - expected)}
 
     def stop(self) -> dict[str, Any]:
-        """Wait for the remaining output, and return the result."""
         last = max(self.emitted)
         self._wait(lambda: not self.query.status["isTriggerActive"] or max(self.emitted) > last + 1)
         self.query.stop()
@@ -192,8 +188,6 @@ class LostLevels:
 
 
 def lose_files(local: Path) -> Callable[[], None]:
-    """Return a function that deletes all shuffle files below a ``spark.local.dir``, as if an executor was lost."""
-
     def lose() -> None:
         for path in local.glob("**/shuffle_*"):
             path.unlink(missing_ok=True)
@@ -202,7 +196,6 @@ def lose_files(local: Path) -> Callable[[], None]:
 
 
 def lose_executors(spark: Any, seed: int) -> Callable[[], None]:
-    """Return a function that kills one executor of a ``local-cluster``, or all."""
     rng = random.Random(seed)
     driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())
 

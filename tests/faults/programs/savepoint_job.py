@@ -48,7 +48,6 @@ def counted(rows: Any, home: Path | None = None, uid: str = "count") -> Any:
 
 
 def writer(spark: Any, home: Path, *, start: str | None = "savepoint", parallelism: int = 3, uid: str = "count") -> Any:
-    """Return the writer of the query: it appends to HOME/out."""
     env = (
         StreamExecutionEnvironment.get_execution_environment(spark)
         .set_parallelism(parallelism)

@@ -92,7 +92,6 @@ class Later(KeyedProcessFunction):
 
 
 def build(events: DataFrame, service: str, mode: Mode, faults: Faults) -> DataFrame:
-    """Return the program's output."""
     if mode == "drain" or mode == "carry":
         return async_job.build(events, service, mode, faults)
     env = (

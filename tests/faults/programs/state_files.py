@@ -59,7 +59,6 @@ class Remember(KeyedProcessFunction):
 
 
 def write_input(spark: Any, folder: Path, epochs: int, seed: int = 1) -> None:
-    """Write one file for each epoch; the last one touches each key."""
     rng = random.Random(seed)
     for epoch in range(epochs):
         keys = range(60) if epoch == epochs - 1 else [rng.randrange(60) for _ in range(40)]
@@ -74,7 +73,6 @@ def write_input(spark: Any, folder: Path, epochs: int, seed: int = 1) -> None:
 
 
 def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict[str, str]) -> list[Any]:
-    """Run the query on a checkpoint through all that there is in ``inputs``, and return its results."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -116,8 +114,6 @@ def newest_state_file(checkpoint: Path, kind: str) -> Path:
 
 
 def cut(count: int) -> Callable[[Path], None]:
-    """Return a damage: a file loses its last ``count`` bytes."""
-
     def damage(path: Path) -> None:
         content = path.read_bytes()
         path.write_bytes(content[: max(0, len(content) - count)])
@@ -126,8 +122,6 @@ def cut(count: int) -> Callable[[Path], None]:
 
 
 def flip(share: float) -> Callable[[Path], None]:
-    """Return a damage: one bit of a byte, so far into the file, is another one."""
-
     def damage(path: Path) -> None:
         content = bytearray(path.read_bytes())
         content[int(share * (len(content) - 1))] ^= 0x10
@@ -137,7 +131,7 @@ def flip(share: float) -> Callable[[Path], None]:
 
 
 def lose_records(spark: Any, path: Path, count: int) -> None:
-    """End a changelog after one of its records, as a well-formed stream, so that the cut may go unnoticed.
+    """Truncate a changelog after one of its records, as a well-formed stream.
 
     Args:
         count: number of removed records at the end; 0 removes only the end mark.
@@ -185,7 +179,6 @@ class Checkpoint:
 
 
 def make(spark: Any, home: Path, name: str, settings: dict[str, str], epochs: int = 6) -> Checkpoint:
-    """Run a query through all epochs but the last."""
     home.mkdir(parents=True)
     inputs = home / "in"
     write_input(spark, inputs, epochs)
@@ -202,7 +195,6 @@ def make(spark: Any, home: Path, name: str, settings: dict[str, str], epochs: in
 
 
 def trials(spark: Any, home: Path, name: str, made: Checkpoint, kind: str, now: dict[str, str]) -> Iterator[Trial]:
-    """Damage copies of a checkpoint and start from them."""
     damages = dict(DAMAGES)
     if kind == "changelog":
         for count in (0, 1, 2):

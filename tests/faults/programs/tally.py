@@ -51,7 +51,6 @@ class Tally:
         self.last = max(parts).last if parts else -1
 
     def add(self, number: int) -> None:
-        """Take a record."""
         parts = (*self.parts, Seen(number, 1))
         if len(parts) > _PARTS:
             parts = (Seen(parts[1].last, parts[0].count + parts[1].count), *parts[2:])
