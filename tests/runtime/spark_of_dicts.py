@@ -31,7 +31,6 @@ from pillarbox._runtime.spark.worker.task_host import TaskHost
 
 
 def context_of_task(partition: int, attempt: int, properties: dict[str, str]) -> TaskContext:
-    """Return the context of a Spark task."""
     context = object.__new__(TaskContext)
     context._partitionId, context._taskAttemptId, context._localProperties = partition, attempt, properties
     return context
@@ -176,7 +175,6 @@ class Query:
         return spark_hash(code) % self.program.parallelism
 
     def _observed(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
-        """Return the buffers that a level sends, without the metrics of its tasks."""
         rows = rows_of(list(batches))
         self.reports += [report_of_text(row[-1]) for row in rows if row[-1] is not None]
         return [row[:-1] for row in rows if row[-1] is None]

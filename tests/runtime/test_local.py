@@ -27,7 +27,6 @@ EVENTS = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 300), st.in
 
 
 def cut(items, places):
-    """Items cut into epochs at the given places."""
     edges = [0, *sorted(cut % (len(items) + 1) for cut in places), len(items)]
     return [items[start:end] for start, end in pairwise(edges)]
 
@@ -37,7 +36,6 @@ CUTS = st.lists(st.integers(0, 1000), max_size=5)
 
 @given(EVENTS, CUTS, PARALLELISM)
 def test_windows(events, places, parallelism):
-    """Nothing is late, as the bound is larger than the range: so the cuts do not matter."""
     expected: Counter[tuple[str, int]] = Counter()
     for key, timestamp, value in events:
         expected[key, timestamp // 50 * 50 + 50] += value
@@ -53,8 +51,6 @@ def test_windows(events, places, parallelism):
 @pytest.mark.slow("a model")
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 300), st.integers(0, 5)), max_size=30), PARALLELISM)
 def test_no_record_is_lost_to_watermarks(events, parallelism):
-    """With a tight bound and an epoch per record, each record is in exactly one window, or late."""
-
     latest, late = -1, []
     expected: Counter[tuple[str, int]] = Counter()
     for key, timestamp, value in events:
@@ -83,7 +79,6 @@ def two_levels(env, left, right):
 
 
 def two_levels_in_python(left, right):
-    """The same for one epoch after the other; the order between keys is free."""
     seen: defaultdict[int, list[int]] = defaultdict(list)
     count: Counter[int] = Counter()
     sums: dict[int, int] = {}
@@ -328,7 +323,7 @@ class Clock(ProcessFunction):
 
 
 def test_the_clock_of_a_stream_without_key_is_that_of_its_partition():
-    """At a source it starts anew with each partition, whatever its task has read before."""
+    """At a source, event time starts anew with each partition."""
 
     def build(env, events):
         return events.assign_timestamps_and_watermarks(monotonous()).process(Clock())

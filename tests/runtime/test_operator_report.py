@@ -26,7 +26,6 @@ TIMES = {"bytes_out": 10, "idle_ms": 1, "back_pressured_ms": 2, "state_ms": 3}
 
 
 def task(subtask: int, records: int, **values: Any) -> TaskReport:
-    """A task's metrics."""
     given = {**COUNT, **TIMES, "records_in": records, "records_out": 2 * records, "busy_ms": 10 * records, **values}
     return TaskReport(subtask=subtask, **{"counters": {}, **given})
 

@@ -89,24 +89,19 @@ class Changed:
             self._programs = [harness._program]
 
     def compared(self, build: Any, parallelism: int = 2) -> Comparison:
-        """Return pillarbox.start's verdict on a program for the checkpoint."""
         with ProgramTestHarness(build, parallelism=parallelism) as harness:
             return compare(describe_programs(self._programs), describe_programs([harness._program]))
 
     def refusal(self, build: Any) -> str:
-        """Return why a program is refused for the checkpoint before anything runs."""
         message = "; ".join(self.compared(build).refused)
         assert message
         return message
 
     def goes_on(self, build: Any, *rows: Any, parallelism: int = 2, ends: bool = False) -> dict[str, list[Any]]:
-        """Return the output of a program that continues from the checkpoint."""
         assert self.compared(build, parallelism) == Comparison()
         return self._run(build, rows, parallelism, ends, snapshot=self.snapshot)
 
     def from_savepoint(self, build: Any, *rows: Any, parallelism: int = 2, **options: Any) -> dict[str, list[Any]]:
-        """Return the output of a program that starts from the savepoint."""
-
         def begun(env, paid):
             env.from_savepoint(self.savepoint, **options)
             return build(env, paid)
@@ -125,7 +120,7 @@ def only_sums(env: Any, paid: Any) -> Any:
 
 
 def test_the_numbers_of_subtasks(tmp_path: Path) -> None:
-    """The subtasks of one operator, and the key groups of all: a checkpoint fixes them, a savepoint does not."""
+    """A checkpoint fixes each operator's subtasks and the number of key groups; a savepoint does not."""
     then = Changed(lambda env, paid: {"sum": sums(paid).set_parallelism(1)}, paid("a", "b"), tmp_path)
     assert "operator 'sum' had parallelism 1, and has 2: a checkpoint keeps it, so call set_parallelism(1) on it" in (
         then.refusal(only_sums)
@@ -151,8 +146,6 @@ def test_an_operator_without_a_shuffle_more_or_less(tmp_path: Path) -> None:
 
 
 def test_an_operator_with_state_of_its_own_more_or_less(tmp_path: Path) -> None:
-    """The operator is chained to another one. Its state is noticed."""
-
     def more(env, paid):
         return {"sum": sums(paid).map(Seen()).uid("seen")}
 
@@ -196,7 +189,7 @@ def test_a_keyed_operator_more_or_less(tmp_path: Path) -> None:
 
 
 def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
-    """They are free. Without a uid an operator is known by its place, so one more before it is noticed."""
+    """Names are free. Without a uid, an operator is identified by its position, so an inserted operator is noticed."""
     then = Changed(only_sums, paid("a"), tmp_path / "one")
 
     def named(env, paid):
@@ -216,8 +209,6 @@ def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
 
 
 def test_the_order_of_the_operators(tmp_path: Path) -> None:
-    """Of a checkpoint it stays; a savepoint knows them by their uids."""
-
     def in_order(*uids: str) -> Any:
         return lambda env, paid: {uid: sums(paid, uid=uid) for uid in uids}
 
@@ -283,7 +274,6 @@ def windowed(strategy: Any) -> Any:
 
 
 def test_another_watermark_strategy(tmp_path: Path) -> None:
-    """Event time does not go back; silence that counts is a matter of processing time, which a checkpoint keeps."""
     lenient = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("at")
     then = Changed(windowed(AT), [row(card="a", at=at) for at in (1_000, 2_500)], tmp_path)
     late, early = row(card="a", at=1_500), row(card="a", at=2_600)
@@ -305,7 +295,7 @@ PAID = Types.ROW_NAMED(["card", "n", "at"], [Types.STRING(), Types.LONG(), Types
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_the_time_zone_of_days(tmp_path: Path, columns: bool) -> None:
-    """Days that have begun end as they were; windows of columns are refused."""
+    """Started days keep their bounds; column windows are refused."""
 
     def days(zone: str | None) -> Any:
         def build(env, paid):
@@ -359,7 +349,7 @@ def test_aggregates_of_columns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_the_bounds_of_a_join(tmp_path: Path, columns: bool) -> None:
-    """Stored records find partners by the new bounds; pairs of earlier records are not searched again."""
+    """Stored records are joined by the new bounds; pairs of earlier records are not searched again."""
 
     def within(lower: int, upper: int) -> Any:
         def build(env, paid):
@@ -386,7 +376,7 @@ def test_the_bounds_of_a_join(tmp_path: Path, columns: bool) -> None:
 
 
 def test_joins_of_columns(tmp_path: Path) -> None:
-    """Both sides' rows are stored completely; only an outer join knows which left rows had a partner."""
+    """Both sides' rows are stored completely; only an outer join stores which left rows had a partner."""
 
     def joined(how: Any, uid: str = "pairs", more: bool = False) -> Any:
         def build(env, paid):
@@ -416,15 +406,12 @@ def test_joins_of_columns(tmp_path: Path) -> None:
 
 
 def places_of(harness: ProgramTestHarness) -> list[str]:
-    """Return the parts of a columnar join's state that are not empty."""
     (task,) = harness._job._tasks.values()
     task.backend.set_current_key(0)
     return sorted({namespace[0] for namespace in task.backend.get_namespaces()})
 
 
 def test_a_left_join_that_becomes_an_inner_one() -> None:
-    """It drops the notes about partners, so it cannot become a left join again."""
-
     def joined(how: Any) -> Any:
         def build(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT)
@@ -453,8 +440,6 @@ def test_a_left_join_that_becomes_an_inner_one() -> None:
 
 
 def test_the_first_operator_before_a_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rows that no function has touched a join keeps columns, else records: one is not taken for the other."""
-
     def joined(*, untouched: bool, uid: str = "pairs") -> Any:
         def build(env, paid):
             timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT)
@@ -528,8 +513,6 @@ async def ask(value):
     ids=repr,
 )
 def test_options_of_async_functions(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Carried requests are answered once each, whatever the new options."""
-
     def build(**options: Any) -> Any:
         def built(env, paid):
             asked = paid.key_by("card").process(Pass()).uid("pass")

@@ -31,8 +31,6 @@ from pillarbox.testing import ProgramTestHarness
 
 @pytest.fixture
 def model(monkeypatch):
-    """Defines classes in a module, in place of the earlier version's."""
-
     def define(source: str, name: str) -> Any:
         module = ModuleType(name)
         monkeypatch.setitem(sys.modules, name, module)
@@ -47,7 +45,6 @@ def stores(snapshot):
 
 
 def run(build, values, snapshot=None, parallelism=2):
-    """Run an epoch, and return the output and the state."""
     with ProgramTestHarness(build, snapshot=snapshot, parallelism=parallelism) as harness:
         harness.push_all("values", values)
         return sorted(harness.run_epoch()["output"], key=repr), harness.snapshot()
@@ -254,7 +251,6 @@ def test_wrong_uses_say_what_to_do():
 
 
 def test_the_same_over_a_savepoint_with_keys_of_a_class_that_moved(model, tmp_path):
-    """From two subtasks to three: keys are redistributed by their new class."""
     source = "@dataclass(frozen=True)\nclass Key:\n    n: int\n@dataclass\nclass Seen:\n    n: int\n"
     old = model(source, "one")
 

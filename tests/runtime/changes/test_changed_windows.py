@@ -55,8 +55,6 @@ class Tell(ProcessWindowFunction):
 
 
 def program(how: str, assigner: Any, lateness: int = 0, trigger: Any = None) -> Any:
-    """Sum numbers in windows: of all elements, of one that is folded, or by columns."""
-
     def build(env, paid):
         if how == "columns":
             paid = paid.map(tuple, output_type=PAID)
@@ -82,7 +80,6 @@ def paid(card: str, times: Iterable[int]) -> list[Any]:
 
 
 def run(then: Any, now: Any, *epochs: list[Any], left: int = 1) -> list[list[Any]]:
-    """Run the first epoch with one program, the others with another one, to the end; return the output."""
     with ProgramTestHarness(then) as harness:
         harness.push_all("paid", epochs[0])
         outputs = [harness.run_epoch()["output"]]
@@ -112,7 +109,6 @@ GO_ON["folded", "tumbling 7"] = ["tumbling 10"]
 @pytest.mark.parametrize("then", WINDOWS)
 @pytest.mark.parametrize("how", ["elements", "folded", "columns"])
 def test_windows_of_another_kind_or_size(how: str, then: str) -> None:
-    """Every element is in all the windows of its program, once; or the change is refused before anything is read."""
     parts = paid("c", range(13)), paid("c", range(13, 25)), paid("d", [1_000])
     for now, assigner in WINDOWS.items():
         if now == then:
@@ -144,7 +140,6 @@ def test_windows_of_another_kind_or_size(how: str, then: str) -> None:
     ("then", "now"), [(0, 20), (20, 0), pytest.param(20, 40, marks=_LONG), pytest.param(40, 20, marks=_LONG)]
 )
 def test_another_allowed_lateness(how: str, kind: str, then: int, now: int) -> None:
-    """Open windows fire as before, once, and all state is cleaned up. Late records follow the new lateness."""
     # By the second epoch, event time is 11: the first session, and windows up to 10, have fired.
     build = program(how, WINDOWS[kind], then), program(how, WINDOWS[kind], now)
     first = paid("c", [1, 2, 12])
@@ -159,7 +154,7 @@ def test_another_allowed_lateness(how: str, kind: str, then: int, now: int) -> N
 
 @pytest.mark.parametrize("how", ["elements", "folded"])
 def test_another_trigger(how: str) -> None:
-    """It applies from the next record or timer. It does not see another trigger's state."""
+    """The trigger applies from the next record or timer. It does not see the state of the old trigger."""
     plain, often = (
         program(how, WINDOWS["tumbling 10"], trigger=trigger) for trigger in (None, ContinuousEventTimeTrigger.of(4))
     )

@@ -33,18 +33,15 @@ def paid(*times: int) -> list[Any]:
 
 
 def of_a_strategy(stream: Any, name: str) -> Any:
-    """Return a stream with event time assigned after a shuffle: one of two subtasks never has a record."""
     passed = stream.key_by("card").process(Pass()).uid(f"pass-{name}")
     return passed.assign_timestamps_and_watermarks(IDLE).uid(f"times-{name}")
 
 
 def of_a_source(stream: Any, name: str) -> Any:
-    """Return a stream after a shuffle, with event time assigned at the source."""
     return stream.assign_timestamps_and_watermarks(IDLE).key_by("card").process(Pass()).uid(f"pass-{name}")
 
 
 def run(before: Any, after: Any, by: str, folder: Path, *, more: Any = ()) -> list[Any]:
-    """Make the source ``b`` idle in a program; return the output of a changed program with other active inputs."""
     with ProgramTestHarness(before, parallelism=2) as first:
         for source in ("a", "b"):
             first.push_all(source, paid(1_000))
@@ -84,8 +81,6 @@ def test_an_operator_that_is_new(tmp_path: Path, timed: Any, by: str) -> None:
 @pytest.mark.parametrize("by", ["savepoint", "checkpoint"])
 @pytest.mark.parametrize("timed", [of_a_strategy, of_a_source])
 def test_an_input_more_of_an_operator(tmp_path: Path, timed: Any, by: str) -> None:
-    """It continues with its state: no operator is added, removed or moved."""
-
     def before(env, a, b):
         one, other = timed(a, "a"), timed(b, "b")
         return {"a": one, "b": other, "windows": windows(one)}
@@ -117,7 +112,7 @@ def test_a_stream_more_where_streams_meet_in_a_task(tmp_path: Path, by: str) -> 
 
 
 def test_nothing_is_said_twice_to_those_who_know() -> None:
-    """A recreated task sends the same bytes as a surviving one: Spark compares them."""
+    """Spark compares the output of repeated tasks."""
 
     def build(env, a, b):
         one, other = of_a_source(a, "a"), of_a_source(b, "b")

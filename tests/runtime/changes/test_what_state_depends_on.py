@@ -115,8 +115,6 @@ def test_a_trigger_of_global_windows_may_be_another(tmp_path: Path) -> None:
 
 
 def test_an_evictor_comes_and_goes(tmp_path: Path) -> None:
-    """Records from before the evictor have no timestamp."""
-
     def last_two(left, right):
         return left.key_by("card").count_window(3).evictor(CountEvictor.of(2)).apply(Times())
 
@@ -144,7 +142,6 @@ def swapped(make: Made) -> Made:
 
 
 def test_steps_before_a_join_come_and_go(tmp_path: Path) -> None:
-    """Only a stream's origin and the user's names are noted."""
     make = near_pairs
 
     def longer(left, right):
@@ -205,8 +202,6 @@ def test_a_stream_that_is_joined_with_itself(tmp_path: Path, then: Made, now: Ma
 
 
 def test_where_only_places_in_the_program_tell_it_is_a_warning(tmp_path: Path, caplog: Any) -> None:
-    """Two lines that change places do the same to names such as filter-4."""
-
     def joined(left, right):
         one, other = left.filter(small), left.filter(big)
         return near_pairs(one, other)
@@ -232,8 +227,6 @@ class Tell(KeyedCoProcessFunction):
 
 
 def test_connected_streams_that_change_places_are_a_warning(tmp_path: Path) -> None:
-    """Their state is the function's, which may have changed as well."""
-
     def make(left, right):
         return left.key_by("card").connect(right.key_by("card")).process(Tell())
 
@@ -247,7 +240,6 @@ def test_connected_streams_that_change_places_are_a_warning(tmp_path: Path) -> N
 
 
 def test_what_is_not_noted_is_not_compared() -> None:
-    """As in checkpoints of before."""
     now = {"windows": "windows of 3 records", "sides": [{"names": ["source 'left'"]}, {"names": ["source 'right'"]}]}
     before: list[Any] = [None, {}, {"fold": "sum('n')"}, {"sides": [{}, {}]}]
     for then in before:
@@ -287,7 +279,6 @@ def test_the_golden_checkpoint_goes_on_and_refuses_what_it_notes() -> None:
 
 
 def test_a_checkpoint_of_before_goes_on() -> None:
-    """Its heads have no notes, so nothing is refused; from the first epoch they do."""
     loaded = load(make_dependence.PATH)
     for store in loaded.values():
         head = store.chunks[META]

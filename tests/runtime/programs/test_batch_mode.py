@@ -65,7 +65,6 @@ def added(one, other):
 
 @given(EVENTS, st.integers(1, 2))
 def test_count_windows_fire_as_in_streaming(events, parallelism):
-    """Other windows, folds and joins: ``tests/operators_table``, and ``tests/simulation`` in batch mode."""
     events = sorted(events, key=lambda event: event[1])
     batch, streaming = (
         timed(environment(mode, parallelism), events).key_by(first).count_window(3).reduce(added).execute_and_collect()

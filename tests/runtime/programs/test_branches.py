@@ -104,8 +104,6 @@ def test_it_is_in_the_plan(capsys):
 
 
 def test_a_harness_runs_what_it_looks_at():
-    """A program with many outputs, or with requests, can be tested one output at a time."""
-
     def build(env, numbers):
         numbers.map(write)
         return numbers.map(str)

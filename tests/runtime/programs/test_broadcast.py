@@ -79,7 +79,6 @@ EVENTS = st.lists(
 @pytest.mark.slow("a model")
 @given(EVENTS, PARALLELISM, st.lists(st.booleans(), max_size=25))
 def test_equal_to_plain_python(events, parallelism, restarts):
-    """Each event is in its own epoch, so the order is known; also with lost workers and restarts."""
     harness = ProgramTestHarness(program, parallelism=parallelism)
     spent: Counter[int] = Counter()
     limits: dict[str, int] = {}
@@ -174,7 +173,6 @@ class Looks(BroadcastProcessFunction):
 
 
 def test_a_read_of_broadcast_state_looks_for_no_row(monkeypatch):
-    """It is at hand, also after a restart and where the state has changed in the epoch."""
     looked = []
     find = NamespaceRows.find
 

@@ -34,7 +34,6 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    """The clock of the worker."""
     residents = Residency(stay=True)
     monkeypatch.setattr(residency, "here", residents)
     wall = Clock()
@@ -72,7 +71,6 @@ def asking() -> Query:
 
 
 def timers(query: Query) -> list[int]:
-    """Return Spark's timers."""
     return sorted(at for handle in query.handles for present in handle.timers.values() for at in present)
 
 
@@ -102,7 +100,7 @@ def test_a_timer_that_is_set_for_the_batch_s_own_time_or_before_fires_at_its_end
 
 
 def test_a_timer_for_which_spark_calls_is_deleted_once(clock):
-    """Spark deletes it after the call, and logs a warning if it is missing."""
+    """Spark deletes the timer after the call, and logs a warning if it is missing."""
     query = reminding()
     query.run_batch([NOON + 10 * MINUTE, NOON + 20 * MINUTE, NOON + 30 * MINUTE], now=NOON)
     clock.now = NOON + 15 * MINUTE

@@ -91,7 +91,6 @@ def run_of(values: list[Any], *, columnar: bool) -> Records:
 
 
 def run(job: LocalJob, epoch: list[Any], *, bounded: bool = False) -> dict[str, list[Any]]:
-    """Run an epoch of (is it of the left stream, row, is its run columnar)."""
     inputs = {}
     for source, is_left in zip(sorted(job.program.sources), (True, False)):
         parts = [run_of([row], columnar=columnar) for left, row, columnar in epoch if left is is_left]
@@ -100,7 +99,6 @@ def run(job: LocalJob, epoch: list[Any], *, bounded: bool = False) -> dict[str, 
 
 
 def report_of(job: LocalJob, uid: str) -> Any:
-    """How many records an operator has dropped, and its watermark."""
     reports = [report for report in job.reports if report.uid == uid]
     dropped = sum(report.counters[f"{uid}.late_records_dropped"] for report in reports)
     return dropped, {report.watermark for report in reports}
@@ -108,7 +106,6 @@ def report_of(job: LocalJob, uid: str) -> Any:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Have streams of collections taken for rows of DataFrames."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columnar_joins, "_is_untouched", lambda step: True)
         yield
@@ -122,7 +119,6 @@ def pair(left: Any, right: Any, ctx: Any) -> Any:
 def joined(
     keys: list[str], lower: int, upper: int, exclusive: tuple[bool, bool], how: Any, parallelism: int, tags: bool
 ) -> LocalJob:
-    """Both joins of the same two streams."""
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     lefts, rights = timed(env).key_by(keys), timed(env).key_by(keys)
     near = lefts.interval_join(rights).between(lower, upper)
@@ -301,7 +297,7 @@ REAL_KEYS: dict[str, tuple[Any, Any]] = {
     st.integers(1, 3),
 )
 def test_nan_is_a_key_and_there_is_one_zero(epochs, kinds, how, parallelism):
-    """As in Spark: so the join is compared by numbers with the same equality."""
+    """As in Spark."""
     types = [Types.INT(), *(REAL_KEYS[kind][0] for kind in kinds), Types.LONG(), Types.LONG()]
     names = ["code", *kinds, "at", "number"]
     info = Types.ROW_NAMED(names, types)
@@ -347,7 +343,6 @@ def test_nan_is_a_key_and_there_is_one_zero(epochs, kinds, how, parallelism):
 
 
 def test_nan_is_no_key_of_a_function():
-    """State would be looked up by it; so the stream that a join by columns takes refuses it elsewhere."""
     env = StreamExecutionEnvironment()
     left, right = (timed(env).key_by("real") for _ in range(2))
     near = left.interval_join(right).between(0, 0)
@@ -421,7 +416,6 @@ def test_a_function_that_fails_is_told_with_the_pair():
 
 
 def test_a_record_whose_pair_fails_is_a_dead_letter():
-    """Records are joined in runs, so others could not be distinguished."""
     with by_function(Fails(), on_error=LATE_LEFT) as job:
         rows = [[SMALL((1, at, number))] for at, number in ((5, 1), (6, 3))]
         runs = zip(sorted(job.program.sources), [[[Records(part)]] for part in rows])
@@ -513,7 +507,6 @@ def push(job: LocalJob, left: list[Any], right: list[Any], *, bounded: bool = Fa
 
 @pytest.mark.parametrize("longest", [1 << 17, 64])
 def test_many_epochs_leave_few_streams_and_write_what_is_new(monkeypatch, longest):
-    """Only near rows are stored; an epoch writes its rows, and which others it has matched."""
     monkeypatch.setattr(join_side, "_LONGEST", longest)
     rng = np.random.default_rng(1)
     written, sizes, streams = [], [], []
@@ -546,7 +539,6 @@ def test_many_epochs_leave_few_streams_and_write_what_is_new(monkeypatch, longes
 
 
 def test_an_epoch_that_matches_old_rows_writes_little():
-    """Which rows of a large buffer have a partner is not written with all of them."""
     rows = [(card, 100, card) for card in range(50_000)]
     with payments(0, 1_000_000) as job:
         push(job, rows, [])
@@ -602,7 +594,7 @@ def test_rows_of_other_columns_are_refused():
 
 
 def test_pairs_and_rows_without_a_partner_are_not_late_behind_the_join():
-    """A window behind the join takes them: a row without a partner has the time of the last that it might have had."""
+    """An unmatched row has the time of the last possible partner."""
     from pillarbox import ProcessFunction
 
     class Stamp(ProcessFunction):
@@ -628,7 +620,6 @@ def test_much_is_joined_before_the_epoch_ends(monkeypatch):
 
 
 def test_a_golden_checkpoint_is_read():
-    """An older version's state continues unchanged."""
     with make_join.job() as undisturbed:
         for number in range(make_join.EPOCHS):
             make_join.run(undisturbed, number)

@@ -27,7 +27,6 @@ times = st.one_of(st.integers(-30, 60), st.sampled_from([10**6, 2**63 - 11, 2**6
 @example([[("b", 1000)], [("a", 5), ("a", 1001)]], 1)
 @example([[("b", 1000)], [("a", 5)], [], [("a", 1000)]], 1)
 def test_the_first_of_a_key_passes_and_hides_others_until_event_time_has_passed_it(epochs, parallelism):
-    """Event time advances at the end of an epoch."""
     watermark = -(2**63)
     remembered: dict[str, int] = {}
     with ProgramTestHarness(build, parallelism=parallelism) as harness:

@@ -60,7 +60,6 @@ class AtTheEnd(KeyedProcessFunction):
 @pytest.mark.parametrize("on_barrier", ["drain", "carry"])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_timers_and_requests_at_the_end_of_a_collection(caplog, parallelism, on_barrier, ordered):
-    """All that was asked about is answered, before the watermark that ends event time behind the next shuffle."""
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     by_value = WatermarkStrategy.for_bounded_out_of_orderness(1000).with_timestamp_assigner(lambda value: value)
     stream = env.from_collection([1, 2, 3]).assign_timestamps_and_watermarks(by_value)

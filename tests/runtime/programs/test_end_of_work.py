@@ -68,7 +68,7 @@ def test_the_end(batches: list[dict[str, Any]], reached: bool) -> None:
 
 
 def test_requests_of_the_first_batch_count() -> None:
-    """The first batch may be left over from the run before, and carries its unanswered requests."""
+    """The first batch may be an uncommitted one of the previous run, with carried requests."""
     end = EndOfWork()
     assert not end.is_reached(batch(task(unfinished=True)))
     assert not end.is_reached(batch())
@@ -91,7 +91,6 @@ class Query:
 
 
 def report(number: int, *, idle: bool = False, second: int | None = None) -> dict[str, Any]:
-    """The report of an epoch, or that there was nothing to do before that epoch."""
     seconds = 2 * number if second is None else second
     parts = {"latestOffset": 3} if idle else {"latestOffset": 3, "addBatch": 50}
     return {"batchId": number, "timestamp": f"2026-11-21T20:00:{seconds:02d}.000Z", "durationMs": parts}
@@ -112,7 +111,7 @@ def test_all_batches_are_looked_at_in_their_order() -> None:
 
 
 def test_a_report_that_there_was_nothing_to_do_is_of_no_batch() -> None:
-    """It has the number of the next batch, which gets another report."""
+    """Spark reports it with the next batch's number, which gets another report."""
     query = Query()
     reports = ProgressReader(query)
     query.batches += [report(0, idle=True, second=0)]

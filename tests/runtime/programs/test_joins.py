@@ -35,7 +35,6 @@ BOUND = st.integers(-12, 12)
 
 
 def timed(stream):
-    """Records of the kind "time" set event time, so that a test knows it."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(5).with_timestamp_assigner("at")
     return stream.assign_timestamps_and_watermarks(strategy)
 
@@ -48,7 +47,6 @@ class Pair(ProcessJoinFunction):
 
 
 def run(build, events, parallelism, restarts):
-    """Run the events; return the outputs, and for each number the watermark of both streams when its epoch began."""
     harness = ProgramTestHarness(build, parallelism=parallelism)
     out: dict[str, list[Any]] = {}
     watermarks: dict[int, int | None] = {}
@@ -92,7 +90,6 @@ def is_late(event, watermark):
 
 @given(EVENTS, BOUND, BOUND, st.booleans(), st.booleans(), st.integers(1, 3), st.lists(st.booleans(), max_size=40))
 def test_interval_join(events, one, other, no_lower, no_upper, parallelism, restarts):
-    """All pairs of punctual records, each once; late ones on their side outputs; finally no state remains."""
     lower, upper = min(one, other), max(one, other)
     if upper - lower < no_lower + no_upper:
         no_lower = no_upper = False
@@ -208,8 +205,6 @@ def test_sessions_are_of_both_streams():
 
 
 def test_windows_of_two_streams_with_trigger_and_evictor():
-    """Elements are (number of the stream, record), to the trigger and to the evictor."""
-
     class OfTheFirst(Evictor):
         def evict_before(self, elements, window, context):
             elements[:] = [element for element in elements if element.value[0] == 1 or element.value[1].number > 1]

@@ -104,7 +104,6 @@ def test_the_laws_of_operators_with_keys():
 
 
 def whole(env, numbers):
-    """States of operators at the head, behind it in its chain, and under keys."""
     numbered = numbers.rebalance().map(Numbered()).uid("numbered")
     return {
         "numbered": numbered,

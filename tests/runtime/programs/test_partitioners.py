@@ -71,8 +71,6 @@ def test_a_shuffle_uses_all_subtasks():
 
 @pytest.mark.parametrize("how", ["rebalance", "shuffle", "rescale behind one"])
 def test_a_trickle_comes_to_all_subtasks(how):
-    """Of a record in each epoch, all subtasks get some, and not the first one all."""
-
     def build(env, numbers):
         if how == "rescale behind one":
             return numbers.rebalance().map(lambda value: value).set_parallelism(1).rescale().map(Where())

@@ -39,7 +39,6 @@ def cut(items, places):
     st.lists(st.booleans(), max_size=5),
 )
 def test_both_streams_share_state_and_timers(events, places, parallelism, restarts):
-    """Equal to plain Python for any parallelism and epochs, also with lost workers and restarts."""
     ordered: set[int] = set()
     once = []  # each order once, with any number of payments
     for is_order, key, amount in events:
@@ -89,7 +88,7 @@ def test_event_time_is_the_least_of_both_streams():
 
 
 def test_a_stream_is_connected_with_itself_by_another_key():
-    """Both keys count, although the edges lead from the same vertex to the same subtasks."""
+    """Both keys count, although the edges connect the same vertex with the same subtasks."""
 
     class Links(KeyedCoProcessFunction):
         def open(self, runtime_context):
@@ -133,8 +132,6 @@ def test_behind_a_rebalance_each_record_comes_once(values, parallelism, partitio
 
 
 def test_behind_a_rebalance_event_time_goes_on():
-    """Timers after a second shuffle need the watermarks of all subtasks, also of subtasks without records."""
-
     def build(env, orders, payments):
         return paid(env, orders.rebalance().map(lambda order: order), payments.rebalance().filter(lambda payment: True))
 
@@ -202,8 +199,6 @@ class SideBySide(CoProcessFunction):
 
 @given(st.lists(st.integers(0, 50)), st.lists(st.integers(0, 50)), PARALLELISM, st.integers(1, 3))
 def test_two_streams_without_key(first, second, parallelism, partitions):
-    """Each record is handled once, by the method of its stream, also if an epoch is run again."""
-
     def build(env, first, second):
         both = first.connect(second)
         by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value)
@@ -255,8 +250,6 @@ def test_keyed_streams_share_the_state_of_a_map():
 
 
 def test_an_operator_of_two_inputs_sees_the_streams_of_one_chain_together():
-    """Also from one source: they meet in one operator, whose attributes both methods share."""
-
     class Seen(CoFlatMapFunction):
         def __init__(self):
             self.seen = [0, 0]

@@ -36,8 +36,6 @@ class Class:
 
 
 def spark(*, classic: bool, gone: str = "") -> Any:
-    """A session whose Spark has all but one thing."""
-
     def load(name: str) -> Class:
         if name.endswith(gone or "nothing"):
             raise LookupError(name)

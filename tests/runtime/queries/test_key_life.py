@@ -65,7 +65,6 @@ class Count(KeyedProcessFunction):
 
 
 def looks(build: Any, text: str, *records: Any) -> list[dict[str, Any]]:
-    """Return a key's state in the logs of a program after some records with pending service requests."""
     with ProgramTestHarness(build, parallelism=2) as harness:
         for record in records:
             harness.push("rows", record)

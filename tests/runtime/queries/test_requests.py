@@ -77,7 +77,6 @@ def folder(monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Calls of the driver's actions; a test may make them raise."""
     results = []
 
     def savepoint(query, directory, **options):
@@ -113,7 +112,6 @@ def watch(folder, clock, monkeypatch):
 
 @pytest.fixture
 def savepoints(monkeypatch):
-    """The folders with a complete savepoint."""
     results = set[str]()
 
     def open_savepoint(spark, directory):
@@ -126,8 +124,6 @@ def savepoints(monkeypatch):
 
 @pytest.fixture
 def started(folder, watch):
-    """A start of the query after all that is in the folder; returns its watch."""
-
     def start():
         request_watch = RequestWatch(watch._started, watch._clock)
         request_watch.look()
@@ -283,8 +279,6 @@ def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, call
 
 
 def test_nothing_is_said_of_requests_to_a_query_that_has_ended(folder, watch, monkeypatch, caplog):
-    """Its Spark may have ended as well."""
-
     def broken():
         raise OSError("this SparkContext was shut down")
 
@@ -391,8 +385,6 @@ def test_what_no_driver_takes_is_withdrawn(folder, clock, savepoints):
 
 @pytest.mark.parametrize("call", [stop, savepoint])
 def test_it_is_withdrawn_if_the_command_is_interrupted(folder, clock, savepoints, monkeypatch, call):
-    """Else a query that is started within the timeout would stop for it."""
-
     def interrupted(seconds):
         raise KeyboardInterrupt
 
@@ -469,7 +461,6 @@ def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock)
 
 
 def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
-    """No driver accepts it in time; the call that waits for it has more time."""
     want_stop(folder, until=1010.0)
     with pytest.raises(SavepointError, match="no driver accepted the request within 30 seconds"):
         stop()
@@ -553,7 +544,7 @@ def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
 
 
 def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, started, calls, caplog):
-    """The caller was killed: hours later, the stop would be unexpected, whatever its timeout."""
+    """The caller was killed: hours later, the stop would be unexpected."""
     want_stop(folder, until=1000 + 24 * 3600.0)
     ask(folder, until=1000 + 24 * 3600.0)
     with caplog.at_level(logging.WARNING, "pillarbox"):
@@ -584,8 +575,6 @@ def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, cloc
 
 @pytest.mark.parametrize("call", [stop, savepoint])
 def test_a_driver_dies_at_its_work_and_the_query_is_started_again(folder, clock, savepoints, started, calls, call):
-    """The command does not wait for the dead driver; it explains how to check the result."""
-
     def sleep(seconds):
         number = getattr(folder.content[0], "request", "")
         folder.content.append(Observed(1, "stopping") if call is stop else Status(number, "taken"))

@@ -72,7 +72,6 @@ def started(query: Query) -> Query:
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[list[str]]:
-    """The process's own signal handlers and their signals; restored afterwards."""
     got: list[str] = []
 
     def handle(number: int, frame: object) -> None:
@@ -146,7 +145,6 @@ def test_signals_come_to_the_main_thread_alone(query):
 
 
 def test_a_query_that_has_ended_is_found_by_who_has_it_whoever_starts_another_one_meanwhile():
-    """As threads do that start short queries: each looks for its own when it has started."""
     first: Any = Query()
     started(first)
     first.isActive = False
@@ -312,7 +310,7 @@ def test_a_query_between_two_triggers_does_not_wait_for_the_next_one(query, java
 
 @pytest.mark.parametrize("stack", [PLANS, READS_A_TABLE])
 def test_an_epoch_that_is_being_planned_is_waited_for(query, java, stack):
-    """Spark checks the state again after planning an epoch, and drops it if no more are to follow."""
+    """Spark checks the state again after planning an epoch, and drops the epoch if no more are to follow."""
     java.stack = stack
 
     def look(number: int) -> None:
@@ -370,7 +368,6 @@ def test_a_query_whose_place_is_not_known_is_asked_again(query, java, monkeypatc
 
 
 def test_a_query_that_found_the_gate_closed_in_passing_has_ended(query, java, monkeypatch):
-    """The gate was closed in vain, and the state put back, when the query's thread had already looked at it."""
     monkeypatch.setattr(ending, "_HOLD", 0.0)
     java.committed = "Some(5)"
 

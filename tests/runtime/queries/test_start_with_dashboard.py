@@ -38,7 +38,6 @@ class Query:
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Starts a query of two programs that ask for a dashboard on a port; the queries that were started."""
     started: list[Query] = []
     planned: list[Any] = []
 

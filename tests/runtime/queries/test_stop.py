@@ -14,7 +14,6 @@ from pillarbox._runtime.spark.starting.started import StartedQuery
 
 
 def query(**what: Any) -> Any:
-    """Return a query as Spark presents it, between epochs."""
     calm = {"id": "q", "isActive": True, "status": {"isTriggerActive": False}, "lastProgress": None}
     result = SimpleNamespace(**{**calm, "exception": lambda: None, **what})
     result.stop = lambda: setattr(result, "isActive", False)
@@ -28,7 +27,6 @@ def stop(found: Any, timeout: float = 60.0) -> _Stop:
 
 @pytest.mark.parametrize("fails", ["before", "when it is stopped"])
 def test_a_query_that_fails_is_stopped_and_has_no_savepoint(fails: str) -> None:
-    """The error explains how to continue; nothing is written or run."""
     result = query(isActive=fails != "before", exception=lambda: RuntimeError("the disk is full"))
     with pytest.raises(SavepointError) as caught:
         stop(result).run("/savepoint", drain=False)

@@ -65,7 +65,6 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
 
 
 def written(*, ended: bool) -> Snapshot:
-    """Return a driver's stored snapshot of a run."""
     query = model()
     query.progressed(progress(1, source(records_in=9), keyed(records_in=9)))
     if ended:
@@ -161,7 +160,6 @@ def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> WatchedQuery:
-    """A query that this process runs, on a checkpoint with a history."""
     query: Any = SimpleNamespace(id="q", runId="r", name="counts", recentProgress=[])
     start: Any = SimpleNamespace(checkpoint="/cp", spark=None, trigger="ProcessingTimeTrigger(0)")
     return WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, {})))

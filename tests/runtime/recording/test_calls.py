@@ -27,7 +27,6 @@ from tests.support.recorded import recorded
 
 @contextmanager
 def service() -> Iterator[tuple[int, list[bytes]]]:
-    """A local service in another thread: its port and received data."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -170,7 +169,6 @@ def test_a_function_may_talk_to_itself(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
 def test_a_library_in_c_finds_no_network() -> None:
-    """Where the system allows it, the process of a replay has only a loopback device, which works."""
     program = (
         "from pillarbox_tools.cli.replay_process import leave_network\n"
         "left = leave_network()\n"
@@ -193,7 +191,7 @@ def test_a_library_in_c_finds_no_network() -> None:
     ],
 )
 def test_a_replay_stops_at_work_of_the_epoch_before(entry: tuple[Any, ...], name: str) -> None:
-    """Its operator is replaced, so nothing would happen (trap T21)."""
+    """Trap T21: the operator is replaced, so nothing would happen."""
     operator = UnansweredOperator(OperatorContext("ask", "ask", 0, 1, Mock(), Mock()))
     operator.restore_state(None)
     with pytest.raises(UnansweredError, match=f"'ask' calls a service, .* Pending requests: .*{name}"):

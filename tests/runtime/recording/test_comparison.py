@@ -71,7 +71,6 @@ def program(function: Any) -> Any:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    """The second epoch: it begins with a total of 10 of each key, and its clock passes an earlier timer."""
     with recorded(tmp_path) as result, ProgramTestHarness(program(Adds())) as harness:
         harness.push("payments", *((key, 10) for key in "abc"))
         harness.run_epoch()
@@ -82,7 +81,6 @@ def task(tmp_path: Path) -> Path:
 
 
 def vertex(function: Any, build: Any = None) -> ShippedVertex:
-    """The vertex of another program."""
     with ProgramTestHarness(build or program(function)) as harness:
         return next(each for each in harness._job._shipped if each.load().uid == "adds")
 
@@ -184,8 +182,6 @@ class SameText:
 
 
 def test_keys_of_one_text_are_several(tmp_path):
-    """The state of the first of them was lost to the last."""
-
     def epoch(folder: Path, first: int) -> Any:
         folder.mkdir()
         with recorded(folder) as result, ProgramTestHarness(program(Adds())) as harness:
@@ -221,7 +217,6 @@ def test_one_of_them_stops_at_a_call(task, monkeypatch):
 
 
 def test_programs_that_stop_at_a_call_are_not_the_same(tmp_path, monkeypatch):
-    """Their results after the call are unknown."""
     with recorded(tmp_path) as result, ProgramTestHarness(program(Calls())) as harness:
         harness.push("payments", ("a", 1), ("b", 2))
         harness.run_epoch()
@@ -264,7 +259,6 @@ class Modules:
         self.folder = folder
 
     def write(self, times: int, more: str = "pass") -> Any:
-        """Write the modules, and return the function that is imported from them."""
         (self.folder / "bills_of_test.py").write_text(MODULE.format(more=more))
         (self.folder / "prices_of_test.py").write_text(f"TIMES = {times}\n")
         self.forget()
@@ -309,7 +303,6 @@ def test_each_program_has_its_own_version_of_a_module(tmp_path, modules):
 
 
 def test_a_module_that_the_recording_lacks_is_refused(tmp_path, modules):
-    """Both would use the module that is here."""
     (modules.folder / "later_of_test.py").write_text("TIMES = 1\n")
     more = "__import__('later_of_test')"
     task = bills(tmp_path / "recordings", modules.write(1, more))

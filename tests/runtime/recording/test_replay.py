@@ -87,8 +87,6 @@ class Adds(KeyedProcessFunction):
 
 
 def tasks_of(folder: Path, function: Any, *epochs: list[list[Any]]) -> list[Path]:
-    """Run a keyed function on records in partitions, epoch by epoch; return the recordings of its task."""
-
     def build(env: Any, records: Any) -> Any:
         return records.key_by(lambda key: key).process(function, processing_time=True).uid("function")
 

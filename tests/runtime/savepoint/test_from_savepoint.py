@@ -142,7 +142,6 @@ def _nobody_answers():
 
 @pytest.fixture
 def savepoint(tmp_path: Path) -> Path:
-    """A savepoint of the program after an epoch, with three subtasks."""
     run = Run(3)
     run.epoch(payments(0, 60), limit=7)
     write_savepoint(tmp_path / "savepoint", run.harness.snapshot().stores, epoch=0)
@@ -161,7 +160,6 @@ def test_a_directory_as_spark_calls_it(savepoint: Path, place: str) -> None:
 @pytest.mark.slow("a program of every kind of state")
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
 def test_it_goes_on_at_another_parallelism(tmp_path: Path, parallelism: int) -> None:
-    """Together with the earlier output, it equals a run without interruption."""
     whole, first = Run(3), Run(3)
     for run in (whole, first):
         run.epoch(payments(0, 60), limit=7)
@@ -177,7 +175,6 @@ def test_it_goes_on_at_another_parallelism(tmp_path: Path, parallelism: int) -> 
 
 
 def test_a_program_ends_for_good_without_any_input(savepoint: Path) -> None:
-    """Its windows and timers fire, and its requests are answered, from the savepoint alone."""
     ANSWERING.set()
     env = StreamExecutionEnvironment().set_parallelism(2)
     env.from_savepoint(savepoint)
@@ -238,7 +235,6 @@ def paid(card: str, *times: int) -> list[Any]:
 
 
 def begun(build: Any, epochs: list[dict[str, list[Any]]], directory: Path, parallelism: int = 1) -> list[Any]:
-    """Run a program for some epochs, and write a savepoint; return the output."""
     with ProgramTestHarness(build, parallelism=parallelism) as harness:
         for epoch in epochs:
             for source, rows in epoch.items():
@@ -253,7 +249,7 @@ def windows(stream: Any) -> Any:
 
 
 def test_a_source_in_another_place_keeps_its_own_event_time(tmp_path: Path) -> None:
-    """A source's progress is not mistaken for the other's, so the slower source has no late records."""
+    """A source's progress is not mistaken for another source's, so the slower source has no late records."""
 
     def counted(fast: Any, slow: Any) -> Any:
         return windows(fast.assign_timestamps_and_watermarks(BY_AT).union(slow.assign_timestamps_and_watermarks(BY_AT)))
@@ -274,8 +270,6 @@ def test_a_source_in_another_place_keeps_its_own_event_time(tmp_path: Path) -> N
 
 
 def test_sources_behind_an_operator_that_is_added_keep_their_own_event_times() -> None:
-    """It is added behind the first of three, so the others have the numbers of others; and no savepoint is taken."""
-
     def counted(env, one, two, three, added=False):
         one, two, three = (source.assign_timestamps_and_watermarks(BY_AT) for source in (one, two, three))
         results = {"windows": windows(one.union(two, three))}
@@ -307,13 +301,11 @@ class Pass(KeyedProcessFunction):
 
 
 def of_cards(stream: Any, card: str, strategy: WatermarkStrategy) -> Any:
-    """Return the payments of a card behind a shuffle, with watermarks of their own."""
     own = stream.key_by("card").process(Pass()).uid(f"pass-{card}").filter(lambda value: value.card == card)
     return own.assign_timestamps_and_watermarks(strategy).uid(f"times-{card}")
 
 
 def test_operators_in_other_places_keep_their_own_event_times(tmp_path: Path) -> None:
-    """A keyed operator is added before two others, whose positions shift: their records are not late."""
     lenient = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("at")
 
     def counted(payments: Any) -> Any:
@@ -337,8 +329,6 @@ def test_operators_in_other_places_keep_their_own_event_times(tmp_path: Path) ->
 
 
 def test_event_time_of_operators_with_other_uids_goes_on(tmp_path: Path) -> None:
-    """One of two strategies in a task is silent from now on: its earlier watermark still counts."""
-
     def counted(payments: Any, suffix: str = "") -> Any:
         passed = payments.key_by("card").process(Pass()).uid(f"pass{suffix}")
         parts = [
@@ -365,7 +355,6 @@ def test_event_time_of_operators_with_other_uids_goes_on(tmp_path: Path) -> None
 
 
 def test_names_of_side_outputs_and_edges_are_no_uids() -> None:
-    """An operator that is called as one of these may get another uid."""
     start = SavepointStart.of("/savepoint", False, {"late": "later", "edge": "end"}, "savepoint")
     nodes = [SimpleNamespace(uid=uid) for uid in ("later", "end", "windows")]
     program: Any = SimpleNamespace(vertices=[SimpleNamespace(nodes=nodes)])
@@ -389,7 +378,6 @@ def test_names_of_side_outputs_and_edges_are_no_uids() -> None:
 
 
 def renamed_program(env, payments, limits):
-    """The program with another uid of the windows."""
     streams = program(env, payments, limits)
     streams["windows"].uid("other")
     return streams

@@ -22,7 +22,6 @@ LAST = (make_noted.EPOCHS, make_noted.EPOCHS + 1)
 
 
 def notes(path: Path) -> set[tuple[str, Any, Any]]:
-    """Return the metadata of columnar streams in a checkpoint: (operator, side of a join, metadata)."""
     results = set()
     for (uid, _), store in load(path).items():
         for address, row in restored(store).items():
@@ -44,7 +43,6 @@ def _metadata(stream: bytes) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def heard(path: Path) -> dict[str, list[Any]]:
-    """By operator, who had heard that something is idle."""
     results = {}
     for (uid, _), store in load(path).items():
         task = loads_allowed(pickle.loads(store.chunks[META][15:])["task"], AnyNames())
@@ -69,7 +67,6 @@ def test_the_golden_checkpoint_has_them():
 
 
 def test_it_goes_on_as_if_nothing_had_been():
-    """Nothing is sent again: tasks send the same bytes."""
     expected, sent = [], []
     with make_noted.job() as undisturbed:
         for number in range(LAST[-1] + 1):

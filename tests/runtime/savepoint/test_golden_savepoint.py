@@ -29,7 +29,6 @@ def savepoint(tmp_path: Path) -> Path:
 
 
 def outputs(of: Any, directory: Path, *epochs: dict[str, list[Any]], **how: Any) -> list[dict[str, list[Any]]]:
-    """Start a program from the savepoint, at another parallelism; return each epoch's output, sorted."""
     aliases = how.pop("aliases", {})
 
     def build(env: Any, payments: Any, refunds: Any) -> Any:
@@ -52,8 +51,6 @@ def run(build: Any, *epochs: dict[str, list[Any]]) -> list[dict[str, list[Any]]]
 
 
 def spent(function: Any) -> Any:
-    """Return the program with another function for the cards' spending."""
-
     def program(env: Any, payments: Any, refunds: Any) -> Any:
         of = golden.shop(env, payments, refunds)
         paid = payments.assign_timestamps_and_watermarks(golden.BY_AT)
@@ -64,7 +61,6 @@ def spent(function: Any) -> Any:
 
 
 def only(of: Any, *names: str) -> Any:
-    """A part of the outputs: operators that none of them needs are not there."""
     return lambda *streams: {name: stream for name, stream in of(*streams).items() if name in names}
 
 

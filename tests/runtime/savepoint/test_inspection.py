@@ -33,13 +33,11 @@ async def ask(value):
 
 
 def asking(uid: str) -> Any:
-    """A program with an operator that carries requests, chained behind another one."""
     return lambda env, rows: rows.key_by("card").process(Pass()).uid("pass").map_async(ask, on_barrier="carry").uid(uid)
 
 
 @pytest.fixture
 def beside(monkeypatch) -> Any:
-    """The checkpoints that there are, by name: each has the state of a harness, and its program."""
     harnesses: dict[str, ProgramTestHarness] = {}
 
     def description(spark: Any, name: str) -> Any:
@@ -57,7 +55,6 @@ def beside(monkeypatch) -> Any:
 
 
 def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> None:
-    """As the tasks do; also where only one of them has any."""
     ANSWERING.clear()
     no_spark: Any = None
     with (

@@ -33,7 +33,6 @@ PROGRAMS: dict[str, Any] = {"aggregates": make_columns, "joins": make_join}
 
 
 def moved(program: Any, stores: Savepoint, folder: Any, parallelism: int, groups: int) -> Savepoint:
-    """The state in the logs of another number of subtasks."""
     write_savepoint(folder, stores, epoch=1)
     savepoint = LocalSavepoint(folder)
     new: Savepoint = {}
@@ -50,7 +49,6 @@ def moved(program: Any, stores: Savepoint, folder: Any, parallelism: int, groups
 
 
 def rest(program: Any, stores: Savepoint, start: int, stop: int, **layout: Any) -> tuple[list[Any], Savepoint]:
-    """Return the output from an epoch on, and the final state."""
     job: LocalJob
     with program.job(stores, **layout) as job:
         job.epoch = start
@@ -59,7 +57,6 @@ def rest(program: Any, stores: Savepoint, start: int, stop: int, **layout: Any) 
 
 
 def content(stores: Savepoint) -> dict[str, list[Any]]:
-    """Return the content of logs, without entry numbers."""
     results: dict[str, list[Any]] = {}
     for (uid, subtask), store in stores.items():
         for view in LogView(store, subtask).rows():
@@ -96,7 +93,6 @@ def test_other_subtasks(name, tmp_path):
 
 
 def at_watermark(store: MemoryChunkStore, watermark: int) -> None:
-    """Set a subtask's watermark."""
     view = LogView(store, 0)
     task = view.task_state()
     task["gate"]["valve"]["watermark"] = watermark
@@ -128,7 +124,6 @@ def test_windows_that_have_not_come_equally_far_stay_in_their_subtasks(tmp_path)
     ],
 )
 def test_windows_of_rows_that_have_not_come_equally_far(assigner, stays, tmp_path):
-    """Tumbling windows know from their rows for which keys they have fired."""
     env = StreamExecutionEnvironment()
     times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda pair, _: pair[0])
     keyed = env.from_collection([]).assign_timestamps_and_watermarks(times).key_by(lambda pair: pair[0])
@@ -170,7 +165,6 @@ def test_rows_that_people_see(tmp_path):
 
 @pytest.mark.parametrize("uid", ["tumbling", "left"])
 def test_edited_rows_lie_where_records_of_their_keys_come(uid, tmp_path):
-    """Whatever their ``key_group`` column has, or without it; also if a key field has changed."""
     write_savepoint(tmp_path / "s", rest(make_columns if uid == "tumbling" else make_join, {}, 0, 4)[1], epoch=1)
     savepoint = LocalSavepoint(tmp_path / "s")
     table = savepoint.table(uid)

@@ -126,7 +126,6 @@ def topic(offset: int) -> str:
 
 
 def kafka(*names: str | None, titles: bool = False) -> list[PlannedSource]:
-    """Return Kafka sources, each alone in a program source with its name."""
     return [
         PlannedSource("kafka", number, title=name if titles else None, known_as=name, has_beginning=True)
         for number, name in enumerate(names)

@@ -156,7 +156,6 @@ def test_a_batch():
 
 
 def test_objects_of_classes_are_structs_whatever_they_were_written_as():
-    """Their classes are not at hand; and one may have moved, or be another kind of class, since a value was written."""
     name = plain_type(list[Corner]).type.described
     encoder = StateEncoder("op", spark.LongType(), [StateColumn("at", ("state/at",), type_of_name(name), name)], "UTC")
     corner, former = (name_of_class((module, "Corner")) for module in (__name__, "former"))

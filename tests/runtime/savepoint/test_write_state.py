@@ -28,7 +28,6 @@ SCHEMA = StructType().add("card", StringType()).add("seen", LongType()).add("tim
 
 
 def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
-    """Return the parts of a DataFrame that are checked before it is read."""
     return SimpleNamespace(schema=schema, isStreaming=streaming, sparkSession=None)
 
 

@@ -44,8 +44,6 @@ task = residency.here.source_task(ship(program.vertices[0]), TaskInfo(program.la
 
 @pytest.fixture
 def run(workers_python: str, tmp_path: Path) -> Any:
-    """Return a function that runs a worker, and returns its exit code and the lines that it has printed."""
-
     def run(*, in_map: str = "pass", in_close: str = "pass", then: str) -> tuple[int, list[str]]:
         (tmp_path / "noted_worker.py").write_text(_WORKER.format(in_map=in_map, in_close=in_close, then=then))
         done = subprocess.run(

@@ -81,7 +81,6 @@ def clock() -> Seconds:
 
 @pytest.fixture(autouse=True)
 def worker(monkeypatch, clock):
-    """The worker at hand; a test may put another one in its place."""
     CLOSED.clear()
     residents = Residency(clock)
     monkeypatch.setattr(residency, "here", residents)
@@ -144,7 +143,6 @@ class CountLately(Count):
 
 
 def test_state_expires_by_the_time_of_the_batch(worker, clock, monkeypatch):
-    """Also in a repeated batch, and in another worker, whatever their clocks."""
     env = StreamExecutionEnvironment().set_parallelism(2)
     stream = env.from_collection([]).map(lambda row: row.value).key_by(lambda value: value % 3)
     query = Query(env, stream.process(CountLately()).uid("count"))
@@ -236,7 +234,6 @@ def test_a_subtask_has_one_epoch_in_a_batch():
 
 
 def test_full_collections_take_a_small_share_of_the_work(clock, monkeypatch):
-    """Not of the time: a worker that waits longer between its epochs looks no more often."""
     full = []
     worked = Seconds()
     worker = Residency(clock, worked, stay=True)
@@ -288,7 +285,6 @@ def test_homes_freeze_nothing(monkeypatch):
 
 
 def test_a_task_that_ends_is_freed_without_a_look_at_what_was_there_before(worker, monkeypatch):
-    """A full collection takes longer than the job of a batch with few rows."""
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(Closes()))
     worker.spare_the_collector()
@@ -356,7 +352,6 @@ def test_an_error_in_close_fails_the_task_of_a_batch():
 
 
 def batch_of(function: MapFunction, *, bounded: bool) -> Callable[[], list[pa.RecordBatch]]:
-    """Return a function that runs a task of a source."""
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(function))
     layout = ProgramLayout.of(query.program)
@@ -368,7 +363,6 @@ def batch_of(function: MapFunction, *, bounded: bool) -> Callable[[], list[pa.Re
 
 
 def routed(query: Query, size: int) -> tuple[Table, dict[int, list[pa.RecordBatch]]]:
-    """Return the table of counts, and the subtasks' shares of it, by code, in files of some rows."""
     vertex = query.program.vertices[1]
     codes = [code for code, (number, _) in query.program.subtasks.items() if number == vertex.number]
     views = []
@@ -415,7 +409,7 @@ def counting_many(keys: int) -> Query:
 
 
 def test_the_shares_of_a_savepoint_are_few_and_large():
-    """Each is a row for Spark, and costs a hundred times as much as a key."""
+    """Spark handles a share as a row, which costs a hundred times as much as a key."""
     _, shares = routed(counting_many(500), 5)
     assert [len(share) for share in shares.values()] == [1] * len(shares)
     assert all(share[0].num_rows > 5 for share in shares.values())
