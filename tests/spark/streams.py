@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame
 
 
 def stream_of(spark, df, folder: Path, files: int):
-    """Return the rows as a stream, in the order of their ``at``, one file a micro-batch."""
     df.repartitionByRange(files, "at").sortWithinPartitions("at").write.parquet(str(folder))
     for number, path in enumerate(sorted(folder.glob("part-*"))):
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads the oldest file first
@@ -36,12 +35,10 @@ class Rows:
         return sum(1 for _ in self)
 
     def of(self, number: int) -> list[tuple[Any, ...]]:
-        """Return the rows of a micro-batch."""
         return self._batches[number]
 
 
 def run(df, checkpoint: Path, batches: int | None = None):
-    """Run a query to the end of its input, or for some batches; return its rows."""
     rows: list[tuple[Any, ...]] = []
     seen: list[int] = []
 

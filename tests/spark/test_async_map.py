@@ -110,7 +110,6 @@ async def a_word(number):
 
 @pytest.mark.usefixtures("one_attempt")
 def test_dicts_go_by_the_rules_of_to_dataframe(numbers):
-    """An unknown name is refused; a missing one is null if allowed."""
     frame = PF.async_map(numbers, only_half, "half DOUBLE, name STRING", columns="id")
     assert rows(frame) == [(n, n % 2, n / 2, None) for n in range(6)]
     for function, output, words in (

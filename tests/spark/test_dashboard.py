@@ -41,7 +41,6 @@ _PLANTED = ("card-4711-x", "-90210")
 
 @pytest.fixture
 def opened() -> Iterator[list[pillarbox.Dashboard]]:
-    """The dashboard that a test opens; it is closed after it."""
     results: list[pillarbox.Dashboard] = []
     yield results
     for each in results:
@@ -49,13 +48,11 @@ def opened() -> Iterator[list[pillarbox.Dashboard]]:
 
 
 def client_of(query: Any, opened: list[pillarbox.Dashboard]) -> httpx.Client:
-    """Return a client of the dashboard that shows a query."""
     opened.append(pillarbox.dashboard(query, port=0))
     return httpx.Client(base_url=opened[-1].url, timeout=60)
 
 
 def payments(epoch: int) -> list[tuple[str, int, int]]:
-    """Return the payments of an epoch: card, amount, and seconds after the first one. Some cards are tests."""
     good = [(f"c{number % (5 + epoch)}", 1, 100 * epoch + number % 50) for number in range(200 + 30 * epoch)]
     return [*good, *[("test", 1, 100 * epoch)] * (3 + epoch)]
 
@@ -65,12 +62,10 @@ def view_of(client: httpx.Client, query: Any) -> Any:
 
 
 def total(run: Any, name: str) -> int:
-    """The sum of a figure over the moments of a run."""
     return sum(each.get(name, 0) for each in run.get("moments", ()))
 
 
 def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
-    """Compare the sums of a view with independent counts of the input."""
     newest = every[-1]
     passed = [each for each in newest if each[0] != "test"]
     cards = Counter(card for each in every for card, _, _ in each if card != "test")
@@ -95,7 +90,6 @@ def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
 
 
 def check_clocks(view: Any) -> None:
-    """Check that tasks run when they can."""
     shown = view["shown"]
     assert sum(shown["parts"].values()) <= shown["duration"] + _CLOCKS
     tasks, names = shown["tasks"], list(shown["parts"])
@@ -117,7 +111,6 @@ def check_clocks(view: Any) -> None:
 
 
 def restarted(spark: SparkSession, inbox: Inbox, checkpoint: Path) -> Any:
-    """The same program, which asks for another parallelism than its checkpoint has."""
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(3)
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
     stream = env.from_dataframe(inbox.read(spark)).name("payments").assign_timestamps_and_watermarks(times)
@@ -177,7 +170,6 @@ def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list
 
 
 def wait_for(client: httpx.Client, query: Any, is_there: Any) -> None:
-    """Ask for the changes of a query, as its page does, until something is there."""
     view: dict[str, Any] = {"change": ""}
     deadline = time.monotonic() + 60
     while True:
@@ -189,7 +181,6 @@ def wait_for(client: httpx.Client, query: Any, is_there: Any) -> None:
 
 
 def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Dashboard) -> None:
-    """Check the checkpoint's data of the failed query."""
     stored = CheckpointQuery(spark, str(checkpoint))
     open_dashboard([stored], "127.0.0.1", dashboard.port)
     with httpx.Client(base_url=dashboard.url, timeout=60) as client:
@@ -202,7 +193,7 @@ def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Das
 
 
 def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
-    """Check that a bundle has no key and no record of the query, unless it is to have them."""
+    """Check that a bundle has no key and no record of the query, except by request."""
     notes, state = Checkpoint(spark, str(checkpoint)).lines, inspect_checkpoint(spark, str(checkpoint))
     for with_records in (False, True):
         write_bundle(path, stored_snapshot(spark, str(checkpoint)), notes, state, with_records=with_records)
@@ -218,7 +209,7 @@ def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
 
 
 def test_the_stages_of_a_query_are_those_of_its_running_jobs(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark puts the jobs of a query into a group with the name of its run."""
+    """Spark puts a query's jobs into a group named after its run."""
     begun, go = tmp_path / "begun", tmp_path / "go"
 
     def wait(batches: Iterator[Any]) -> Iterator[Any]:

@@ -88,7 +88,6 @@ def tagged(output, value):
 
 @pytest.mark.parametrize("name", ["both-in-turn", "every-state", "rules-by-time"])
 def test_batch_mode_is_what_plain_python_says(spark, name):
-    """Programs of the simulation, with their expected results."""
     program = PROGRAMS[f"{name}-in-batch-mode"]
     inputs = program.inputs(random.Random(7))
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)

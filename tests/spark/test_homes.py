@@ -76,7 +76,6 @@ def notes(tmp_path: Path) -> Path:
 
 
 def given(spark: SparkSession, folder: Path, epochs: int, rows: int = 40) -> Any:
-    """Return a stream with so many rows in each of so many files."""
     for _ in range(epochs):
         spark.range(rows).selectExpr("id AS key").coalesce(1).write.mode("append").parquet(str(folder / "in"))
     read = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1)
@@ -97,7 +96,7 @@ COUNTS = "key LONG, field LONG, state LONG, pid LONG"
 
 
 def test_a_field_counts_what_state_counts(spark: SparkSession, tmp_path: Path, notes: Path) -> None:
-    """A home belongs to the run, whatever a user function does with job groups."""
+    """Accumulators of a home count per run, even if a user function changes job groups."""
     out = Rows()
 
     def in_a_group(batch: Any, number: int) -> None:
@@ -173,7 +172,6 @@ class Ask(KeyedProcessFunction):
 
 
 def test_a_request_in_flight_is_sent_once(spark: SparkSession, tmp_path: Path, notes: Path) -> None:
-    """Answers take longer than several epochs, whose tasks run in different Spark workers."""
     answering = tmp_path / "answering"
 
     def ask(key: int) -> int:

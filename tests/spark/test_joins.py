@@ -60,7 +60,6 @@ def test_a_window_join_equals_that_of_spark(spark):
 
 
 def orders(spark):
-    """Rows with values of many types, some of them null; each 15th has no key."""
     return spark.range(ROWS).select(
         F.when(F.col("id") % 15 != 4, F.concat(F.lit("é"), F.col("id") % 7)).alias("name"),
         F.when(F.col("id") % 11 != 0, (F.col("id") % 2).cast("int")).alias("shop"),

@@ -57,7 +57,6 @@ def service() -> Iterator[str]:
 
 
 def printed() -> str:
-    """The table that README shows."""
     match = re.search(r"It prints\n\n```\n(.*?)```", README.read_text(), re.DOTALL)
     assert match is not None
     return match[1]
@@ -89,12 +88,10 @@ LETTER = f"Traceback (most recent call last):\n  {WHERE}\nKeyError: 'ann'"
 
 
 def at(seconds: int) -> datetime:
-    """A time since 1970, as Spark hands it to Python."""
     return datetime.fromtimestamp(seconds)
 
 
 def are_numbered(rows: list[tuple[str, int]]) -> bool:
-    """Each payment has a unique number; Spark determines the payments' subtasks."""
     return [card for card, _ in rows] == ["ann", "ann", "bob"] and len({number for _, number in rows}) == 3
 
 
@@ -199,7 +196,7 @@ def test_a_program_of_the_docs(page: str, number: int, spark: SparkSession, caps
 
 @pytest.mark.usefixtures("one_attempt")
 def test_a_program_fails_with_the_error_that_its_page_shows(spark: SparkSession, tmp_path: Path, monkeypatch):
-    """The other errors that pages show need no Spark: ``tests/test_shown_errors.py`` has them."""
+    """The other errors on pages need no Spark: ``tests/test_shown_errors.py``."""
     monkeypatch.setattr(pillarbox, "local_session", lambda: spark)
     (tmp_path / "job.py").write_text(programs()["docs/errors.md"][0])
     with pytest.raises(PythonException) as caught:

@@ -73,7 +73,6 @@ BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("a
 
 
 def run(df, folder: Path, look=lambda: None):
-    """Run a streaming DataFrame to the end of its input, with a look at each batch; return its rows and the query."""
     rows = []
 
     def take(batch, number):

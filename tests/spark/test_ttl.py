@@ -52,7 +52,6 @@ def test_the_time_is_that_of_the_batch(spark, tmp_path):
         return int(json.loads((offsets / str(number)).read_text().splitlines()[1])["batchTimestampMs"])
 
     def again(number: int, at: int) -> None:
-        """Repeat a batch, as after a crash: it was not committed, and Spark has stored its time."""
         for file in commits.glob(f"*{number}*"):
             file.unlink()
         (offsets / f".{number}.crc").unlink(missing_ok=True)

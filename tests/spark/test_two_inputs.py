@@ -60,7 +60,6 @@ def orders(spark):
 
 
 def payments(spark):
-    """Return payments for all orders but each tenth, in another order."""
     paid = spark.range(ORDERS).where("id % 10 != 0")
     number = F.lit(ORDERS - 1) - F.col("id")
     return paid.select(F.col("id").alias("order_id"), (number * 100).alias("at"), (F.col("id") * 1.5).alias("amount"))

@@ -51,7 +51,6 @@ class WithWindow(ProcessWindowFunction):
 
 
 def events(spark):
-    """500 rows in four minutes; each third one is up to two seconds early."""
     at = F.col("id") * 480 - F.when(F.col("id") % 3 == 0, F.col("id") % 2000).otherwise(0)
     return spark.range(500).select(
         (F.col("id") % 7).cast("int").alias("key"),
@@ -100,7 +99,6 @@ def test_windows_equal_sparks_own_row_for_row(spark, kind):
 
 @pytest.mark.long("it waits for seconds of silence; operators/windowing/test_quiet_model.py has it without Spark")
 def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
-    """Also behind other windows, without further data; silence is counted over a restart."""
     rows = events(spark).where(F.col("id") < 60)  # half a minute
     rows.coalesce(1).write.parquet(str(tmp_path / "in"))
     window = F.window("at", "5 seconds")

@@ -179,7 +179,6 @@ def test_keys_of_all_types(everything):
 
 @pytest.mark.long("values of all types are in the test before, and joins by all kinds of keys need no Spark")
 def test_joins_of_all_types(everything):
-    """All types as one key, and one type alone with many partners per row; all are carried, on either side."""
     minutes = F.expr("INTERVAL '10' MINUTE")
     # (Rows without a null in any column that is a key.)
     whole = everything.dropna(subset=KEYS)

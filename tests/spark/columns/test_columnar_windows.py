@@ -67,7 +67,6 @@ def sparks_own(df, window):
 
 
 def events(spark):
-    """600 rows in five minutes; each third one is up to two seconds early. Some values are null, or NaN."""
     at = F.col("id") * 480 - F.when(F.col("id") % 3 == 0, F.col("id") % 2000).otherwise(0)
     some = F.when(F.col("id") % 5 != 0, F.col("id"))
     return spark.range(600).select(
@@ -112,7 +111,6 @@ def test_aggregates_equal_sparks_own_row_for_row(spark, kind):
 
 @pytest.mark.parametrize("kind", [pytest.param("sliding", marks=pytest.mark.long("as sessions")), "sessions"])
 def test_aggregates_of_a_stream_go_on_after_a_restart(spark, tmp_path, kind):
-    """Windows that were open when the query stopped have all of their rows, once."""
     rows = events(spark)
     last = rows.where("id = 0").withColumn("at", F.timestamp_millis(F.lit(1_800_000_000_000)))
     for number, (low, high) in enumerate([(0, 250), (250, 600)]):

@@ -59,7 +59,6 @@ def stream_of(spark, df, folder: Path):
 
 
 def as_text(df):
-    """A row as JSON and as Spark's own text, so that no value gets lost on its way to Python."""
     return df.select(
         F.to_json(F.struct("*"), {"ignoreNullFields": "false"}), F.struct("*").cast("string"), F.hex("raw")
     )

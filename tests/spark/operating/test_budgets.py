@@ -20,7 +20,6 @@ async def ask(row: Any) -> tuple[int]:
 
 @pytest.fixture
 def run(spark, tmp_path, monkeypatch):
-    """Return a function that adds rows, runs the program in a new driver, and returns the answered rows."""
     (tmp_path / "in").mkdir()
 
     def run(first: int, last: int, checkpoint: str, savepoint: str | None = None) -> list[int]:

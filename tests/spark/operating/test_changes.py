@@ -41,7 +41,6 @@ class Home:
         (folder / "in").mkdir()
 
     def add(self, files: int = 1) -> list[tuple[str, int]]:
-        """Add files of two cards each, and return their sums."""
         results = []
         for _ in range(files):
             rows = {"a": 1, f"b{self.parts % 2}": 10}
@@ -54,7 +53,6 @@ class Home:
         return sorted(results)
 
     def writer(self, *, changed: bool = False, checkpoint: str = "checkpoint") -> Any:
-        """Return the writer of the program's rows; a changed program has more columns and steps."""
         schema = f"{SUMS}, shop STRING" if changed else SUMS
         read = (
             self.spark.readStream.schema(schema)
@@ -71,7 +69,6 @@ class Home:
         return rows.writeStream.option("checkpointLocation", str(self.folder / checkpoint))
 
     def run(self, writer: Any) -> list[tuple[str, int]]:
-        """Run a program to the end of the input; return its rows."""
         seen: list[Any] = []
         query = pillarbox.start(writer.foreachBatch(lambda batch, number: seen.extend(map(tuple, batch.collect()))))
         query.processAllAvailable()
@@ -79,7 +76,6 @@ class Home:
         return sorted(seen)
 
     def write(self, writer: Any, folder: str) -> list[tuple[str, int]]:
-        """Run a program with a file sink, and return its folder's content."""
         out = str(self.folder / folder)
         pillarbox.start(writer.trigger(availableNow=True), out).awaitTermination()
         return sorted(map(tuple, self.spark.read.schema(SUMS).parquet(out).collect()))
@@ -87,7 +83,6 @@ class Home:
 
 @pytest.mark.long("runtime/changes has all changes; test_operate.py starts a changed query on Spark")
 def test_changes_around_a_program(spark: SparkSession, tmp_path: Path) -> None:
-    """Columns, Spark steps, settings, the trigger, the sink and its folder, and the checkpoint's path."""
     spark = spark.newSession()
     home = Home(spark, tmp_path)
     # Every third entry of a file sink's log includes the earlier ones; a log that begins later does not miss them.

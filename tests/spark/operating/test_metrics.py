@@ -22,7 +22,6 @@ TASK = text_of_report(REPORT)
 
 
 def of_connect(names: list[str], values: list[Any]) -> dict[str, Any]:
-    """Return a row as the JSON of a progress has it under Spark Connect."""
     return {"values": values, "schema": {"type": "struct", "fields": [{"name": name} for name in names]}}
 
 
@@ -53,7 +52,6 @@ def test_a_query_without_progress_or_programs_has_none():
 
 
 def test_a_report_is_a_text_without_names():
-    """It has less than a third of the bytes of one with names, and is read by versions with fewer or more fields."""
     plain = TaskReport("a -> b", "count", 1, 3, 41, 10, 10, 500, 2, 5, 1, 0, 3, 0, {}, watermark=1_795_291_200_000)
     for report in REPORT, plain, replace(plain, gauges={"rate": 0.25}):
         assert report_of_text(text_of_report(report)) == report

@@ -90,7 +90,6 @@ class Home:
         self.parts += 1
 
     def run(self, parallelism: int = 2, *, automatic: bool = False, add: bool = True) -> list[Any]:
-        """Add records, and run the program to their end; return the output, each batch once."""
         if add:
             self.add()
         seen: dict[int, list[Any]] = {}
@@ -115,8 +114,6 @@ def home(spark, tmp_path):
 
 @pytest.fixture
 def command(spark, monkeypatch):
-    """The command line, in the session of the tests."""
-
     @contextmanager
     def session(master, settings, *, verbose):
         yield spark
@@ -130,7 +127,6 @@ def as_table(home: Home, uid: str, **options: Any) -> Any:
 
 
 def undisturbed(home: Home) -> list[Any]:
-    """Return the output of an undisturbed query."""
     watermark = max(at for _, at in home.records) - 1
     windows = Counter((key, at // 15_000 * 15_000) for key, at in home.records)
     ended = {(f"{key} in {start}", n) for (key, start), n in windows.items() if start + 15_000 - 1 <= watermark}
@@ -141,7 +137,6 @@ def undisturbed(home: Home) -> list[Any]:
 
 
 def look_inside(home: Home, command: Any) -> None:
-    """After the second run: the state of each operator, and the figures of the checkpoint."""
     settings = home.spark.conf.getAll
     state = as_table(home, "remember")
     assert home.spark.conf.getAll == settings
@@ -194,7 +189,6 @@ def look_inside(home: Home, command: Any) -> None:
     tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="Spark repartitions state from 4.2 on"
 )
 def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
-    """From 2 to 4 to 1, interrupted once; and before the last change, the last epoch is not committed."""
     spark, checkpoint = home.spark, home.checkpoint
     out = home.run(2)
     assert rescale(spark, checkpoint, 2) is False
@@ -205,7 +199,6 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     commits = home.folder / "checkpoint" / "commits"
 
     def uncommit(batch: int) -> None:
-        """As if the driver had died just before it."""
         for path in (commits / str(batch), commits / f".{batch}.crc"):
             path.unlink()
 
@@ -234,7 +227,7 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="Spark repartitions state from 4.2 on"
 )
 def test_a_file_sink_goes_on_where_state_went_to_other_partitions(home):
-    """Its log has an entry for each batch: also for several in a row, and where such a one would be compacted."""
+    """The sink's log has an entry per batch, also where Spark compacts it."""
     spark, out = home.spark, str(home.folder / "out")
     compacted_every = "spark.sql.streaming.fileSink.log.compactInterval"
 

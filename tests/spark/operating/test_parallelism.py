@@ -38,7 +38,6 @@ class Home:
         start: Any = None,
         savepoint: str | None = None,
     ) -> list[Any]:
-        """Give each key one more record, and run the program to their end; return its output."""
         part = self.parts
         self.parts += 1
         frame = self.spark.createDataFrame([(key, part) for key in range(KEYS)], "key LONG, at LONG").coalesce(1)
@@ -72,7 +71,6 @@ class Home:
         return sorted(seen)
 
     def repartition(self, partitions: int) -> None:
-        """Have Spark spread the state of the stopped query over another number of partitions."""
         settings = {
             "spark.sql.streaming.stateStore.providerClass": PROVIDER,
             "spark.sql.streaming.stateStore.checkpointFormatVersion": _format_of(self.checkpoint),
@@ -91,7 +89,6 @@ class Home:
 
     @property
     def partitions(self) -> set[str]:
-        """The partitions that have state."""
         return {path.name for path in (self.checkpoint / "state" / "0").glob("[0-9]*")}
 
 
@@ -101,7 +98,6 @@ def home(spark, tmp_path):
 
 
 def _format_of(checkpoint: Path) -> str:
-    """Return the format of the state files, which the commit log notes."""
     newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     return newest.read_text().splitlines()[0].removeprefix("v")
 
@@ -116,7 +112,6 @@ def layouts(home: Home) -> list[Layout]:
 
 @pytest.mark.long("test_operate.py rescales a query, and homes/ has several subtasks of a partition")
 def test_eight_subtasks_in_two_partitions(home, caplog):
-    """The first start fixes the max parallelism, the parallelism may change."""
     with caplog.at_level("INFO", "pillarbox"):
         assert home.run(2, most=SUBTASKS) == counts(1)
     assert home.partitions == {"0", "1"} and layouts(home) == [Layout(8, 8, 2)]
@@ -137,7 +132,6 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
 
 @pytest.mark.long("three queries for a line of the log")
 def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
-    """Nothing is configured here: messages that are no warnings are in no log."""
     notices = (
         "pillarbox: the query begins with parallelism 2, as spark.sql.shuffle.partitions says:"
         " env.set_parallelism() sets another one, and 'pillarbox rescale' changes it, up to the max parallelism\n"
@@ -165,7 +159,6 @@ def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
 
 @pytest.mark.long("runtime/changes/test_layouts_of_checkpoints.py has notes and logs without Spark")
 def test_a_checkpoint_that_lost_its_note_goes_by_its_logs(home, caplog, capsys):
-    """Else its subtasks would be looked for under other codes, and all but the first would start anew."""
     with caplog.at_level("INFO", "pillarbox"):
         assert home.run(None) == counts(1)
     assert (

@@ -70,7 +70,6 @@ def take(batch: Any, number: int) -> None:
 
 
 def run(spark: Any, folder: Path, checkpoint: str) -> None:
-    """Run the program to the end of its input: an epoch for each file."""
     schema = "key LONG, at LONG, x DOUBLE, happened TIMESTAMP, name STRING"
     read = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     env = StreamExecutionEnvironment.get_execution_environment(spark)
@@ -91,8 +90,6 @@ def run(spark: Any, folder: Path, checkpoint: str) -> None:
 
 @pytest.fixture
 def command(spark, monkeypatch):
-    """The command line, in the session of the tests."""
-
     @contextmanager
     def session(master, settings, *, verbose):
         yield spark
@@ -113,7 +110,6 @@ def logs_of(spark: Any, checkpoint: str) -> dict[tuple[str, int], MemoryChunkSto
 
 
 def killed(spark: Any, text: str, folder: str) -> None:
-    """As if the driver were killed in the middle of overwriting a folder."""
     rmtree(folder, ignore_errors=True)
     raise KeyboardInterrupt
 

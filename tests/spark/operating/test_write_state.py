@@ -49,8 +49,6 @@ STATES = [ValueStateDescriptor("seen", Types.LONG()), ListStateDescriptor("times
 
 
 def outcome(directory: str, *cards: str) -> list[Any]:
-    """Return a local program's output from a savepoint: for a record of each card, and at the end of time."""
-
     def build(env: Any, rows: Any) -> Any:
         by_card = env.from_savepoint(directory) and rows.key_by(lambda value: value.card, key_type=Types.STRING())
         return by_card.process(Count()).uid("count")

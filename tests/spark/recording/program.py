@@ -27,7 +27,6 @@ class Inbox:
         self._number = 0
 
     def put(self, *payments: tuple[str, int, int]) -> None:
-        """Add a file of payments: card, amount, time (epoch ms)."""
         self._number += 1
         lines = [json.dumps({"card": card, "amount": amount, "at": at}) for card, amount, at in payments]
         hidden = self.folder / f".{self._number}"
@@ -35,7 +34,6 @@ class Inbox:
         hidden.rename(self.folder / f"{self._number:06d}.json")
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The stream of it."""
         files = spark.readStream.schema("card STRING, amount LONG, at LONG").option("maxFilesPerTrigger", 1)
         return files.json(str(self.folder))
 

@@ -25,7 +25,6 @@ EPOCHS = 13
 
 
 def replayed(query: Any, folder: Path) -> int:
-    """Replay the epochs of a query that has ended: of a partition of a source, and of a subtask of the last level."""
     query.awaitTermination()
     started = find(query)
     assert started is not None

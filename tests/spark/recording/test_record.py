@@ -26,7 +26,6 @@ FIRST = 1_700_000_000_000
 
 
 def program(spark: SparkSession, inbox: Inbox, *, calls: bool = False) -> Any:
-    """Payments, counted by card; then the counts, added up by their last digit: two levels."""
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
     payments = env.from_dataframe(inbox.read(spark)).assign_timestamps_and_watermarks(times)
@@ -43,7 +42,6 @@ async def _ask(payment: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Inbox, str]]:
-    """A query with three epochs that were committed, and a fourth one that fails."""
     folder = tmp_path_factory.mktemp("recorded")
     inbox, checkpoint = Inbox(folder / "payments"), str(folder / "checkpoint")
     for epoch in range(3):
@@ -59,7 +57,6 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def replayed(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    """Return the command's result for a recording, in a process without Java."""
     without = {**os.environ, "JAVA_HOME": "/none", "PATH": "/none"}
     command = [sys.executable, "-m", "pillarbox", "replay", str(folder), "--json", *options]
     done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)

@@ -30,7 +30,6 @@ FIRST = 1_700_000_000_000
 
 @pytest.fixture
 def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Any, Inbox, str]]:
-    """A query that runs, and has committed an epoch."""
     inbox, checkpoint = Inbox(tmp_path / "payments"), str(tmp_path / "checkpoint")
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
     seen = env.from_dataframe(inbox.read(spark)).key_by("card").process(Seen()).uid("seen")
@@ -42,7 +41,6 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Any, Inbox, s
 
 
 def put(inbox: Inbox, query: Any) -> None:
-    """Run an epoch."""
     inbox.put(*((str(10_040 + number % 3), 1, FIRST + number) for number in range(9)))
     query.processAllAvailable()
 

@@ -88,7 +88,6 @@ def test_processing_time_timers_and_a_source_without_files(spark: SparkSession, 
 
 @pytest.fixture
 def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Any, Inbox, str]]:
-    """A query that runs, and has committed an epoch."""
     inbox, checkpoint = Inbox(tmp_path / "payments"), str(tmp_path / "checkpoint")
     seen = environment(spark).from_dataframe(inbox.read(spark)).key_by("card").process(Seen()).uid("seen")
     writer = seen.to_dataframe("card STRING, n LONG").writeStream.format("noop")

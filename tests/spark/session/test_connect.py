@@ -107,7 +107,6 @@ def streaming(spark, folder: Path):
 
 
 def stateful_programs(spark, folder: Path):
-    """Run Spark's own stateful programs by pillarbox, and return each micro-batch's output."""
     write_rows(draw_rows(7, 10, 4, timers=True), folder / "in")
     collected: dict[str, list[tuple[int, str, str]]] = {}
     for name, run in {
@@ -146,7 +145,6 @@ class Noting(KeyedProcessFunction):
 
 
 def ended(spark, folder: Path, sink: str):
-    """Run a query to its end, and return its functions' notes until then."""
     events(spark).coalesce(1).write.parquet(str(folder / "in"))
     (folder / "notes").touch()
     rows = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
@@ -205,7 +203,6 @@ def test_aggregates_of_columns(connect):
 
 
 def in_the_session(spark, folder: Path):
-    """Return the environment of a streaming program in its session, and the queries' start settings."""
     events(spark).where("at < 100000").coalesce(1).write.parquet(str(folder / "in"))
     df = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
     spark.conf.set("spark.sql.shuffle.partitions", "6")
@@ -247,7 +244,6 @@ def test_a_program_runs_in_the_users_session(connect, tmp_path):
 
 
 def views_of_batches(spark):
-    """Views of two programs, joined by SQL, and a table made of one."""
     program(spark, events(spark)).createOrReplaceTempView("counts")
     program(spark, events(spark).where("key < 3")).createOrReplaceTempView("some")
     joined = spark.sql(
@@ -375,8 +371,6 @@ class Alarms(Counts):
 
 
 def looked_after(spark, folder: Path):
-    """Two runs of a query that ends by itself, and the refusal of a changed program."""
-
     def writer(df, key):
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
         alarms = env.from_dataframe(df).key_by(key).process(Alarms()).uid("alarms")
@@ -397,7 +391,6 @@ def looked_after(spark, folder: Path):
 
 
 def operated(spark, checkpoint):
-    """Return the inspection of a checkpoint, and the error of another parallelism."""
     from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 
     state = pillarbox.read_state(spark, checkpoint, "alarms").selectExpr("key", "seen::long")
@@ -443,7 +436,6 @@ class AtTheEnd(KeyedProcessFunction):
 
 
 def stopped_and_drained(spark, folder: Path):
-    """Stop a query with a savepoint, continue it, and drain it. Return the output and the savepoints' content."""
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 
     def start(rows, **trigger):

@@ -21,7 +21,6 @@ pytestmark = [
 
 
 def shown(spark: Any, folder: Path) -> dict[str, Any]:
-    """Run a query, and return the dashboard's data: of it, of one of its keys, and after its end."""
     from pillarbox_tools.watching.stored import stored_snapshot
 
     inbox = Inbox(folder / "payments")

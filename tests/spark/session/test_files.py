@@ -14,7 +14,6 @@ from pillarbox._runtime.spark.session.folders import DataFrameFolder, Folder, Ha
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A folder whose name Spark could take for a pattern, and a URI for an escape."""
     return tmp_path / "of [1] {a,b} %20" / "notes"
 
 
@@ -51,7 +50,6 @@ def test_files_by_name_and_none_that_is_hidden(folder: Folder, path: Path) -> No
 def test_a_file_that_is_removed_meanwhile_has_no_lines(
     spark: SparkSession, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running query removes the oldest file of its logs with each epoch."""
     folder = HadoopFolder(spark, str(path))
     folder.add_line("one")
     monkeypatch.setattr(folder, "names", lambda: ["gone", *(file.name for file in path.glob("*.txt"))])
@@ -59,7 +57,6 @@ def test_a_file_that_is_removed_meanwhile_has_no_lines(
 
 
 def test_a_line_is_written_as_a_whole_beside_others(spark: SparkSession, path: Path) -> None:
-    """Two applications may write at the same time, and a third one reads."""
     folder = HadoopFolder(spark, str(path))
     seen: set[str] = set()
     with ThreadPoolExecutor(4) as pool:

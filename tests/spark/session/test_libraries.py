@@ -38,7 +38,6 @@ class UsesAll(KeyedProcessFunction):
 
 
 def outcomes(spark: Any, folder: str, place: str, numbers: list[int]) -> list[tuple[str, bool]]:
-    """Run a query with some entries; return their names and whether they work, epoch by epoch."""
     home = Path(folder)
     for name, value in SETTINGS.get(place, {}).items():
         spark.conf.set(name, value)
@@ -61,7 +60,6 @@ def outcomes(spark: Any, folder: str, place: str, numbers: list[int]) -> list[tu
 
 @pytest.fixture
 def workers(tmp_path: Path, workers_python: str) -> Iterator[ConnectClient]:
-    """A server with its own workers, which functions change."""
     (tmp_path / "server").mkdir()
     client = ConnectClient(tmp_path / "server", python=workers_python)
     yield client

@@ -33,7 +33,7 @@ class Count(KeyedProcessFunction):
 
 @pytest.fixture
 def user(spark):
-    """A session with nothing set: 200 shuffle partitions, and the state store that is Spark's default."""
+    """A session with Spark's defaults: 200 shuffle partitions and the HDFS state store."""
     session = spark.newSession()
     for name in [*(name for name in session.conf.getAll if "streaming" in name), "spark.sql.shuffle.partitions"]:
         session.conf.unset(name)
@@ -53,14 +53,12 @@ def numbers(session, rows=100):
 
 @pytest.fixture
 def files(user, tmp_path):
-    """A streaming DataFrame of 100 numbers in two files."""
     folder = tmp_path / "numbers"
     numbers(user).repartition(2).write.parquet(str(folder))
     return user.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def started_with(checkpoint: Path) -> tuple[str, str]:
-    """Partitions and state store that a query noted when it started."""
     conf = json.loads((checkpoint / "offsets" / "0").read_text().splitlines()[1])["conf"]
     return conf["spark.sql.shuffle.partitions"], conf[_PROVIDER]
 
@@ -176,7 +174,6 @@ def test_what_spark_refuses_is_refused_before_anything_runs(user, files, tmp_pat
 
 
 def minutes(df):
-    """The rows with a minute for each key as their time, and a watermark one minute behind."""
     return df.select("*", F.timestamp_millis(F.col("key") * 60_000).alias("at")).withWatermark("at", "1 minute")
 
 
@@ -200,7 +197,6 @@ def test_spark_s_own_state_behind_a_program(user, files, tmp_path):
 
 
 def test_each_query_starts_with_its_own_settings(user, files, tmp_path):
-    """And the user's settings are restored."""
     user.conf.set("spark.sql.shuffle.partitions", "6")
     user.conf.set(_PROVIDER, _HDFS)
     user.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "1000000")

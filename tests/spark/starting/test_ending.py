@@ -68,7 +68,6 @@ print("ended", query.isActive, signal.getsignal(signal.SIGTERM) == signal.SIG_DF
 
 
 def epochs(checkpoint: Path) -> tuple[int, int]:
-    """The last epoch that was begun, and the last one that was committed."""
     begun, committed = (
         max(int(path.name) for path in (checkpoint / part).iterdir() if path.name.isdigit())
         for part in ("offsets", "commits")
@@ -92,14 +91,12 @@ def service(folder: Path, python: str, wait: str, writer: str = "writer") -> sub
 
 
 def said(folder: Path, process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    """Wait for the end of a process; return its code, its output and its standard error."""
     code = process.wait()
     return code, (folder / "out").read_text(), (folder / "err").read_text()
 
 
 @pytest.mark.long("a driver of its own; runtime/queries/test_run.py has signals, and test_stop.py stops a query")
 def test_a_service_ends_in_good_order_at_a_signal(spark, workers_python, tmp_path):
-    """All epochs are committed, functions are closed, and no errors are logged."""
     process = service(tmp_path, workers_python, "pillarbox.run(query, grace='5 minutes')")
     wait_for(tmp_path / "begun", process)
     process.send_signal(signal.SIGTERM)
@@ -118,7 +115,6 @@ def test_a_service_ends_in_good_order_at_a_signal(spark, workers_python, tmp_pat
 
 @pytest.mark.long("a service that a signal ends says nothing either")
 def test_a_script_that_ends_with_its_query_says_nothing_of_errors(workers_python, tmp_path):
-    """Also a script that polls the query itself; its functions are closed before Spark ends."""
     (tmp_path / "go").touch()
     wait, writer = "while query.isActive: time.sleep(0.05)", "writer.trigger(availableNow=True)"
     process = service(tmp_path, workers_python, wait, writer)
@@ -190,7 +186,6 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
 
 @pytest.mark.long("it prints what the tests before have from the function")
 def test_what_the_command_prints_of_a_query_that_it_has_stopped(spark, tmp_path, monkeypatch):
-    """Of one whose epoch took too long as well: it is interrupted, and run again."""
     monkeypatch.setattr(query_module, "_REQUESTS_EVERY", 0.2)
 
     class Session:
@@ -235,7 +230,6 @@ def test_available_now_ends_between_epochs_where_the_clock_counts(spark, tmp_pat
 
 
 def test_an_epoch_that_is_being_planned_is_run_and_committed(spark, tmp_path):
-    """Spark drops an epoch if it is told during planning that no more are to follow."""
     (tmp_path / "go").touch()
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1)

@@ -45,7 +45,6 @@ class Query:
         return counts.writeStream.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
 
     def put(self, *epochs: str) -> None:
-        """Write a file of keys for each epoch."""
         for keys in epochs:
             number = len(list(self.inputs.iterdir()))
             file = self.inputs / f"{number}.json"
@@ -55,7 +54,7 @@ class Query:
         pillarbox.start(writer).awaitTermination()
 
     def forget_last_commit(self) -> int:
-        """Restore the state of a driver that was killed between the two commits; return the epoch's number."""
+        """Restore the state of a driver that was killed between the two commits. Returns the epoch's number."""
         commits = self.checkpoint / "commits"
         last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
         for name in (str(last), f".{last}.crc"):
@@ -81,8 +80,6 @@ def rows_in(query: Query) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("epochs", [pytest.param(2, marks=_ENTRY), 3], ids=["entry", "compact"])
 def test_a_file_sink_that_has_the_epoch_already(query: Query, epochs: int) -> None:
-    """It skips the epoch, whose state is the first run's."""
-
     def writer() -> Any:
         return query.writer().format("parquet").option("path", query.output).partitionBy("k")
 
@@ -138,7 +135,6 @@ def test_a_function_that_knows_its_batches(query: Query, reads: bool) -> None:
 
 @pytest.mark.long("the test before reads an interrupted batch")
 def test_an_interrupted_batch_is_computed_once_however_often_it_is_read(query: Query) -> None:
-    """Rows with unique numbers show how often they were computed."""
     seen: list[list[Any]] = []
 
     def write(batch: DataFrame, number: int) -> None:

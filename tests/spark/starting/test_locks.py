@@ -49,7 +49,6 @@ def run(spark: Any, folder: Path, checkpoint: str, from_savepoint: str | None = 
 
 @pytest.fixture
 def stopped(spark, tmp_path):
-    """A folder with a query that is stopped."""
     spark.range(4).coalesce(1).write.parquet(str(tmp_path / "in"))
     run(spark, tmp_path, "checkpoint")
     return tmp_path
@@ -57,7 +56,6 @@ def stopped(spark, tmp_path):
 
 @pytest.mark.long("it shows that a lock is not held for longer than it must be")
 def test_a_savepoint_is_written_while_another_thread_starts_from_one(spark, stopped, monkeypatch):
-    """Nothing else starts while the settings of the first epoch are on the session."""
     free: list[bool] = []
 
     @contextmanager

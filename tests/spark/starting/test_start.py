@@ -41,7 +41,6 @@ class Home:
         (path / "in").mkdir()
 
     def put(self, *rows: dict[str, Any]) -> None:
-        """Write a file of input."""
         file = self.path / f"{self.files}.json"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         file.rename(self.path / "in" / file.name)
@@ -129,7 +128,6 @@ def run(writer: Any) -> StreamingQuery:
 )
 @pytest.mark.usefixtures("one_attempt")
 def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    """Each is refused by a sentence, before anything runs; the checkpoint does not suffer."""
     home.put({"card": "a", "shop": "s", "amount": 1})
     run(home.writer(program(home, Sum())))
     for changed, says in (
@@ -161,7 +159,6 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.long("four queries; runtime/changes refuses changed programs")
 @pytest.mark.usefixtures("one_attempt")
 def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
-    """Also without an earlier description: the query was started by Spark's own start()."""
     home.put({"card": "a", "shop": "s", "amount": 1})
     query = home.writer(program(home, Sum())).start()
     query.awaitTermination()
@@ -178,7 +175,6 @@ def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
 @pytest.mark.long("four queries; the first test refuses changed programs on Spark, runtime/changes has all")
 @pytest.mark.usefixtures("one_attempt")
 def test_batches_of_a_plain_start_are_those_of_its_program(home: Home) -> None:
-    """A program that failed in its first batch did not commit it; Spark's own start() did."""
     home.put({"card": "a", "shop": "s", "amount": 1})
     query = pillarbox.start(home.writer(program(home, Sum(), key=lambda row: 1 // 0)))
     with pytest.raises(Exception, match="ZeroDivisionError"):
@@ -192,7 +188,7 @@ def test_batches_of_a_plain_start_are_those_of_its_program(home: Home) -> None:
 
 
 def test_a_description_that_is_half_written_is_none(home: Home) -> None:
-    """The driver died while writing it, on any file system: the earlier note holds."""
+    """The driver died while writing it, on any file system. The earlier description is valid."""
     home.put({"card": "a", "shop": "s", "amount": 1})
     run(home.writer(program(home, Sum())))
     folder = Path(home.checkpoint, "pillarbox")
@@ -209,7 +205,6 @@ def test_a_description_that_is_half_written_is_none(home: Home) -> None:
 
 
 def test_available_now_ends_with_timers_that_are_due(home: Home) -> None:
-    """Timers of an hour later stay; the next run continues."""
     home.put({"card": "a", "amount": 1}, {"card": "b", "amount": 2})
     home.put({"card": "a", "amount": 3})
     query = run(home.writer(program(home, Soon())))

@@ -76,7 +76,6 @@ class Home:
         self.records += rows
 
     def everything(self) -> Counter[Any]:
-        """Return the expected output at the end of event time."""
         windows = Counter(f"{key} in {at // 10_000 * 10_000}" for key, at in self.records)
         return Counter([*windows.items(), *((f"{key} at {at}", 1) for key, at in self.records)])
 
@@ -88,7 +87,6 @@ def quick(monkeypatch):
 
 
 def drain(home: Home, directory: str) -> None:
-    """Start the query, and stop it with a savepoint at the end of event time."""
     query = home.start()
     home.add(40_000)
     query.processAllAvailable()
@@ -162,7 +160,6 @@ def test_a_last_epoch_that_has_no_input_and_one_that_is_run_again(spark, tmp_pat
 @pytest.mark.long("one program is drained in the first test")
 @pytest.mark.usefixtures("quick")
 def test_several_programs_in_one_query_are_drained_each_at_its_input(spark, tmp_path):
-    """One program has input for its last epoch long before the other."""
     out: list[Any] = []
 
     def add(name: str, key: int) -> None:

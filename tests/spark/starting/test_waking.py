@@ -32,7 +32,6 @@ class Query:
         (home / "in").mkdir()
 
     def put(self, **reminders: int) -> None:
-        """Write a file of keys and times."""
         number = len(list((self.home / "in").iterdir()))
         file = self.home / f"{number}.json"
         file.write_text("".join(json.dumps({"k": key, "at": at}) + "\n" for key, at in reminders.items()))

@@ -75,7 +75,6 @@ class Query:
         pillarbox.start(writer.foreachBatch(function)).awaitTermination()
 
     def requests(self) -> Counter[int]:
-        """Return the number of requests of each epoch."""
         return Counter(int(line) for line in self.notes.read_text().splitlines())
 
 
@@ -94,7 +93,6 @@ def expected(epoch: int) -> list[tuple[int, int]]:
 
 @pytest.mark.slow("a query and a restart, with five functions")
 def test_a_function_may_read_a_part_of_its_batch(query: Query, caplog: pytest.LogCaptureFixture) -> None:
-    """Each batch is computed, and after the first such batch once, over a failure and a restart."""
     seen: dict[int, list[tuple[int, int]]] = {}
 
     def write(batch: DataFrame, number: int) -> Any:

@@ -42,7 +42,6 @@ def _argument(draw: random.Random, method: str) -> list[Any]:
 
 
 def draw_calls(draw: random.Random, most: int, *, timers: bool) -> str:
-    """Return calls as JSON: name of a state, method, arguments."""
     calls: list[Any] = []
     for _ in range(draw.randrange(1, most)):
         state = draw.choice(list(METHODS)[: 4 if timers else 3])
@@ -54,7 +53,7 @@ def draw_calls(draw: random.Random, most: int, *, timers: bool) -> str:
 
 
 def draw_rows(seed: int, programs: int, batches: int, *, timers: bool) -> list[list[dict[str, Any]]]:
-    """Return the rows of each micro-batch: some of them late, some at the very watermark. The first key is null.
+    """Return the rows of each micro-batch: some late, some at the very watermark. The first key is null.
 
     Args:
         timers: whether calls of timers are drawn. (Without a time mode, Spark's worker dies of ``listTimers``.)
@@ -80,7 +79,6 @@ def draw_rows(seed: int, programs: int, batches: int, *, timers: bool) -> list[l
 
 
 def write_rows(rows: list[list[dict[str, Any]]], folder: Path) -> None:
-    """Write the rows of each micro-batch as a file."""
     import os
 
     folder.mkdir(parents=True)
@@ -91,7 +89,7 @@ def write_rows(rows: list[list[dict[str, Any]]], folder: Path) -> None:
 
 
 def shown(value: Any) -> Any:
-    """Return a result as something whose ``repr`` is the same on both sides: no order of maps and of timers is."""
+    """Return a result whose ``repr`` does not depend on the order of maps and timers."""
     if hasattr(value, "__next__"):
         value = list(value)
         return sorted(value, key=repr)
@@ -157,7 +155,7 @@ class Interpreter(StatefulProcessor):
         return outcome(getattr(self.handle, f"{method}Timer"), at)
 
     def shown_time(self, time: int, base: int) -> int:
-        """Return a time as text may have it: by the clock, micro-batches begin at other times on each side."""
+        """By the clock, micro-batches begin at different times on each side."""
         return round((time - base) / 3_600_000) if self.by_clock else time
 
     def say(self, key, what: str, said: list[str]):
@@ -179,7 +177,6 @@ class FrameInterpreter(Interpreter):
 
 
 def run_with_state(key, frames, state):
-    """Run the calls of rows as calls of a ``GroupState``."""
     before, calls = state.getOption, []
     for frame in frames:
         for row in frame.itertuples():

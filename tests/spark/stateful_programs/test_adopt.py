@@ -80,7 +80,6 @@ class Files:
         del self.files[:count]
 
     def run(self, checkpoint: Path, program: Callable[[DataFrame], DataFrame]) -> list[list[Any]]:
-        """Run a query on all files; return the rows of each micro-batch that emits any, sorted."""
         batches: list[list[Any]] = []
 
         def take(batch: DataFrame, number: int) -> None:
@@ -198,7 +197,6 @@ def test_what_adopt_refuses(session: SparkSession, tmp_path: Path, monkeypatch: 
         read = CheckpointState.state_rows
 
         def without_timers(state: CheckpointState, **options: Any) -> DataFrame:
-            """Read state as a version of Spark that knows no timers."""
             options.pop("readRegisteredTimers", None)
             return read(state, **options)
 

@@ -56,7 +56,6 @@ def source(spark: SparkSession, folder: Path) -> Any:
 
 
 def run(df: Any, checkpoint: Path) -> list[tuple[Any, ...]]:
-    """Run a query on all that there is; return its rows, times as seconds of the hour."""
     rows: list[tuple[Any, ...]] = []
     query = (
         df.writeStream.foreachBatch(lambda batch, _: rows.extend(map(tuple, batch.collect())))

@@ -88,14 +88,13 @@ def results(
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """A session in UTC. In processing time Spark runs micro-batches without data for ever, and nothing would end."""
+    """A session in UTC, in event time: in processing time Spark runs no-data micro-batches for ever."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
 
 
 def _joined(batches: dict[int, dict[str, list[str]]]) -> dict[str, list[str]]:
-    """Return each program's output over all micro-batches."""
     joined: dict[str, list[str]] = defaultdict(list)
     for _, by_key in sorted(batches.items()):
         for key, texts in by_key.items():
