@@ -20,7 +20,6 @@ Oracle = Callable[[Inputs], dict[str, Values]]
 
 
 def by_key(values: Values, key: Callable[[Any], Any] = first) -> dict[Any, list[Any]]:
-    """Return the records of each key in arrival order."""
     groups: defaultdict[Any, list[Any]] = defaultdict(list)
     for value in values:
         groups[key(value)].append(value)
@@ -28,7 +27,7 @@ def by_key(values: Values, key: Callable[[Any], Any] = first) -> dict[Any, list[
 
 
 def each_key(function: Callable[[Any, list[Any]], Values], key: Callable[[Any], Any] = first) -> Oracle:
-    """Return the oracle of a program with one source and one output: a function's result for each key's records."""
+    """Return the oracle of a program with one source and one output, from a function of each key's records."""
 
     def oracle(inputs: Inputs) -> dict[str, Values]:
         (values,) = inputs.values()
@@ -214,8 +213,6 @@ Window = tuple[int, int]
 
 
 def aligned(size: int, slide: int, offset: int = 0) -> Callable[[list[Any]], dict[Window, list[Any]]]:
-    """Return a function that divides records into windows of one length."""
-
     def divided(values: list[Any]) -> dict[Window, list[Any]]:
         windows: defaultdict[Window, list[Any]] = defaultdict(list)
         for value in values:
@@ -290,7 +287,6 @@ def stacked(inputs: Inputs) -> dict[str, Values]:
 
 
 def of_both(inputs: Inputs) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """Return the records of both streams that each key has."""
     lefts, rights = by_key(inputs["lefts"]), by_key(inputs["rights"])
     return ((key, lefts.get(key, []), rights.get(key, [])) for key in lefts.keys() | rights.keys())
 
@@ -383,7 +379,6 @@ def rules_by_time(inputs: Inputs) -> dict[str, Values]:
 
 
 def plain_rows(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Return rows as tuples."""
     return [tuple(value) for value in values]
 
 

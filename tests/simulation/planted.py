@@ -48,7 +48,7 @@ def _stamps_from_the_users_random(patch: pytest.MonkeyPatch) -> None:
 
 
 def _idleness_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A recreated operator believes that it is active; the valve after it received the opposite."""
+    """A recreated operator starts as active; the valve after it had received the opposite."""
     before = TimestampsAndWatermarksOperator.restore_event_time
 
     def restore(operator: TimestampsAndWatermarksOperator, state: dict[str, Any] | None) -> None:
@@ -139,7 +139,7 @@ def _keys_that_share_a_hash_are_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sorted_runs_come_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
-    """Batch mode does not merge its sorted portions."""
+    """Batch mode does not merge its sorted runs."""
 
     def merged(runs: Sequence[Any]) -> Iterator[Any]:
         for run in runs:
@@ -150,7 +150,7 @@ def _sorted_runs_come_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_waits_for_the_broadcast_stream(patch: pytest.MonkeyPatch) -> None:
-    """Batch mode does not hold back records without a key: some precede the broadcast records."""
+    """Batch mode does not hold back unkeyed records: some precede the broadcast records."""
     before = BatchInput.__init__
 
     def init(batch: BatchInput, operator: str, edges: Sequence[Any], *, by_key: bool) -> None:

@@ -30,13 +30,11 @@ _book = _Book(0)
 
 
 def begin(now: int) -> None:
-    """Start with nothing under way."""
     global _book
     _book = _Book(now)
 
 
 def answer(now: int) -> bool:
-    """Send the answers that are due at ``now``, in order of time. Return whether there were any."""
     _book.now = now
     due = sorted((entry for entry in _book.waiting if entry[0] <= now), key=lambda entry: entry[:2])
     _book.waiting = [entry for entry in _book.waiting if entry[0] > now]
@@ -47,7 +45,6 @@ def answer(now: int) -> bool:
 
 
 def times_of_answers() -> Iterator[int]:
-    """Return the times of pending answers, except requests that are never answered."""
     return (due for due, *_ in _book.waiting if due < NEVER)
 
 
@@ -61,7 +58,6 @@ class Client(Function):
         _book.waiting = [entry for entry in _book.waiting if entry[2] is not self.loop]
 
     async def ask(self, takes: int) -> None:
-        """Wait for a request's duration on the simulation's clock; not at all for 0."""
         if not takes:
             await asyncio.sleep(0)
             return
@@ -71,6 +67,5 @@ class Client(Function):
         await future
 
     def fails(self, value: Any, times: int) -> bool:
-        """Return whether the service fails: it fails the first requests for a value."""
         _book.failures[value] += 1
         return _book.failures[value] <= times

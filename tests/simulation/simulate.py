@@ -36,7 +36,6 @@ def compiled(name: str) -> Programs:
 
 
 def run_of(name: str, seed: int) -> Run:
-    """Return a program's run under a seed."""
     program = PROGRAMS[name]
     # How far event time is in a subtask, and which of them are idle, is another matter at another parallelism.
     rescales = program.cut_free and not program.timed and not program.event_time and program.rescales
@@ -56,5 +55,4 @@ def simulate(name: str, seed: int) -> StepLog:
 
 
 def command(name: str, seed: int) -> str:
-    """Return the command that repeats a run."""
     return f"make simulate PROGRAM={name} SEED={seed}"

@@ -44,7 +44,6 @@ def test_batch_mode_comes_out_as_plain_python_says(name: str, caplog: pytest.Log
 
 
 def check(name: str) -> None:
-    """Run one schedule; `make simulate` runs 70 of each program."""
     try:
         simulate(name, 0)
     except OutcomeMismatch as error:
@@ -75,7 +74,6 @@ def test_a_seed_repeats_its_schedule(name: str) -> None:
 
 
 def print_runs() -> None:
-    """Print the outputs and steps of some runs."""
     for name in ("sessions", "drained", "carried-with-event-time"):
         run = run_of(name, 3)
         print(run.run_with_faults(), run.steps, run.rng.random())
@@ -95,7 +93,6 @@ def test_a_seed_repeats_its_schedule_in_another_process(capsys: pytest.CaptureFi
 @pytest.mark.long("it looks at the programs: whether there is something to compare")
 @pytest.mark.parametrize("name", STREAMING)
 def test_outcomes_are_not_empty(name: str) -> None:
-    """There is something to compare: some records reach each output."""
     reached = {"late"} if name.startswith("windows") else set()  # nothing is late
     for seed in range(8):
         run = run_of(name, seed)

@@ -111,7 +111,6 @@ def in_turn(inputs: Inputs) -> dict[str, Any]:
 
 
 def _by_number(stream: Any, further: int) -> Any:
-    """No two records of both streams have the same time."""
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: 2 * value[2] + further)
     return stream.assign_timestamps_and_watermarks(at)
 
@@ -123,7 +122,6 @@ _ONLY = {
 
 
 def in_batch_mode(programs: Mapping[str, SimulatedProgram]) -> dict[str, SimulatedProgram]:
-    """Return the programs as they are run in batch mode, by names of their own."""
     return {f"{name}-in-batch-mode": _in_batch_mode(each) for name, each in {**programs, **_ONLY}.items()}
 
 

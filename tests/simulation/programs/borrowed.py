@@ -73,7 +73,6 @@ def a_flight(kind: str, minute: int, tail: str | None, dep: int | None, arr: int
 
 
 def class_of_the_first_program() -> Any:
-    """Return the function of ``examples/first_program.py``, whose last lines start Spark."""
     path = ROOT / "examples" / "first_program.py"
     tree = ast.parse(path.read_text())
     tree.body = [part for part in tree.body if isinstance(part, (ast.ClassDef, ast.ImportFrom))]

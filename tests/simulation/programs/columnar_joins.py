@@ -38,7 +38,6 @@ def near_and_late(env, lefts, rights):
 
 
 def by_function(env, lefts, rights):
-    """As it is made of streams of DataFrames."""
     one, two = keyed((lefts, rights), 100)
     with mock.patch.object(columnar_joins, "_is_untouched", lambda step: True):
         pairs = one.interval_join(two).between(-50, 80)

@@ -49,7 +49,6 @@ def three_levels(env, events):
 
 
 def union_of_levels(env, events):
-    """Level 3 gets records of the source, of level 1 and of level 2."""
     stamped = events.assign_timestamps_and_watermarks(bounded(50))
     one = stamped.key_by(first).process(Echo())
     two = one.key_by(lambda value: value[2] % 3).process(Echo())
@@ -75,7 +74,6 @@ def idle_source(env, fast, slow):
 
 
 def idle_behind_a_shuffle(env, events):
-    """Some subtasks never have a record: they are idle some time behind their first epoch."""
     strategy = monotonous().with_idleness("200 ms")
     passed = events.key_by(first).process(Pass()).assign_timestamps_and_watermarks(strategy)
     echoed = passed.key_by(first).process(Echo())
@@ -83,7 +81,6 @@ def idle_behind_a_shuffle(env, events):
 
 
 def windows_of_idle_subtasks(env, events):
-    """All windows close when the last subtasks are idle; until then event time is before all records."""
     passed = events.key_by(first).process(Pass())
     timed = passed.assign_timestamps_and_watermarks(bounded(10_000).with_idleness("200 ms"))
     windows = timed.key_by(first).window(TumblingEventTimeWindows.of(150)).process(Contents())
@@ -91,21 +88,18 @@ def windows_of_idle_subtasks(env, events):
 
 
 def sessions_of_a_silent_source(env, events):
-    """Sessions close by the clock, in subtasks with and without keys; so do sessions of their results."""
     timed = events.assign_timestamps_and_watermarks(bounded(100_000).with_wall_clock_progress(300))
     sessions = timed.key_by(first).window(EventTimeSessionWindows.with_gap(60)).process(Contents())
     return sessions.key_by(lambda value: value[1][0]).window(EventTimeSessionWindows.with_gap(100)).process(Contents())
 
 
 def idle_and_live_behind_a_shuffle(env, fast, slow):
-    """Two streams, each idle or active per subtask, meet after a shuffle."""
     strategy = bounded(10_000).with_idleness("200 ms")
     streams = [s.key_by(first).process(Pass()).assign_timestamps_and_watermarks(strategy) for s in (fast, slow)]
     return streams[0].union(streams[1]).key_by(first).process(Tumbling())
 
 
 def parts_that_meet(env, events):
-    """Parts of a stream with their own watermarks and idleness meet within the task."""
     passed = events.key_by(first).process(Pass())
     parts = [passed.filter(lambda value, n=n: value[2] % 3 == n) for n in range(3)]
     strategies = [bounded(500), monotonous(), bounded(900)]
@@ -115,7 +109,6 @@ def parts_that_meet(env, events):
 
 
 def silent_source(env, events):
-    """All windows, of both levels, close by the clock, after the last record."""
     timed = events.assign_timestamps_and_watermarks(bounded(100_000).with_wall_clock_progress(300))
     summed = timed.key_by(first).process(Tumbling())
     return summed.key_by(lambda value: value[1]).process(Echo())
@@ -128,7 +121,6 @@ def silent_sources(env, fast, slow):
 
 
 def orders_and_payments(rng: random.Random) -> Inputs:
-    """Return orders, each at most once, and payments, some without an order."""
     orders = [row(id=number, at=rng.randrange(20_000)) for number in rng.sample(range(30), rng.randrange(25))]
     payments = [row(order_id=rng.randrange(30), amount=n, at=rng.randrange(20_000)) for n in range(rng.randrange(30))]
     return {"orders": orders, "payments": payments}

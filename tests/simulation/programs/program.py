@@ -53,7 +53,6 @@ class SimulatedProgram(program.SimulatedProgram):
 
 
 def keyed_events(rng: random.Random, *, most: int = 60, keys: str = LETTERS, until: int = 1500) -> list[Any]:
-    """Return events (key, time, number) about in order; no two have the same number."""
     count = rng.randrange(most + 1)
     times = sorted(rng.randrange(until) for _ in range(count))
     return [(rng.choice(keys), max(0, at - rng.choice([0, 0, 20, 100])), n) for n, at in enumerate(times)]
@@ -63,7 +62,7 @@ def of_events(build: Build, *, most: int = 60, **promises: Any) -> SimulatedProg
     """Return a program of one source, ``events``.
 
     Args:
-        most: how many events there are at the most.
+        most: the largest number of events.
         promises: further fields of the program.
     """
     return SimulatedProgram(build, lambda rng: {"events": keyed_events(rng, most=most)}, **promises)

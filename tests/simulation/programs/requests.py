@@ -58,7 +58,6 @@ class Counted(KeyedProcessFunction):
 
 
 def requests(rng: random.Random) -> list[Any]:
-    """Return (key, how long the service takes, number)."""
     return [(rng.choice("abcd"), rng.choice([1, 5, 30, 200, 450]), n) for n in range(rng.randrange(25))]
 
 

@@ -59,7 +59,6 @@ def two_sources(env, left, right):
 
 
 def totals_view(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Return each key's total: the order of its parts is free."""
     # (The first one is a total by itself, as long as two totals are.)
     parts = max((value if type(value[0]) is tuple else (value,) for value in values), key=len, default=())
     totals: dict[int, int] = {}

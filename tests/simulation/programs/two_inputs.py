@@ -39,7 +39,6 @@ def third(value: Any) -> Any:
 
 
 def together(value: Any) -> Any:
-    """All records of an epoch in one partition: so their order is known."""
     return 0
 
 
@@ -48,7 +47,6 @@ def two_streams(rng: random.Random) -> Inputs:
 
 
 def of_one_key(rng: random.Random) -> Inputs:
-    """A key has many records at a time, in any order, which exercises a join's additional state."""
     return {name: [("a", rng.randrange(500), number) for number in range(80)] for name in ("lefts", "rights")}
 
 
@@ -106,7 +104,6 @@ class Either(CoProcessFunction):
 
 
 def connected_without_key(env, lefts, rights):
-    """Event time behind is the minimum of both: nothing may be late in the windows."""
     one, two = timed(lefts, rights)
     both = one.connect(two).process(Either())
     sums = both.key_by(first).process(Tumbling())
@@ -165,7 +162,6 @@ def near_and_late(env, lefts, rights):
 
 
 def joins_of_joins(env, lefts, rights):
-    """The second join gets its event time from the subtasks of the first."""
     one, two = timed(lefts, rights)
     pairs = one.key_by(first).interval_join(two.key_by(first)).between(-30, 90)
     times = pairs.process(lambda a, b, ctx: [(a[0], ctx.timestamp(), 100 * a[2] + b[2])])
@@ -286,7 +282,6 @@ def listed(env, events, rules):
 
 
 def told_once(name: str, values: Any) -> Any:
-    """Each asked subtask has given the same answer, any number of times; the asked subtasks vary with the cut."""
     states = {repr(value[2]) for value in values if value[0] == "state"}
     return [*(value for value in values if value[0] != "state"), *states]
 
@@ -307,7 +302,6 @@ def same(value: Any) -> Any:
 
 
 def spread(env, events):
-    """Each way of spreading; event time behind it, and sums that go by the order of each key."""
     stamped = events.assign_timestamps_and_watermarks(bounded(100))
     rescaled = stamped.rescale().map(same).forward().map(same).key_by(first)
     return {

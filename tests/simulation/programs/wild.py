@@ -38,7 +38,6 @@ _UNORDERED = "records are late, or not, by how the input is cut"
 
 
 def wild_times(inputs: Inputs, rng: random.Random) -> Inputs:
-    """Return records with some times changed: to another record's time, near it, or far ahead."""
     changed: dict[str, Any] = {}
     for name, records in inputs.items():
         times = [record[1] for record in records]
@@ -56,8 +55,6 @@ def wild_times(inputs: Inputs, rng: random.Random) -> Inputs:
 
 
 def in_the_wild(programs: Mapping[str, SimulatedProgram]) -> dict[str, SimulatedProgram]:
-    """Return programs with records of wild times, under names of their own."""
-
     def drawing(inputs: Callable[[random.Random], Inputs]) -> Callable[[random.Random], Inputs]:
         return lambda rng: wild_times(inputs(rng), rng)
 
