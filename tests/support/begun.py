@@ -47,7 +47,6 @@ class Begun:
         return harness.run_epoch()["output"]
 
     def compared(self, make: Made) -> Comparison:
-        """Return pillarbox.start's verdict."""
         with ProgramTestHarness(program(make)) as harness:
             return compare(self._description, describe_programs([harness._program]))
 
@@ -63,7 +62,6 @@ class Begun:
             return results + self._run(harness, records) + harness.end_input()["output"]
 
     def refuses(self, make: Made, words: str) -> None:
-        """Check that a program is refused wherever it could begin, with these words, and that their advice helps."""
         (refusal,) = (text for text in self.compared(make).refused if "it kept" in text or "places" in text)
         assert words in refusal and "give it another uid() and start from a savepoint" in refusal
         with pytest.raises(CheckpointMismatchError) as caught:

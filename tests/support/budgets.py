@@ -64,7 +64,7 @@ class Budgets:
 
     @cached_property
     def _scale(self) -> float:
-        """Return the length of a second here, in seconds of the recording machine; only needed for comparisons."""
+        """Return the length of a second on this machine, in seconds of the recording machine."""
         if self._given_scale is not None or not self._table:
             return self._given_scale or 1.0
         return float(self._table["fixed_work"]) / fixed_work()
@@ -89,7 +89,6 @@ class Budgets:
         return results
 
     def record(self) -> None:
-        """Write a new table: the tests that need a good part of their budget, or more."""
         tests = {each.test: each.seconds for each in self.taken if each.seconds > _RECORDED_FROM * each.budget}
         before = self._table.get("tests", {})
         tests |= {test: before[test] / self._scale for test in self.skipped & before.keys()}
@@ -116,24 +115,21 @@ class Budgets:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Return the recorded times; empty without a table."""
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 @cache
 def recorded_seconds() -> dict[str, float]:
-    """Return each test's recorded time."""
     recorded: dict[str, float] = read_table(TABLE).get("tests", {})
     return recorded
 
 
 def is_marked(item: pytest.Item, *names: str) -> bool:
-    """Return whether a test has one of some marks."""
     return any(item.get_closest_marker(name) is not None for name in names)
 
 
 def fixed_work() -> float:
-    """Return how long a fixed piece of work takes in this process (seconds of processor time), at best."""
+    """Return the fastest time of a fixed piece of work in this process, in seconds of processor time."""
 
     def once() -> float:
         began = time.process_time()

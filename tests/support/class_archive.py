@@ -34,7 +34,7 @@ _ARCHIVE = Path(sys.prefix) / "classes.jsa"
 
 
 def java_options() -> str:
-    """Return the value of the variable ``JDK_JAVA_OPTIONS`` for tests.
+    """Return ``JDK_JAVA_OPTIONS`` for tests.
 
     Java's launcher reads it. Without its log, Java does not report an unusable archive.
     """
@@ -42,7 +42,6 @@ def java_options() -> str:
 
 
 def write() -> None:
-    """Write the archive, unless there is one that is newer than Spark."""
     jars = Path(pyspark.__file__).with_name("jars")
     if _ARCHIVE.exists() and _ARCHIVE.stat().st_mtime > jars.stat().st_mtime:
         return

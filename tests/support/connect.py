@@ -93,7 +93,6 @@ class ConnectClient:
         return result
 
     def close(self) -> None:
-        """End the process, and with it the server."""
         self._connection.close()
         try:
             self._process.wait(100)

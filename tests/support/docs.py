@@ -97,23 +97,19 @@ TAKEN = {
 
 
 def blocks(page: Path, kind: str = "python") -> list[str]:
-    """Return the code blocks of a kind of a page, in their order."""
     return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def outputs(page: Path) -> list[str]:
-    """Return a page's code blocks without a language: programs' output."""
     return [text for language, text in _BLOCK.findall(page.read_text()) if not language]
 
 
 def programs() -> dict[str, list[str]]:
-    """Return the code blocks of each page that has some, by its path."""
     pages = [page for page in PAGES if page not in STEPS]
     return {page.relative_to(HOME).as_posix(): result for page in pages if (result := blocks(page))}
 
 
 def shown_errors() -> dict[tuple[str, int], str]:
-    """Return the errors that pages show, by the page and the number of its program before."""
     results = {}
     for page in PAGES:
         programs_so_far = 0
@@ -125,12 +121,10 @@ def shown_errors() -> dict[tuple[str, int], str]:
 
 
 def without_carets(text: str) -> str:
-    """Return a traceback without the marks below its lines, which depend on the version of Python."""
     return "\n".join(line for line in text.strip().splitlines() if line.strip(" ~^"))
 
 
 def modules(step: Path) -> dict[str, str]:
-    """Return the programs of a step of the tutorial, by the names of their modules."""
     return dict(_MODULE.findall(step.read_text()))
 
 
@@ -149,10 +143,7 @@ def fragments() -> dict[str, list[str]]:
 
 
 def notebook_program(notebook: Path) -> str:
-    """Return the code of a notebook as a module, which imports the model of its example from the repository.
-
-    A DataFrame of pandas is of any type.
-    """
+    """Return the code of a notebook as a module that imports its example's model. A pandas DataFrame has any type."""
     source = "\n".join(notebooks.code(notebook))
     package = f"examples.shipped.{notebook.stem}"
     source = re.sub(r"^from model import", f"from {package}.model import", source, flags=re.MULTILINE)
@@ -170,7 +161,6 @@ def _as_function(name: str, source: str) -> str:
 
 
 def _taken(scope: symtable.SymbolTable) -> set[str]:
-    """Return the module names that a scope and its inner scopes use."""
     own = {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
     return own.union(*map(_taken, scope.get_children()))
 

@@ -49,7 +49,7 @@ sys.exit(code[0] if code else 1)
 
 @contextmanager
 def forked_python() -> Iterator[str]:
-    """Run a server meanwhile, and return the path of the program."""
+    """Run a server during the block, and yield the path of the program."""
     with tempfile.TemporaryDirectory(prefix="pillarbox-") as folder:  # a socket's path has to be short
         address, program = f"{folder}/server", Path(folder, "python")
         program.write_text(_PROGRAM.format(python=sys.executable, address=address, jvm=JVM))
@@ -91,7 +91,7 @@ class _Server:
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> str | None:
-        """Return in each forked process the module that it is to run, and None in the end."""
+        """Return the module to run in each forked process, and None in the server at its end."""
         signal.set_wakeup_fd(self._wakeup.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for file in (0, self._listening, self._ended):
@@ -156,7 +156,7 @@ class _Server:
                 os.kill(pid, signal.SIGTERM)
 
     def _leave(self) -> None:
-        """Give up, in a forked process, all that is the server's."""
+        """Close the server's resources in a forked process."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
@@ -165,7 +165,6 @@ class _Server:
 
 
 def _become(files: list[int], arguments: list[str], environment: dict[str, str], folder: str) -> str:
-    """Become the requested process, and return the module to run."""
     for index, file in enumerate(files):
         os.dup2(file, index)
         os.close(file)

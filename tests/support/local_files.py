@@ -31,9 +31,9 @@ _SETTINGS = """<configuration>
 
 
 def use_local_files() -> None:
-    """Have each Java that this process and its children start use the class, if it exists, and no default settings.
+    """Make the Java processes of this process and its children use the class, without default settings.
 
-    A process that finds ``HADOOP_CONF_DIR`` set, by its parent or by the user, leaves everything as it is.
+    A process that finds ``HADOOP_CONF_DIR`` set, by its parent or by the user, changes nothing.
     """
     if {"PILLARBOX_LONG", "HADOOP_CONF_DIR"}.isdisjoint(os.environ) and (_FOLDER / "core-site.xml").exists():
         os.environ["HADOOP_CONF_DIR"] = str(_FOLDER)
@@ -42,12 +42,11 @@ def use_local_files() -> None:
 
 
 def are_used() -> bool:
-    """Return whether this process's Java processes use the class."""
     return os.environ.get("HADOOP_CONF_DIR") == str(_FOLDER)
 
 
 def write() -> None:
-    """Compile the class and write the settings that name it, unless they are newer than Spark and than the source."""
+    """Compile the class and write the settings that name it, unless they are up to date."""
     pyspark = find_spec("pyspark")  # to import it would take longer than all of this
     assert pyspark is not None and pyspark.origin is not None
     jars = Path(pyspark.origin).with_name("jars")

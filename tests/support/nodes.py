@@ -13,7 +13,6 @@ from pillarbox.testing import OneInputStreamOperatorTestHarness, StreamRecord
 
 
 def node(kind: type[StreamOperator], name: str, *args: Any, **kwargs: Any) -> ChainNode:
-    """The node of an operator ``kind(context, *args, **kwargs)``, whose uid is its name."""
     if kind is AsyncWaitOperator:
         factory = AsyncWaitOperator.factory(*args, **kwargs)
     else:
@@ -25,7 +24,6 @@ def node(kind: type[StreamOperator], name: str, *args: Any, **kwargs: Any) -> Ch
 def run(
     operator: ChainNode, values: Iterable[Any], timestamps: Iterable[int | None] | None = None
 ) -> list[StreamRecord]:
-    """Push one run through an operator without key, and return its output."""
     with OneInputStreamOperatorTestHarness(operator) as harness:
         harness.push_all(values, timestamps)
         return harness.get_records()

@@ -27,7 +27,6 @@ from pillarbox_tools.replay.replay import replay
 
 @contextmanager
 def recorded(folder: Path) -> Iterator[list[Path]]:
-    """Record each task of all local jobs meanwhile; the list has the recordings in the order of their ends."""
     results: list[Path] = []
     run_partition, sent_by = LocalJob._run_partition, LocalJob._buffers_of
 
@@ -91,12 +90,10 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
 
 
 def clock_of(job: LocalJob, number: int, subtask: int) -> str | None:
-    """Return the readings of a task's clock in its last epoch."""
     return job._tasks[number, subtask].clock.log.to_text()
 
 
 def pickled(run: Records) -> pa.RecordBatch:
-    """A run of a collection, as Spark has it."""
     return pa.RecordBatch.from_pydict({"value": pa.array(list(map(pickle.dumps, run.values)), pa.binary())})
 
 

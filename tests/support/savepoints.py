@@ -31,8 +31,8 @@ def restore_logs(
         loads: unpickles pickled values.
 
     Raises:
-        CheckpointMismatchError: the operator has no state; or the state is damaged; or keys would change their
-            subtasks, and windows have different watermarks.
+        CheckpointMismatchError: the operator's state is missing or damaged, a key would change its subtask, or
+            watermarks differ.
     """
     identities = list(identities)
     table = savepoint.table(uid)

@@ -37,7 +37,6 @@ _FOREIGN = (
 
 @contextmanager
 def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
-    """Yield the only session of a test run, and finally stop it and its queries."""
     import pytest  # not in workers, which import this with a job
 
     with pytest.MonkeyPatch.context() as env:
@@ -61,15 +60,14 @@ def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
 def _is_instance_of(gateway: Any, java_object: Any, name: str) -> bool:
     """Replace py4j's function of this name, for class names.
 
-    PySpark asks a dozen times about each exception, also at the end of an iteration. For py4j's, Java searches each
-    time for a class ``py4j`` in all of Spark's jars, and for ``py4j.reflection``, before it finds the right one.
+    PySpark calls it a dozen times for each exception. py4j makes Java search all of Spark's jars for a class ``py4j``
+    each time.
     """
     return bool(getattr(gateway.jvm, "py4j.reflection.TypeUtil").isInstanceOf(name, java_object))
 
 
 @contextmanager
 def tasks_are_tried_once(session: SparkSession) -> Iterator[None]:
-    """Disable retries of failed tasks in a classic session during the block."""
     # Spark reads `local[2, 4]` once for all; the scheduler hands the number on to each set of tasks.
     scheduler = session.sparkContext._jsc.sc().taskScheduler()
     attempts = scheduler.getClass().getDeclaredField("maxTaskFailures")
@@ -89,7 +87,7 @@ def active_session(session: SparkSession) -> None:
 
 
 def session_with_package(home: Path, name: str, package: str, **settings: str) -> SparkSession:
-    """Return a session with a Maven Central package: for the tests of a directory, and for their drivers.
+    """Return a session with a Maven Central package.
 
     Args:
         home: the folder for its files.
@@ -108,14 +106,13 @@ def session_with_package(home: Path, name: str, package: str, **settings: str) -
 
 
 def environment_without_spark(**more: str) -> dict[str, str]:
-    """Return the environment for a separate program: this process's without Spark's variables, plus others."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     return {**env, **more}
 
 
 @contextmanager
 def setting_of_application(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Have a setting of the whole application in the block, which sessions cannot change."""
+    """Set an application-wide setting, which sessions cannot change, during the block."""
     conf: Any = spark.sparkContext._conf
     before = conf.get(name)
     conf.set(name, value)
