@@ -32,7 +32,6 @@ class Executor:
 
     @property
     def processes(self) -> set[int]:
-        """The starter and the homes that live: they have a process group of their own."""
         results = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -48,7 +47,6 @@ class Executor:
         return self.processes - {each.pid for each in self.keeper._started}
 
     def home(self, place: str = "a", run: str = "run", **told: Any) -> dict[str, Any]:
-        """Ask for a home as a relay does."""
         arguments = {"query": "query", "secret": "s", "epoch": 0, "mode": "fork", "most": 9, "idle": 99.0, "without": 0}
         return self.keeper.ask("home", place=place, run=run, **{**arguments, **told})
 

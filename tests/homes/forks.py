@@ -35,7 +35,6 @@ class Forks:
             self._process = subprocess.Popen([sys.executable, "-c", code], stdin=answers.fileno(), env=environment)
 
     def start_python(self, function: str, told: list[Any], files: list[int]) -> SimpleNamespace:
-        """Start a process as the keeper does. It is a child of this one."""
         assert function == "main"
         with self._lock:
             socket.send_fds(self._asks, [json.dumps(told).encode()], files)
@@ -47,7 +46,6 @@ class Forks:
 
 
 def serve() -> None:
-    """Fork starters, until the tests close the socket."""
     import_and_freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended children
     asked = socket.socket(fileno=os.dup(0))

@@ -200,7 +200,6 @@ def _answers(queues: Any) -> bool:
 
 
 def _processes(_: None) -> bool:
-    """A process ends by itself, and another one is ended."""
     fork = multiprocessing.get_context("fork")
     short = fork.Process(target=abs, args=(1,))
     short.start()
@@ -375,7 +374,6 @@ def query_of(entry: Entry, folder: Path, run: str, **settings: str) -> Query:
 
 
 def outcome(entry: Entry, folder: Path, run: str, **settings: str) -> str:
-    """Return `WORKS`, or the error."""
     query = query_of(entry, folder, run, **settings)
     try:
         rows = [row for _ in range(EPOCHS) for row in query.run_batch([*range(8)])]
@@ -385,7 +383,6 @@ def outcome(entry: Entry, folder: Path, run: str, **settings: str) -> str:
 
 
 def play_worker(entry: Entry, folder: Path) -> str:
-    """Return the outcome in a process that ends as PySpark's workers do."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -403,7 +400,6 @@ def play_worker(entry: Entry, folder: Path) -> str:
 
 
 def play_workers(folder: str, *names: str) -> None:
-    """Print name, outcome and number of ``end`` files of each entry."""
     for name in names:
         path = Path(tempfile.mkdtemp(dir=folder))
         result = play_worker(BY_NAME[name], path)

@@ -53,7 +53,6 @@ class Ask:
 
 
 def processes(mark: str, part: bytes = b"") -> set[int]:
-    """Return the processes of a run, with a part of their command line."""
     results = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -66,7 +65,6 @@ def processes(mark: str, part: bytes = b"") -> set[int]:
 
 
 def session(told: dict[str, Any], folder: Path) -> SparkSession:
-    """Return a session of one's own, as a user makes it."""
     builder: Any = SparkSession.builder.appName("homes").master(told["master"])
     settings = {
         "spark.driver.host": "127.0.0.1",
@@ -89,7 +87,6 @@ def session(told: dict[str, Any], folder: Path) -> SparkSession:
 
 
 def main(folder: Path, told: dict[str, Any]) -> None:
-    """Run the program."""
     spark = session(told, folder)
     for _ in range(EPOCHS):
         spark.range(KEYS).selectExpr("id AS key").coalesce(1).write.mode("append").parquet(str(folder / "in"))

@@ -266,7 +266,6 @@ def test_state_partitions_share_homes_where_there_may_be_no_more(executor: Execu
 
 
 def buffers_of(query: Query, values: list[int]) -> list[tuple[Any, ...]]:
-    """Return a source's buffers for the only subtask."""
     sent: list[list[tuple[Any, ...]]] = []
 
     def take(level: int, handle: Handle, buffers: list[tuple[Any, ...]], now: int) -> list[tuple[Any, ...]]:
@@ -287,7 +286,6 @@ class Attempts:
         self._monkeypatch = monkeypatch
 
     def begin(self, number: int, frames: Iterator[list[tuple[Any, ...]]]) -> tuple[Handle, Iterator[Any]]:
-        """Return the state that Spark would commit, and the output, computed on demand."""
         context = context_of_task(0, number, {"streaming.sql.batchId": "7", **self.query.settings})
         self._monkeypatch.setattr(TaskContext, "_taskContext", context)
         handle = copy.deepcopy(self.query.handles[0])
@@ -298,7 +296,6 @@ class Attempts:
         return handle, processor.handleInputRows((handle.key,), map(frame_of, frames), Times(0))
 
     def run(self, number: int, values: list[int]) -> list[Any]:
-        """Run one to its end, and commit it."""
         handle, out = self.begin(number, iter([buffers_of(self.query, values)]))
         rows = rows_of([pa.RecordBatch.from_pandas(frame) for frame in out])
         self.query.handles[0] = handle

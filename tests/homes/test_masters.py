@@ -34,7 +34,6 @@ CASES = [
 
 
 def run(tmp_path: Path, version: str | None = None, **told: Any) -> dict[str, Any]:
-    """Run the program, and wait for the end of all its processes."""
     mark = uuid.uuid4().hex
     path = [ROOT / ".venvs" / f"spark-{version}"] if version else []
     env = environment_without_spark(

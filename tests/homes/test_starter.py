@@ -34,7 +34,6 @@ def has_ended(pid: int) -> bool:
 
 
 def talk(name: str, secret: str, *lines: bytes) -> bytes:
-    """Talk to a starter or a home like a process of another program; return the answer to the last line."""
     with socket.socket(socket.AF_UNIX) as asked:
         asked.settimeout(30.0)
         asked.connect(sockets._address(name))

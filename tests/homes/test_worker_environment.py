@@ -158,7 +158,6 @@ def _sets() -> Any:
 
 @pytest.fixture
 def registry() -> Iterator[dict[int, Any]]:
-    """Spark's accumulators of this process, which is the worker."""
     result: dict[int, Any] = spark_accumulators._accumulatorRegistry
     before = dict(result)
     result.clear()

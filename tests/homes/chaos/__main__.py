@@ -60,14 +60,12 @@ _queries: dict[str, Query] = {}
 
 
 def query_of(name: str, run: str, most: int) -> Query:
-    """Return a query, as a worker has it."""
     if run not in _queries:
         _queries[run] = keyed_query(Count(), PARTITIONS, run=run, query=name, settings={MOST: str(most)})
     return _queries[run]
 
 
 def work(told: Any) -> Any:
-    """Run an epoch in a worker; return its output and the state that it leaves."""
     name, run, most, attempt, state, rows, slow = told
     query = query_of(name, run, most)
     spark_of_dicts._attempts = count(attempt)
@@ -106,7 +104,6 @@ class Cluster:
         return self._executor.pid
 
     def worker(self, session: int) -> Process:
-        """Return a new worker of a session."""
         with self._lock:
             while True:
                 if session not in self._daemons:
@@ -117,18 +114,16 @@ class Cluster:
                     del self._daemons[session]
 
     def begin_again(self) -> None:
-        """Kill the executor, and begin another one."""
         with self._lock:
             self._end()
             self._begin()
 
     def end(self) -> None:
-        """Kill the executor."""
         with self._lock:
             self._end()
 
     def _end(self) -> None:
-        """Kill the executor; its daemons end with their connections, and workers with their daemons."""
+        """Kill the executor. Its daemons end with their connections, and workers with their daemons."""
         self._executor.kill()
         os.waitpid(self._executor.pid, 0)
         for each in (self._executor, *self._daemons.values()):
@@ -212,7 +207,6 @@ class Faults:
         self._cluster, self._queries, self._random, self._stop = cluster, queries, rng, stop
 
     def happen(self, kind: str) -> float | None:
-        """Cause a fault; return its duration (seconds), or None without a target."""
         if kind == "refuse":
             return self._refuse()
         if kind == "slow":
@@ -239,7 +233,6 @@ class Faults:
         return self._stop
 
     def _refuse(self) -> float | None:
-        """Let a starter's or a home's socket vanish."""
         name = sockets.executor_name(self._cluster.pid)
         folder = Path(sockets._address(""))
         results = sorted(path for path in folder.iterdir() if path.name.startswith(name) and "," not in path.name)
@@ -312,7 +305,6 @@ def wait_for_epochs(cluster: Cluster, queries: list[Running], wanted: list[int],
 
 
 def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
-    """Return the processes and files that are left when the executors have ended."""
     deadline = time.monotonic() + within
     while True:
         left = [f"{kind} {pid}" for executor in cluster.executors for pid, kind in members(executor).items()]

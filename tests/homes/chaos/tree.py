@@ -25,7 +25,6 @@ _SIZE = struct.Struct("!Q")
 
 
 def send(connected: socket.socket, message: Any) -> None:
-    """Send a message, pickled."""
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     connected.sendall(_SIZE.pack(len(content)) + content)
 
@@ -59,7 +58,7 @@ class Process:
         self.connected = connected
 
     def fork(self, kind: str) -> Process:
-        """Have it fork a daemon or a worker.
+        """Fork a daemon or a worker.
 
         Raises:
             OSError: it has ended.
@@ -88,7 +87,6 @@ def executor(work: Callable[[Any], Any]) -> Process:
 
 
 def _serve(asked: socket.socket, work: Callable[[Any], Any]) -> NoReturn:
-    """Act as an executor or a daemon: fork requested processes until the other end closes."""
     with suppress(OSError):
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended children
         while True:
@@ -111,7 +109,6 @@ def _serve(asked: socket.socket, work: Callable[[Any], Any]) -> NoReturn:
 
 
 def _work(connected: socket.socket, work: Callable[[Any], Any]) -> NoReturn:
-    """Be a worker."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sockets.secret.cache_clear()
     starter_connection.start_python = _start_python  # type: ignore[assignment]
@@ -128,7 +125,6 @@ def _work(connected: socket.socket, work: Callable[[Any], Any]) -> NoReturn:
 
 
 def _start_python(function: str, told: list[Any], files: list[int]) -> SimpleNamespace:
-    """Start a starter as the keeper does."""
     assert function == "main"
     pid = os.fork()
     if not pid:
@@ -147,7 +143,6 @@ def _close_all_but(*kept: int) -> None:
 
 
 def members(executor: int) -> dict[int, str]:
-    """Return the living processes of an executor's session, with their kinds."""
     results = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
