@@ -763,7 +763,6 @@ def first_positive(number):
     ids=["map", "process", "key_by", "timestamps"],
 )
 def test_letters_that_another_output_takes_are_no_reason_to_warn(step, caplog):
-    """Each output is a program of its own, with only its upstream operators."""
     env = StreamExecutionEnvironment()
     stream = step(env.from_collection([3, -1, 5]))
     letters = stream.get_side_output(BAD).map(lambda letter: letter.value)
@@ -782,7 +781,6 @@ def letters_of(stream):
 @pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
 @pytest.mark.parametrize("method", ["sum", "min", "max", "min_by", "max_by"])
 def test_a_field_that_cannot_be_folded(method, mode):
-    """Also in the first record of a key, which is not compared with any other."""
     rows = [("a", None), ("a", 3), ("a", "x"), ("b", None), ("a", 1), ("c",), ("c", 7)]
     env = StreamExecutionEnvironment().set_runtime_mode(mode)
     folded = getattr(env.from_collection(rows).key_by(lambda row: row[0]), method)(1, on_error=BAD)
@@ -875,7 +873,6 @@ def test_a_join_has_a_side_output_only_with_on_error():
 
 
 def test_rows_without_a_key_stay_columns():
-    """Rows of a DataFrame pass unchanged, except rows with NaN in the key's column."""
     fields = Types.ROW_NAMED(["key", "at"], [Types.DOUBLE(), Types.LONG()])
     batch = pa.RecordBatch.from_pydict({"key": [1.0, NAN, 2.0], "at": [1, 2, 3]})
     env = StreamExecutionEnvironment()
@@ -974,7 +971,6 @@ def test_a_keyed_stream_has_a_side_output_only_with_on_error():
 
 @pytest.mark.parametrize("bad", [[], [4_999], [0, 9_999], [*range(100, 110)], [*range(10_000)]])
 def test_bad_rows_are_found_in_halves(bad):
-    """Searching a bad row among many looks at a few parts, and passes good rows in order."""
     looks = []
     are_bad = set(bad)
     columns = ArrowRecords(pa.RecordBatch.from_pydict({"n": np.arange(10_000)}))

@@ -70,7 +70,6 @@ def test_each_kind_of_records_is_summed(kind):
 
 
 def check(kind: str, fields: list[tuple[str, int, str]], cut: int) -> None:
-    """Compare five programs with plain Python; the first records are in an epoch of their own."""
     make, field, key_of, amount_of = KINDS[kind]
     records = [make(*field_) for field_ in fields]
 
@@ -124,7 +123,7 @@ NUMBERS = (math.nan, -math.inf, -0.0, 0.0, 1.5)
 @example([(math.nan, 1), (1.5, 2)])
 @example([(1.5, 1), (Decimal("nan"), 2), (1.5, 3)])
 def test_nan_is_greater_than_all_numbers(records):
-    """In any order, as in Flink, Spark, and the aggregates of columns; of equal records the first stays."""
+    """As in Flink, in Spark and in column aggregates."""
 
     def rank(record):
         return (1, 0) if math.isnan(record[0]) else (0, record[0])

@@ -90,7 +90,6 @@ class Join:
 
     @property
     def cost(self) -> int:
-        """How many times were compared, and records copied."""
         return Time.compared + sum(state.copied for state in self.states)
 
 
@@ -150,7 +149,6 @@ INTERVALS = st.tuples(st.integers(-60, 60), st.integers(0, 60)).map(lambda drawn
 
 
 def one_side_ahead(ahead, behind, first):
-    """One side has caught up, or is at the end of time; event time is the other side's."""
     steps = [(ahead, "a", [first]), ("watermark", "", [0])]
     for time in range(0, 150, 10):
         steps += [(behind, "a", [time, time + 5]), (ahead, "b", [first]), ("watermark", "", [time])]
@@ -225,7 +223,6 @@ def rows_of_columns(key, times):
 
 
 def kept_by(harness, side, by_columns):
-    """Return how many records a side has."""
     if by_columns:
         rows = harness.operator.inputs[["left", "right"].index(side)]
         return sum(map(len, rows.segments))

@@ -397,7 +397,6 @@ class Plain(KeyedProcessFunction):
 
 
 def framework_calls(function, count):
-    """Count the calls of pillarbox's own Python functions in a run of so many records of one key."""
     source = pathlib.Path(pillarbox.__file__).parent
     calls: collections.Counter[str] = collections.Counter()
 

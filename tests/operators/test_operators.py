@@ -131,8 +131,6 @@ def large(value):
 
 
 def test_large_results_are_handed_on_in_parts():
-    """A run of small results stays whole, up to its maximum number; a run of large ones is bounded in bytes."""
-
     def to_the_side(value, ctx):
         ctx.output(SIDE, large(value)[0])
 

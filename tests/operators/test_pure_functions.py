@@ -87,8 +87,6 @@ def test_a_function_that_reaches_anything_else_is_not(function):
 
 
 def test_a_pure_function_of_records_that_can_change_is_no_exception():
-    """Its argument may lead to an object that all records share."""
-
     class Shares:
         box: list[int] = []
 

@@ -124,7 +124,6 @@ SILENT = BOUNDED.with_timestamp_assigner(lambda value: value).with_idleness(100)
 
 
 def epochs(script, *, made_anew):
-    """Run epochs, each with its advance of time and records; return the output and the wake-ups."""
     operator = stamping(SILENT)
     outputs, now, harness, snapshot = [], 1000, Harness(operator, processing_time=1000), None
     for (step, values), anew in zip(script, made_anew):
@@ -180,7 +179,6 @@ def test_a_checkpoint_of_former_versions_does_not_know_the_status():
 
 
 def test_with_idleness_and_without_it_a_checkpoint_is_the_same():
-    """The strategy may change over a restart."""
     for before, after in ((BOUNDED, SILENT), (SILENT, BOUNDED)):
         with Harness(stamping(before.with_timestamp_assigner(lambda value: value)), processing_time=1000) as harness:
             harness.push(50)

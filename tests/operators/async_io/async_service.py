@@ -53,8 +53,6 @@ class Log:
 
 
 def settle(harness: Any) -> None:
-    """Run the event loop until idle, then the mailbox."""
-
     async def turns() -> None:
         for _ in range(6):
             await asyncio.sleep(0)
@@ -66,7 +64,6 @@ def settle(harness: Any) -> None:
 
 
 def answer(harness: Any, value: Any, result: Any) -> None:
-    """Have the service answer a request: with a result, or an exception."""
     service, thread = harness.operator.function, harness.operator.in_flight.host.thread
 
     def done() -> None:

@@ -59,19 +59,15 @@ class Resident:
         _, self.operator, self.tail = self.task.chain.operators
 
     def run_epoch(self, *values: Any) -> list[Any]:
-        """Run an epoch of the subtask here, and return its output."""
         records = [Records(list(values), list(range(len(values))))] if values else []
         run_shuffled(self.task, self.store, *records)
         self.turn()
         return list(self.tail.take())
 
     def ask(self, *values: Any) -> None:
-        """Run an epoch, and another one whose state has begun requests."""
         assert [*self.run_epoch(*values), *self.run_epoch()] == []
 
     def turn(self) -> None:
-        """Begin submitted requests."""
-
         async def turns() -> None:
             for _ in range(6):
                 await asyncio.sleep(0)
@@ -79,12 +75,10 @@ class Resident:
         self.operator.in_flight.host.thread.call(turns)
 
     def answer(self, value: Any, *results: Any) -> None:
-        """Have the service answer, between two epochs."""
         self.operator.in_flight.host.thread.call(self.service.waiting[value].set_result, list(results))
         self.turn()
 
     def fail(self, value: Any, error: BaseException) -> None:
-        """Have the service fail, between two epochs."""
         self.operator.in_flight.host.thread.call(self.service.waiting[value].set_exception, error)
         self.turn()
 
@@ -99,7 +93,6 @@ def clock():
 
 @pytest.fixture
 def pair(clock):
-    """Two residents of one subtask; the first one begins."""
     store = MemoryChunkStore()
     residents = [Resident(store, clock), Resident(store, clock)]
     yield residents
@@ -150,7 +143,6 @@ def test_only_carried_answers_are_recorded():
 
 
 def test_requests_of_a_task_that_is_out_of_step_are_abandoned(pair):
-    """Another process has run an epoch of the subtask: it has asked, too."""
     first, second = pair
     first.run_epoch("a")
     assert second.run_epoch() == [] and second.service.begun == ["a"]
@@ -174,7 +166,6 @@ def test_a_request_times_out_by_when_it_was_asked_first(pair, clock):
 
 
 def test_a_request_whose_time_ran_out_meanwhile_is_asked_before_it_is_given_up(pair, clock):
-    """A restart takes longer than a timeout, which must not expire requests that were not sent again."""
     first, second = pair
     first.ask("a", "b")
     first.task.cancel()
@@ -318,7 +309,6 @@ REQUESTS: list[tuple[Any, ...]] = [
     ],
 )
 def test_requests_of_other_batch_sizes(function, size, sizes):
-    """In batches of any size, and without the time of the first request."""
     SIZES.clear()
     with Harness(carrying(function, batch_size=size)) as h:
         h.operator.restore_state(REQUESTS)

@@ -39,7 +39,7 @@ class CarryMachine(RuleBasedStateMachine):
         prepare = resident.operator.prepare_snapshot_pre_barrier
 
         def prepare_when_all_has_begun(checkpoint_id: int) -> None:
-            """Whether the state has begun requests must not depend on timing: the loop has run."""
+            """Run the event loop, so that the prepared state does not depend on timing."""
             resident.turn()
             prepare(checkpoint_id)
             resident.turn()
@@ -74,7 +74,6 @@ class CarryMachine(RuleBasedStateMachine):
             assert now < self.asked[value] + TIMEOUT or answering is not None, "not given up in time"
 
     def answer_all_that_is_overdue(self, resident: Resident) -> Any:
-        """The epoch waits for requests that were not sent here before their timeout."""
         now = self.clock.current_processing_time()
         if all(now < asked + TIMEOUT for asked in self.asked.values()):
             return None

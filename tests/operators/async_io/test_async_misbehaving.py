@@ -204,14 +204,12 @@ def test_timeout_may_give_a_tuple():
 
 
 def until(h: Any, condition: Any) -> None:
-    """Run mails until something has happened; the test's timeout is the limit."""
     while not condition():
         time.sleep(0.001)
         h._settle()
 
 
 def pass_time(h: Any, milliseconds: int) -> None:
-    """Set the clock forward once the requests have begun."""
     until(h, lambda: all(request.started is not None for request in h.operator.in_flight._queue.elements()))
     h.advance_processing_time(milliseconds)
 
@@ -284,7 +282,6 @@ def test_when_all_hang_the_operator_says_which(monkeypatch, plain):
 
 
 def test_workers_that_are_busy_again_have_their_time_again():
-    """All places are taken, one becomes free, and all are taken again: the first of both timers is no more."""
     set_up: Any = workers.RequestWorkers.__new__(workers.RequestWorkers)
     timers: list[MagicMock] = []
     set_up._closing, set_up._paralysed, set_up._giving_up = False, {}, None
@@ -339,7 +336,6 @@ def test_a_plain_function_that_hangs_costs_its_own_request_only():
 
 
 def test_what_a_hanging_function_gives_in_the_end_is_not_asked_again():
-    """It raises after it was given up: no reason to retry."""
     asked = []
 
     def ask(value):

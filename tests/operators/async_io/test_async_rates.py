@@ -191,7 +191,6 @@ async def echo(value: Any) -> Any:
 
 
 def test_subtasks_and_operators_share_a_budget_by_its_name():
-    """Sixteen subtasks and two operators in one process: all wait for the shared budget."""
     budget = Budget("model", requests=100)
 
     def build(env: Any, numbers: Any) -> Any:

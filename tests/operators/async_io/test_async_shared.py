@@ -51,8 +51,6 @@ class Service(Function):
             assert self._changed.wait_for(lambda: len(self.asked) >= count, 60)
 
     def settle(self) -> None:
-        """Run the loop until idle."""
-
         async def pause() -> None:
             for _ in range(10):
                 await asyncio.sleep(0)
@@ -64,7 +62,6 @@ class Service(Function):
 
 
 def task(shared: SharedResources, function: Any, *, subtask: int = 0, **options: Any) -> Any:
-    """Return a harness of one of the subtasks that share."""
     one = node(AsyncWaitOperator, "ask", function, AsyncOptions("map_async", on_barrier="carry", **options))
 
     def make(context: OperatorContext) -> Any:
@@ -93,7 +90,6 @@ ALIKE = [
 
 @pytest.mark.parametrize("key", [None, lambda value: value])
 def test_equal_records_of_different_types_share_no_answer(key):
-    """Equal-looking records share one, also NaN, which equals nothing."""
     numbers = iter(range(1000))
 
     async def ask(value):

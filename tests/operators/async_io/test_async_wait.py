@@ -123,7 +123,6 @@ def test_no_more_than_capacity_at_a_time_and_all_of_it():
 
 
 def test_a_full_queue_holds_back_its_input():
-    """The run's records wait outside: the capacity bounds the held records."""
     with harness(Service(), capacity=2) as h:
         service = h.operator.function
         worker = threading.Thread(target=_answer_all, args=(h.operator, service, 40))
@@ -614,7 +613,6 @@ def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
 
 @pytest.mark.parametrize("patience", [60.0, 0.001])
 def test_completed_requests_wait_for_others_while_there_is_enough_to_ask_about(monkeypatch, patience):
-    """The mailbox thread is woken up for many at a time; and at once when the loop runs out of requests."""
     monkeypatch.setattr(workers, "_PATIENCE", patience)
     waiting: list[asyncio.Future[None]] = []
     notified = threading.Event()

@@ -81,7 +81,7 @@ class Model:
         self.advance()
 
     def _emit_unordered(self) -> None:
-        """Results before the first watermark are emitted in completion order; the watermark after all of them."""
+        """Emit results before the first watermark in completion order; the watermark follows them."""
         while self.held:
             end = next((index for index, element in enumerate(self.held) if element.watermark), len(self.held))
             ready = [element for element in self.held[:end] if element.outputs is not None]
@@ -102,7 +102,7 @@ class Model:
         return self.turn[: self.capacity]
 
     def restored(self) -> Model:
-        """Held records are requested again, answered or not.
+        """Request held records again, answered or not.
 
         The snapshot has the time of the first request: its timeout continues, unless it has expired. Flink's unordered
         queue lists completed records first between two watermarks.
@@ -222,7 +222,6 @@ class AsyncWaitMachine(RuleBasedStateMachine):
 
     @rule()
     def restore(self) -> None:
-        """The process dies: later output is not committed."""
         snapshot, model, self.watermark = self.saved
         now = self.model.now
         self.model = copy.deepcopy(model)

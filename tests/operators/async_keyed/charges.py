@@ -38,7 +38,6 @@ class Charges:
         self._answered: dict[str, int] = {}
 
     async def charge(self, *arguments: Any, idempotency_key: str) -> Any:
-        """Take a payment. A call that the function's checkpoint knows must not be made again."""
         if self._arguments.setdefault(idempotency_key, arguments) != arguments:
             self.faults.append(f"one key for {arguments} and {self._arguments[idempotency_key]}")
         is_recorded = idempotency_key in (self.keys[arguments] if is_reconciled(arguments[1]) else self._payers)
@@ -56,23 +55,20 @@ class Charges:
         return arguments, idempotency_key
 
     async def find(self, idempotency_key: str, *arguments: Any) -> Any:
-        """Return the answer of an earlier call."""
         await asyncio.sleep(0)
         return (arguments, idempotency_key) if idempotency_key in self._arguments else CALL_AGAIN
 
     def use(self, idempotency_key: str, payer: Any) -> None:
-        """Use an answer. Each belongs to one record or timer."""
         if self._payers.setdefault(idempotency_key, payer) != payer:
             self.faults.append(f"one payment of {payer} and {self._payers[idempotency_key]}")
 
     def crash(self) -> None:
-        """Forget calls without a checkpoint."""
         for times in (self._begun, self._answered):
             for key in [key for key, commits in times.items() if commits == self.commits]:
                 del times[key]
 
     def wrong_keys(self, records: Counter[Any]) -> list[str]:
-        """Return the calls with too few or too many idempotency keys: each record makes its own calls.
+        """Return the calls with too few or too many idempotency keys.
 
         Args:
             records: the number of equal records, by key and number.
@@ -86,15 +82,12 @@ class Charges:
 
 
 def is_reconciled(x: int) -> bool:
-    """Return whether the calls for a record have a ``reconcile``."""
     return x % 3 == 0
 
 
 def is_paid(x: int, step: int) -> bool:
-    """Return whether a record makes calls in a step."""
     return (x + step) % 4 == 0
 
 
 def payments(x: int) -> int:
-    """Return how many equal calls a record makes in a step."""
     return 1 + x % 2

@@ -32,17 +32,14 @@ class Gate:
         return await self._futures.setdefault(name, asyncio.get_running_loop().create_future())
 
     def open(self, harness: Harness, *names: Hashable) -> None:
-        """Let functions continue that wait for these names, and everything that follows from it."""
         for name in names:
             self.release(name)
         settle(harness)
 
     def release(self, name: Hashable) -> None:
-        """Let a function continue when its event loop runs next."""
         self._futures.pop(name).set_result(None)
 
     def reset(self) -> None:
-        """Forget the futures of a process that has died."""
         self.waiting.clear()
         self._futures.clear()
 
@@ -60,23 +57,19 @@ class Stateful(KeyedProcessFunction[Any, Any, Any]):
 
 
 def opened(function: KeyedProcessFunction[Any, Any, Any], **options: Any) -> Harness:
-    """Return the harness of a function whose records begin with their key."""
     harness: Harness = harness_for(function, lambda record: record[0], **options)
     return harness
 
 
 def operator_of(harness: Harness) -> AsyncKeyedOperator:
-    """Return the operator of a harness."""
     assert isinstance(harness.operator, AsyncKeyedOperator)
     return harness.operator
 
 
 def settle(harness: Harness) -> None:
-    """Run all steps that are ready."""
     harness.advance_processing_time(0)
 
 
 def end(harness: Harness) -> None:
-    """Wait until all elements have ended."""
     operator_of(harness).drain()
     settle(harness)

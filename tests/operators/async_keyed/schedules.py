@@ -60,7 +60,6 @@ class _Steps:
         self.map = runtime_context.get_map_state(MapStateDescriptor("map"))
 
     def own(self, ctx: Any) -> str:
-        """Check that the current state belongs to the key."""
         key: str = ctx.get_current_key()
         owner = self.key.value()
         if owner is None:
@@ -165,7 +164,6 @@ class _Awaiting(_Steps):
         self._charges = charges
 
     async def pay(self, ctx: Any, payer: int, x: int, step: int) -> None:
-        """Make one call or two, depending on the record alone."""
         if is_paid(x, step):
             arguments = ctx.get_current_key(), x, step // 2
             reconcile = self._charges.find if is_reconciled(x) else None
@@ -205,7 +203,6 @@ class _Awaiting(_Steps):
             self.own(ctx)
 
     def change(self) -> None:
-        """Try to change the state in a thread."""
         try:
             self.hash.update(-1)
         except ProgramError:
@@ -292,7 +289,6 @@ KINDS = {
 
 
 def steps_of(rng: random.Random, records: int, keys: int, kind: str) -> list[Step]:
-    """Draw records, watermarks, barriers and the passing of time."""
     steps: list[Step] = []
     now = 10_000
     runs, barriers = rng.choice([([1, 5, 20, 60], 0.3), ([1, 2, 5], 0.6)])
@@ -320,14 +316,12 @@ def steps_of(rng: random.Random, records: int, keys: int, kind: str) -> list[Ste
 
 
 def take_outcome(harness: Harness, elements: list[Any], letters: list[Any]) -> None:
-    """Move a harness's output to lists."""
     elements += harness.get_elements()
     letters += harness.get_side_records(BAD)
     harness.clear_output()
 
 
 def outcome(elements: list[Any], letters: list[Any], harness: Harness) -> Outcome:
-    """Return the outcome of a run, for comparison."""
     by_key, by_stretch, bad = defaultdict(list), [Counter[Any]()], defaultdict(list)
     for element in elements:
         if isinstance(element, Watermark):
@@ -351,7 +345,6 @@ def differences(
     kind: str = "one input",
     journal: str | None = None,
 ) -> list[str]:
-    """Run a schedule; return its differences from the model."""
     rng = random.Random(seed)
     steps = steps_of(rng, records, rng.choice([2, keys]), kind)
     ordered, large = rng.random() < 0.2, rng.choice([40, 32 * 1024])
@@ -430,7 +423,6 @@ def _difference(name: str, actual: Any, expected: Any) -> str:
 
 
 def records_of(steps: list[Step], kind: str) -> Counter[Any]:
-    """Count the records of a schedule as the functions see them, except for broadcast rules, which change them."""
     records: Counter[Any] = Counter()
     for what, *content in steps:
         if what == "push" and kind != "broadcast":

@@ -115,7 +115,7 @@ def test_ended_elements_behind_a_watermark_are_kept_with_their_outputs() -> None
 
 
 def test_a_timer_in_progress_fires_again_after_a_failure() -> None:
-    """It has fired: that holds for a dead letter, and not for the snapshot (trap T2)."""
+    """Trap T2: a fired timer stays deleted for a dead letter, but is in the snapshot."""
     gate = Gate()
     calls: list[int] = []
 

@@ -15,7 +15,6 @@ SIDE: OutputTag[Any] = OutputTag("side")
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Close functions that ignore their cancellation at once."""
     monkeypatch.setattr("pillarbox._operators.async_io.loop.event_loop.GRACE", 0.05)
 
 

@@ -274,7 +274,7 @@ def test_waiting_ends_by_the_harnesses_clock() -> None:
 
 
 def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The elements of one task progress while another task runs its loop, and leave in their own epoch (R23)."""
+    """R23: each element leaves in its own epoch."""
     shared = SharedResources()
     monkeypatch.setattr("pillarbox.testing._operator_harness.SharedResources", lambda **_: shared)
     gate = Gate()
@@ -301,7 +301,7 @@ def test_tasks_of_a_thread_share_a_loop(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_sleeps_one_after_another_end_within_one_advance() -> None:
-    """The clock stops at each time of the loop (R42)."""
+    """R42."""
 
     class Sleeping(Stateful):
         async def process_element(self, value: Any, ctx: Any) -> Any:
@@ -362,7 +362,7 @@ def test_options_are_checked() -> None:
 
 
 def test_never_suspending_functions_start_few_workers_and_starve_nobody() -> None:
-    """R2, and trap T14: one task per element would cost more than the element."""
+    """R2, trap T14: a task per element would cost more than the element."""
     workers = set()
 
     class Quick(Stateful):

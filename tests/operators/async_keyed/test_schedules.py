@@ -38,7 +38,7 @@ def test_schedules_with_a_journal_repeat_no_call_whose_answer_was_used(tmp_path:
 
 @pytest.mark.long("it takes minutes")
 def test_a_million_records_of_many_keys_equal_the_sequential_model() -> None:
-    """With elements carried over barriers, and some twenty crashes."""
+    """With elements carried over barriers, and about twenty crashes."""
     unequal = differences(7, carry=True, records=1_000_000, keys=100_000, crashes=0.0003)
     assert not unequal
 
@@ -138,7 +138,7 @@ def begun_calls_are_not_recorded() -> Any:
     ],
 )
 def test_schedules_find_known_bugs(bug: Callable[[], Any]) -> None:
-    """Most are bugs of the first prototype. Two more are found by the tests of their rules: closing, and children."""
+    """Most are bugs of the first prototype."""
     with bug():
         for seed in range(200):
             try:

@@ -21,7 +21,6 @@ def account(**options: Any) -> Account:
 
 
 def run(account: Account, until: float, start: float = 0.0, estimate: float = 1, wall: int = 0) -> list[float]:
-    """Book slot after slot until a time; return their times."""
     times: list[float] = []
     now = start
     while now < until:
@@ -48,7 +47,7 @@ def most(times: list[float], seconds: float) -> int:
     seconds=st.floats(0.01, 3),
 )
 def test_in_any_time_there_are_at_most_so_many_requests(rate, visits, seconds):
-    """For any times of bookings, latest possible starts, and returned slots (R32)."""
+    """R32, for any times of bookings, latest possible starts, and returned slots."""
     budget = account(requests=rate)
     begun, now = [], 0.0
     for pause, count, late, unused in visits * 10:

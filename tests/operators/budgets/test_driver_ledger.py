@@ -31,7 +31,6 @@ def server() -> BudgetServer:
 
 
 def test_all_ends_together_book_at_most_the_rate(server):
-    """Two programs, three processes: counted by the slots' times, however slow this machine is."""
     one, other = server.register("one", [FAST.limits]), server.register("other", [FAST.limits])
 
     async def book(ledger: DriverLedger, count: int) -> list[float]:
@@ -104,7 +103,6 @@ def test_nobody_without_the_token_books(server, monkeypatch):
         asyncio.run(book(replace(ledger, token=b"x" * 32)))
 
     async def forge() -> bytes:
-        """Know the name of the token from the wire, and not the token."""
         connection = await Connection.to_driver("127.0.0.1", ledger.port, ledger.token)
         connection._keys.reverse()
         connection.send("book", 1, "fast", [1.0])

@@ -41,7 +41,6 @@ class Service:
         return await self.ask(name)
 
     def restart(self) -> None:
-        """Forget the calls in flight: their process has died."""
         self.gate.reset()
 
     @property

@@ -32,7 +32,6 @@ def calling(service: Service, run: Any, **options: Any) -> Harness:
 
 
 def crashed(service: Service, run: Any, harness: Harness, **options: Any) -> Harness:
-    """Take a snapshot, and continue from it in another process."""
     snapshot = harness.snapshot()
     harness.close()
     service.restart()
@@ -211,8 +210,6 @@ def test_idempotency_keys_are_the_same_when_an_element_runs_again(service: Servi
 
 
 def test_a_call_that_failed_is_the_same_call_when_the_function_repeats_it(service: Service) -> None:
-    """Otherwise, a run after a failure would repeat its first attempt, and not use the answer to its second one."""
-
     async def run(service: Service, value: Any, ctx: Any) -> Any:
         answer = None
         while answer is None:
@@ -235,7 +232,7 @@ def test_a_call_that_failed_is_the_same_call_when_the_function_repeats_it(servic
 
 
 def test_equal_records_have_different_idempotency_keys(service: Service) -> None:
-    """Also if one of them is carried over the barrier, and the other has ended before it (trap T17)."""
+    """Trap T17, with and without a barrier in between."""
 
     async def run(service: Service, value: Any, ctx: Any) -> Any:
         yield await ctx.call(service.charge, value[1])
@@ -385,7 +382,7 @@ def test_a_plain_function_runs_in_a_thread(service: Service) -> None:
 
 
 def test_arguments_and_results_may_change_after_the_call(service: Service) -> None:
-    """Trap T23: the record is found by the arguments at the time of the call, and has the result of that time."""
+    """Trap T23: the call's record has the arguments and the result as they were during the call."""
 
     async def ask(names: list[str]) -> list[str]:
         await service.ask("x")

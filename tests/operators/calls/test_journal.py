@@ -32,7 +32,6 @@ def files(journal: Path) -> list[Path]:
 
 
 def await_that(harness: Harness, condition: Callable[[], bool]) -> None:
-    """Run the harness until the journal's threads have done their part."""
     end = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < end, "it never happens"
@@ -41,7 +40,6 @@ def await_that(harness: Harness, condition: Callable[[], bool]) -> None:
 
 
 def open_gates(harness: Harness, service: Service, *names: Any) -> None:
-    """Let calls end as soon as they have begun."""
     for name in names:
         await_that(harness, lambda name=name: name in service.gate._futures)  # type: ignore[misc]
         service.gate.open(harness, name)
@@ -83,7 +81,7 @@ def test_records_that_arrive_during_a_write_are_in_one_file(service: Service, tm
 
 
 def test_a_carried_element_keeps_the_answer_that_is_being_written(service: Service, tmp_path: Path) -> None:
-    """The files of an epoch go with its commit."""
+    """The files of an epoch are removed with its commit."""
 
     async def run(service: Service, value: Any, ctx: Any) -> Any:
         yield await ctx.call(service.charge, value[1])
@@ -106,8 +104,6 @@ def test_a_carried_element_keeps_the_answer_that_is_being_written(service: Servi
 
 
 def test_carried_elements_use_the_journal_of_the_epoch_of_their_arrival(service: Service, tmp_path: Path) -> None:
-    """Also if they make their first call in a later epoch: its files have been removed by then."""
-
     async def run(service: Service, value: Any, ctx: Any) -> Any:
         if service.calls:
             await service.gate("before")

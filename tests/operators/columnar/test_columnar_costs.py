@@ -42,7 +42,6 @@ def event(card: int, at: int, shop: int = 1, amount: int = 1) -> Any:
 
 @pytest.fixture
 def merged(monkeypatch):
-    """How many rows were grouped and merged."""
     counts: list[int] = []
     group = Partials._group
 
@@ -74,7 +73,6 @@ def test_a_late_row_merges_the_rows_of_its_key(merged, keys, late):
 
 
 def test_the_windows_of_a_pane_are_registered_once(monkeypatch):
-    """For any number of pieces of a pane. Once more after a restore."""
     registered: list[Any] = []
     register = ColumnarWindowOperator._register
 
@@ -135,7 +133,6 @@ def test_an_epoch_merges_the_sessions_of_the_keys_that_came(merged, monkeypatch,
 
 @pytest.mark.parametrize("rare", [False, True])
 def test_the_panes_of_sliding_windows_are_kept_a_few_times(monkeypatch, rare):
-    """With different keys per pane, and with the same keys."""
     monkeypatch.setattr(stacks, "_FREE", 10)
     made: list[ColumnStacks] = []
     init = ColumnStacks.__init__

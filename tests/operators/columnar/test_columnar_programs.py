@@ -299,7 +299,6 @@ def test_windows_of_other_aggregates_are_refused(window):
 
 @pytest.mark.parametrize("window", [MINUTE, EventTimeSessionWindows.with_gap("1 minute")], ids=["panes", "sessions"])
 def test_many_epochs_leave_few_and_short_streams(window):
-    """State is a small multiple of the live data, however often it changed; an epoch writes its changes."""
     rng = np.random.default_rng(1)
     keys = [f"card {number}" for number in range(200)]
     written = []
@@ -436,7 +435,6 @@ def test_the_type_of_a_key_may_be_declared_where_it_is_that_of_the_columns(colum
 
 
 def test_columnar_runs_need_no_python_objects(monkeypatch):
-    """Rows that no function has touched stay columns all the way to the results."""
     env = StreamExecutionEnvironment()
     stream = payments(env=env).key_by("card").window(MINUTE).aggregate(n=count_(), top=max_("amount"), low=min_("at"))
     batch = pa.record_batch(
@@ -465,7 +463,6 @@ def test_first_of_a_type_without_order_is_refused():
 
 
 def test_a_golden_checkpoint_is_read():
-    """An older version's state continues unchanged."""
     with make_columns.job() as undisturbed:
         for number in range(make_columns.EPOCHS):
             make_columns.run(undisturbed, number)

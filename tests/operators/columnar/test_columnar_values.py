@@ -85,7 +85,6 @@ TYPES_AND_KEYS: list[Any] = [
 )
 @example(([Types.DOUBLE()], [(0.0,), (-0.0,), (0.0,)]))
 def test_sessions_fold_equal_keys_in_the_order_of_their_records(types_and_keys):
-    """As columns and as rows: Python's equal keys are one."""
     types, keys = types_and_keys
     names = [f"k{number}" for number in range(len(types))]
     info = Types.ROW_NAMED([*names, "x", "at"], [*types, Types.STRING(), Types.LONG()])
@@ -129,7 +128,6 @@ KEYS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def same(value: Any) -> Any:
-    """Values that are one key, as one."""
     if isinstance(value, tuple):
         return tuple(map(same, value))
     return "NaN" if value != value else value
@@ -140,7 +138,6 @@ def same(value: Any) -> Any:
 )
 @pytest.mark.parametrize("window", [MINUTE, EventTimeSessionWindows.with_gap("1 minute")], ids=["panes", "sessions"])
 def test_keys_of_all_types(names, window):
-    """Keys of one subtask or three, in two epochs: keys that are equal for Spark are one key."""
     keys = [tuple(KEYS[name][1][number % len(KEYS[name][1])] for name in names) for number in range(6)]
     keys += [(None,) * len(names)]
     expected = Counter(tuple(map(same, key)) for key in keys * 3)
@@ -252,8 +249,6 @@ def millis(at: dt.datetime) -> int:
 
 
 def test_aggregates_over_all_rows_of_columns_go_on_from_a_savepoint():
-    """The rows stay columns; late rows fire their window once more."""
-
     def job(savepoint: Any = None) -> Any:
         env = StreamExecutionEnvironment()
         info = Types.ROW_NAMED(["x", "at"], [Types.LONG(), Types.LONG()])

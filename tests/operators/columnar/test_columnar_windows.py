@@ -106,8 +106,6 @@ def below(value: Any) -> Any:
 
 
 def plain(rows: list[Any]) -> dict[str, Any]:
-    """The same aggregates, by hand."""
-
     def values(name: str) -> list[Any]:
         return [row[name] for row in rows if row[name] is not None]
 
@@ -166,7 +164,6 @@ class ByHand(ProcessWindowFunction):
 
 
 def same(value: Any) -> Any:
-    """A value that compares: NaN to NaN, and floats within the bound."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else f"{value + 0.0:.11e}"
     return value
@@ -177,7 +174,6 @@ def millis(time: dt.datetime) -> int:
 
 
 def read(output: list[Any]) -> dict[Any, Any]:
-    """Return the last results of each key and window."""
     collected = {}
     for row in output:
         results = {name: same(row[name]) for name in AGGREGATES}
@@ -192,7 +188,6 @@ def read_by_hand(output: list[Any]) -> dict[Any, Any]:
 
 
 def run(part: list[Any], chance: Any) -> Records:
-    """A run of rows, columnar or not."""
     if part and chance.random() < 0.7:
         return ArrowRecords(RowEncoder(resolve_schema(TYPE), "test").encode(part))
     return Records(part)

@@ -81,7 +81,6 @@ class MicroBatches:
     def run(
         self, rows: Sequence[tuple[Any, ...]], number: int | None = None, *, time: int = 0, watermark: int = 0
     ) -> list[tuple[Any, ...]]:
-        """Run a micro-batch, and return its output."""
         if rows:
             columns = list(zip(*rows))
             columns[1] = tuple(None if at is None else round(1000 * at) for at in columns[1])

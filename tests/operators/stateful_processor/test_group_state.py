@@ -33,7 +33,6 @@ def test_the_state_of_a_key_is_kept_and_removed():
 
 
 def times_out(key, frames, state):
-    """Sets a timeout and a state; the timeout's effect depends on the state."""
     rows = [value for frame in frames for value in frame["v"]]
     before = state.getOption
     if state.hasTimedOut:
@@ -76,7 +75,7 @@ def test_a_timeout_may_set_the_next_one():
 
 
 def test_a_call_that_changes_nothing_leaves_state_and_timeout_as_they_were():
-    """As in Spark's Python API: also a key that has timed out, which does so again each time."""
+    """As in Spark's Python API: also for a key whose timeout has fired."""
     batches = batches_of(times_out, late=True)
     batches.run([("a", 5, 3)], 0)
     assert batches.run([("a", 5, 0)], 1) == [("False (3, None)", 1)]

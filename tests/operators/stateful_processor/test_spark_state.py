@@ -21,7 +21,6 @@ def variable(kind: str, *schemas: str, ttl: int | None = None) -> StateVariable:
 
 
 def slots_by_key(key: str, variables: dict[str, StateVariable], columns: dict[str, pa.Array]) -> dict[Any, Any]:
-    """Return the filled slots of each key by name, as a task restores them."""
     table = SparkStateTable.of("operator", resolve_schema(key), Declarations(variables))
     rows = {}
     for batch in table.encode(pa.RecordBatch.from_pydict(columns)):

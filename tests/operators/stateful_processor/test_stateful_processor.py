@@ -146,9 +146,7 @@ class Changing(Base):
 
 
 def test_timers_see_a_snapshot_of_the_timers_that_have_expired():
-    """As in Spark: a timer deleted in the meantime is called, a new one waits, and a fired one is removed after its
-    call.
-    """
+    """As in Spark: a timer deleted in the meantime is called, a new one waits."""
     batches = MicroBatches(Changing(), mode="eventtime")
     batches.run([("a", 0, 1)], 0)
     assert batches.run([], 1, watermark=3000) == [
@@ -392,7 +390,6 @@ class Lives(Base):
 
 
 def test_states_expire_at_the_time_of_the_micro_batch():
-    """A whole value, or single elements and entries; exactly at the end of their time they have expired."""
     tester = TwsTester(Lives(), timeMode="ProcessingTime")
     tester.setProcessingTime(1_000)
     tester.test("a", [Row(v=1)])

@@ -145,7 +145,6 @@ class Retold:
         return self.kind.ends and self.kind.by_event_time and self._end(window) <= self.watermark
 
     def _met(self, windows: dict[Span, Open], span: Span) -> Open | None:
-        """Merge the windows that meet a new one, or return None if there are none."""
         met = sorted(other for other in windows if other[0] <= span[1] and span[0] <= other[1])
         if not met:
             return None

@@ -138,7 +138,7 @@ def test_a_day_that_a_time_zone_left_out_has_no_windows_of_its_own(slide):
 
 @pytest.mark.parametrize("days", [2, 3, 4, 7])
 def test_windows_over_a_day_that_a_time_zone_left_out_do_not_overlap(days):
-    """A window that begins with a skipped day begins together with the next one, and is a day shorter."""
+    """The window that begins with the skipped day begins together with the next one, and is a day shorter."""
     zone = ZoneInfo("Pacific/Apia")
     starts = {
         day: int(datetime.datetime.combine(datetime.date.fromordinal(day), datetime.time(), zone).timestamp()) * 1000
@@ -156,7 +156,6 @@ def test_windows_over_a_day_that_a_time_zone_left_out_do_not_overlap(days):
 
 @given(st.integers(-(10**12), 10**12), st.integers(-HOUR, HOUR))
 def test_days_of_a_zone_without_changes_are_those_without_a_zone(time, offset):
-    """Also before 1970, and with offsets that are parts of seconds."""
     for size, slide in (("1 day", "1 day"), ("3 days", "2 days")):
         assigners = [SlidingEventTimeWindows.of(size, slide, offset, time_zone=zone) for zone in ("UTC", None)]
         assert windows(assigners[0], time) == windows(assigners[1], time)

@@ -52,7 +52,6 @@ def assigner_of(kind: str, size: int, step: int, hour: int, zone: str) -> Any:
 
 
 def millis(day: int, hour: int, zone: str) -> int:
-    """When a day begins by the zone's calendar, counted from 1970-01-01."""
     wall = dt.datetime(1970, 1, 1, hour) + dt.timedelta(days=day)
     return int(wall.replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
@@ -63,8 +62,6 @@ def half_hours(zone: str, every: int = 1) -> list[int]:
 
 
 def windows_by_calendar(kind: str, size: int, step: int, hour: int, zone: str) -> set[tuple[int, int]]:
-    """Return all windows of some weeks, by counting days, without empty ones."""
-
     def spans() -> Iterator[tuple[int, int]]:
         first = (dt.date.fromisoformat(ZONES[zone]) - dt.date(1970, 1, 1)).days
         apart = size if kind == "cumulating" else step
@@ -135,7 +132,6 @@ def test_columns_and_functions_give_the_windows_of_the_calendar(zone, kind, size
 
 @pytest.mark.parametrize("zone", ["Pacific/Apia", "Europe/Berlin"])
 def test_days_go_on_from_a_savepoint_and_fire_again(zone):
-    """Each day an epoch, each other day a new job from a savepoint; the last epoch has late rows."""
     times = half_hours(zone, every=9)
     bounds = windows_by_calendar("sliding", 3, 1, 0, zone)
 

@@ -71,7 +71,6 @@ def program(kind, out_of_order, lateness, interval, folds):
 
 
 def final(kind, results):
-    """Return the last result of each window, without sessions that were merged into others."""
     last = {(key, window): numbers for key, window, numbers in results if key != "end"}
     if kind != "sessions":
         return last
@@ -86,7 +85,6 @@ def final(kind, results):
 
 
 def by_hand(kind, events):
-    """The windows of all events at once."""
     expected: dict[tuple[str, tuple[int, int]], list[int]] = {}
     if kind != "sessions":
         for key, time, number in events:

@@ -37,7 +37,6 @@ FOREVER = 2**63 - 1
 
 
 def push(harness: Any, *records: tuple[str, int, int | None]) -> list[Any]:
-    """Push records (key, value, time) one by one, and return the output."""
     harness.clear_output()
     for key, value, time in records:
         harness.push((key, value), time)
@@ -86,8 +85,6 @@ def test_sessions_of_a_point_merge_with_those_that_they_touch():
 
 @pytest.mark.parametrize("folds", [True, False])
 def test_a_long_session_takes_up_those_that_lie_within_it(folds):
-    """Also a session with the same bounds, or completely inside."""
-
     def build(stream: Any) -> Any:
         windows = stream.window(EventTimeSessionWindows.with_dynamic_gap(lambda record: record[1]))
         return windows.aggregate(Listed()) if folds else windows.process(Contents())
@@ -133,8 +130,6 @@ def test_a_late_record_belongs_to_a_session_that_is_there_and_a_purged_session_i
 
 
 def test_a_purge_keeps_the_set_of_sessions():
-    """Later records still extend the session, whose elements are stored under its first window."""
-
     def build(stream: Any) -> Any:
         windows = stream.window(EventTimeSessionWindows.with_gap(10)).trigger(PurgingTrigger.of(CountTrigger.of(2)))
         return windows.process(Contents())
@@ -240,7 +235,6 @@ def test_a_continuous_trigger_of_the_global_window_over_a_restart():
 
 @pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(20), EventTimeSessionWindows.with_gap(20)])
 def test_a_continuous_trigger_of_the_clock_outlives_the_windows_end_by_the_clock(assigner):
-    """A window of event time is there until event time has passed it, however late it is by the clock."""
     trigger = ContinuousProcessingTimeTrigger.of(10)
     with open_windows(lambda s: s.window(assigner).trigger(trigger).process(Contents())) as harness:
         push(harness, ("a", 1, 0))
@@ -330,7 +324,6 @@ class ByTheClock(Dangling):
 
 
 def test_a_trigger_of_ones_own_that_purges_still_uses_processing_time():
-    """So that epochs are run for its timers, and these are not refused."""
     env = StreamExecutionEnvironment()
     keyed = env.from_collection([1]).key_by(lambda value: value).window(GlobalWindows.create())
     for kind, expected in ((ByTheClock, True), (Dangling, False)):

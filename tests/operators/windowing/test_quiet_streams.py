@@ -142,8 +142,6 @@ def added(one, other):
 
 
 def test_a_source_that_goes_on_holds_the_silent_one_only_where_that_is_not_behind():
-    """Two sources: the silent one's clock and the other one's records; the slower counts."""
-
     def build(env, fast, slow):
         strategy = bounded(0).with_wall_clock_progress(100)
         timed = [stream.assign_timestamps_and_watermarks(strategy) for stream in (fast, slow)]
@@ -161,8 +159,6 @@ def test_a_source_that_goes_on_holds_the_silent_one_only_where_that_is_not_behin
 
 
 def test_strategies_of_one_source_count_by_themselves():
-    """Of a source's two streams, only the one whose strategy allows it advances with the clock."""
-
     def build(env, events):
         outputs = {}
         for name, strategy in {"waits": bounded(0), "goes": bounded(0).with_wall_clock_progress(100)}.items():

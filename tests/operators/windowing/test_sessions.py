@@ -85,7 +85,6 @@ ASSIGNERS = [EventTimeSessionWindows.with_gap(6), EventTimeSessionWindows.with_d
 @pytest.mark.parametrize("assigner", ASSIGNERS)
 @pytest.mark.parametrize("lateness", [0, 8])
 def test_sessions_come_out_as_from_the_general_operator(assigner, lateness):
-    """The same results with elements in the same order, as many merges, and the same handling of late elements."""
     rng = random.Random(lateness)
     steps: list[Any] = []
     watermark = 0
@@ -242,7 +241,6 @@ class OfTheDay(ProcessWindowFunction):
 
 
 def test_global_state_may_have_a_time_to_live():
-    """It is state of the key, which does not go with the window."""
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
 
     def build(env, events):

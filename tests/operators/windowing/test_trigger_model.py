@@ -480,7 +480,6 @@ steps = st.lists(
 
 
 def plain(results: list[Any], how: str, kind: Kind) -> list[Any]:
-    """Normalize the order of results, and of folded values, over several keys and windows."""
     if how == "process":
         return sorted((key, span, values, None if kind.merges else fired) for key, span, values, fired in results)
     return sorted((key, span, sorted(values)) for key, span, values, *_ in results)

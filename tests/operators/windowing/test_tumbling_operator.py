@@ -41,7 +41,6 @@ SCRIPT: list[Any] = [(("a", 3), ("b", 5)), 4, (("a", 7), ("c", 8)), 9, (("b", 11
 
 
 def play(kind: str, ways: tuple[bool, bool], *, lateness: int = 0) -> list[Any]:
-    """Run a script with a restart after each step; ``ways`` has the operators of even and odd steps."""
     assigner, trigger, unit = KINDS[kind]
     snapshot, now, out = None, 0, []
     for number, step in enumerate(SCRIPT):
@@ -119,7 +118,7 @@ def test_a_time_in_no_year_names_its_record():
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_key_whose_window_has_fired_does_not_fire_again_at_a_lesser_watermark(quick):
-    """The subtasks before a savepoint may have different watermarks, and the lowest one holds."""
+    """Subtasks before a savepoint may have different watermarks, and the lowest one is restored."""
 
     def build(stream: Any) -> Any:
         windows = stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(20)

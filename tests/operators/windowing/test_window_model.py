@@ -122,7 +122,6 @@ class Model:
         return fired
 
     def met(self, windows: dict[Span, list[Any]], window: tuple[int, int]) -> tuple[tuple[int, int], list[Any]]:
-        """Take out the windows that one meets, and that the cover of all meets; return the cover, and all elements."""
         start, end = window
         content: list[Any] = []
         while met := [other for other in windows if other[0] <= end and start <= other[1]]:
@@ -204,7 +203,6 @@ ACCUMULATORS = {"aggregate": Spread(), "changing": Changing()}
 
 
 def operator_of(kind: Kind, how: str) -> type:
-    """Return the expected operator of the program: folding windows have one per kind."""
     if how == "process":
         return WindowOperator
     if kind.merges:

@@ -49,7 +49,6 @@ from tests.operators.windowing.windows import Contents, Number, open_windows
 
 
 def push(harness, *records: tuple[Any, Any, int]) -> list[Any]:
-    """Push records (key, value, time) one by one, and return the output."""
     harness.clear_output()
     for key, value, time in records:
         harness.push((key, value), time)
@@ -104,8 +103,6 @@ def test_a_record_that_bridges_sessions_keeps_the_elements_of_all():
 
 
 def test_a_record_looks_at_the_sessions_that_it_meets_alone(monkeypatch):
-    """For any number of sessions; except with a custom rule of merging."""
-
     class Own(EventTimeSessionWindows):
         def merge_windows(self, windows, callback):
             super().merge_windows(windows, callback)
@@ -670,8 +667,6 @@ def test_windows_over_all_of_a_stream_and_behind_each_other():
 
 @pytest.mark.parametrize("lateness", [0, 7])
 def test_tumbling_windows_are_the_same_state_on_both_ways(lateness):
-    """The general operator continues from the state of the ordinary windows' loop, and vice versa."""
-
     def quick(stream):
         return stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(lateness).reduce(summed)
 
@@ -730,8 +725,6 @@ def test_a_shorter_lateness_ends_windows_that_wait_for_late_elements():
 
 
 def test_results_of_a_window_have_one_order_in_warm_and_in_restored_tasks():
-    """A retried task in another process sends the same output."""
-
     def windows(stream):
         return stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(5).reduce(summed)
 

@@ -48,7 +48,6 @@ class Number(NumberWithoutMerge):
 
 
 def open_windows(build: Callable[[Any], Any], **options: Any) -> KeyedOneInputStreamOperatorTestHarness:
-    """Return a harness of the operator that ``build`` makes of a stream keyed by :func:`key_of`."""
     env = StreamExecutionEnvironment()
     step = build(env.from_collection([]).key_by(key_of))._step
     return KeyedOneInputStreamOperatorTestHarness(ChainNode(step.name, "windows", step.factory), **options)
