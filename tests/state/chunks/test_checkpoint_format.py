@@ -58,7 +58,6 @@ NAMED = {
 
 
 def names_in(payload):
-    """Return the globals that a pickle names, including nested pickles."""
     strings: list[str] = []
     memo: list[str] = []
     results = set()
@@ -81,7 +80,6 @@ def names_in(payload):
 
 
 def pickles_of(store):
-    """Return the pickles in a log."""
     for number, payload in store.chunks.items():
         yield payload if number != META else payload[15:]
 
@@ -253,7 +251,6 @@ class Payment:
 
 @pytest.fixture
 def _gone(monkeypatch):
-    """A class that is in state, and was renamed since."""
     module: Any = ModuleType("payments")
     module.Payment = type("Payment", (), {"__module__": "payments"})
     monkeypatch.setitem(sys.modules, "payments", module)
@@ -350,7 +347,6 @@ def test_kinds_that_came_later_are_refused():
 
 @pytest.fixture
 def log():
-    """A log with four chunks and a large row."""
     task = Task()
     for epoch in range(4):
         for key in range(3):
@@ -420,7 +416,6 @@ def test_a_head_of_which_any_byte_is_altered(log, bits):
 
 @pytest.mark.parametrize("body", [[], {}, {"newest": 5}, {"operator": "op"}, 5, None])
 def test_a_head_of_another_shape(log, body):
-    """With a digest that fits, so this is no accident; it is an error all the same."""
     payload = pickle.dumps(body, 5)
     log.store.chunks[META] = log.store.chunks[META][:11] + zlib.crc32(payload).to_bytes(4, "little") + payload
     with pytest.raises(CheckpointMismatchError, match="the head of the state is not as it was written"):
@@ -471,7 +466,6 @@ def test_a_chunk_in_the_place_of_another(log, one, other):
 
 
 def test_a_chunk_of_another_attempt_at_the_same_epoch(log):
-    """Both are whole, and look alike."""
     one, other = Task(log.store.copy()), Task(log.store.copy())
     one.put((0, 0), a=1).commit()
     other.put((0, 0), a=2).commit()
@@ -482,7 +476,7 @@ def test_a_chunk_of_another_attempt_at_the_same_epoch(log):
 
 
 def test_a_head_that_is_older_than_the_log(log):
-    """The last record of a change file is the head's: it is lost in a truncated file."""
+    """The last record of a change file is the head's: a truncated file lacks it."""
     before = log.store.chunks[META]
     log.put("new", a=1).commit()
     log.store.chunks[META] = before
@@ -499,7 +493,6 @@ def test_all_that_was_written_is_read_back(log):
 
 
 def test_a_large_row_outlives_states_that_are_added(log):
-    """It stays in place, also after cleaning has moved its entry."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "SPARE_CHUNKS", 1)
         patch.setattr(limits, "GATHERING", 1)

@@ -38,7 +38,6 @@ class Task:
         self.sync = self.log.sync(store)
 
     def epoch(self, value: Any) -> Task:
-        """Change rows of keys and of namespaces, elements, and a large row; and let a row go."""
         for key in range(4):
             self.backend.namespaces.enter(namespace_address(key, (key, key + 10)))
             self.value.update([value] * (1 + 300 * key))
@@ -75,7 +74,6 @@ def put_head(store: MemoryChunkStore, head: Content) -> None:
 
 
 def damaged_by(change: Callable[[Content], Any], number: int = 0) -> MemoryChunkStore:
-    """A log whose newest chunk, or one of its large values, was changed, with digests that fit."""
     store = Task(MemoryChunkStore()).epoch(1).epoch(2).store
     head = head_of(store)
     newest = head["following"] - 1

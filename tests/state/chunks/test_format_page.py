@@ -15,7 +15,6 @@ from tests.state.inspect.test_view import GOLDEN, restored
 
 
 def numbers(width: int, steps: bytes) -> list[int]:
-    """Unsigned little-endian numbers, of the steps between which these are."""
     return [*accumulate(int.from_bytes(steps[at : at + width], "little") for at in range(0, len(steps), width))]
 
 

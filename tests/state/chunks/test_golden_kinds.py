@@ -24,7 +24,6 @@ GOLDEN = [path for path in sorted(HERE.glob(f"*-format-{FORMAT}*.zip")) if not p
 
 
 def logs() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """The head and the chunks of each log of this format."""
     names = AnyNames()
     for path in GOLDEN:
         for store in load(path).values():

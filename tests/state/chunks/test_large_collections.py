@@ -36,7 +36,6 @@ class Task:
         self.sync = self.log.sync(self.store)
 
     def __getitem__(self, key):
-        """The states of a key."""
         self.backend.set_current_key(key)
         return self.states
 
@@ -141,7 +140,6 @@ def test_a_value_that_was_changed_in_place_is_written_when_it_is_put(many):
 
 
 def test_a_large_map_is_bounded_while_it_changes():
-    """A sliding window: as many elements are added as removed."""
     task = Task()
     states = task["k"]
     for epoch in range(200):
@@ -197,7 +195,6 @@ def test_it_leaves_its_row_when_it_grows_and_comes_back_when_it_shrinks():
 
 
 def test_the_order_of_a_map_outlives_restarts():
-    """Like a plain dict: the oldest key is first, and a key that is set again keeps its position."""
     task = Task()
     order = random.Random(4)
     model: dict[int, float] = {}
@@ -289,7 +286,6 @@ def test_an_element_that_cannot_be_written_is_named():
 
 
 def test_elements_that_are_missing_are_noticed():
-    """A writer of valid digests can omit some."""
     task = Task()
     task["k"]["list"].add_all(range(10_000))
     task.commit()
@@ -419,8 +415,6 @@ TestLargeCollections = LargeCollectionsMachine.TestCase
 
 
 def test_large_maps_and_lists_of_namespaces():
-    """Such as a window's contents; namespaces' rows have other layouts than keys' rows."""
-
     class Windows:
         def __init__(self, store):
             self.store = store

@@ -90,7 +90,6 @@ def test_wrong_defaults_are_refused(options, says):
 
 
 def test_the_keys_of_a_state_come_in_an_order_of_their_own(backend):
-    """Independent of the worker's history."""
     one, other = ValueStateDescriptor("one"), MapStateDescriptor("other")
     state, entries = backend.get_state(one), backend.get_state(other)
     again = KeyedStateBackend("op")
@@ -311,7 +310,6 @@ def test_a_key_of_another_subtask_is_refused():
 
 
 def test_the_order_of_keys_is_found_once(monkeypatch):
-    """Broadcast records that look at the state of all keys ask for it again and again."""
     hashed: list[Any] = []
 
     def counting(key: Any) -> int:

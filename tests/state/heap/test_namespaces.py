@@ -130,7 +130,6 @@ def test_a_key_without_states_of_its_own_costs_no_row():
 
 @pytest.mark.parametrize("use", [lambda state: state.get(), lambda state: state.add(1), lambda state: state.clear()])
 def test_another_key_has_no_current_namespace(use):
-    """Otherwise one key's values would be added to another key's window."""
     windows = Windows()
     windows.at("k", FIRST).add(1).backend.set_current_key("j")
     with pytest.raises(ProgramError, match="'windows' uses the list state 'contents' where there is no current namesp"):
@@ -386,7 +385,7 @@ def test_the_golden_log_with_namespaces_is_read():
 
 
 def test_what_uses_no_namespaces_is_written_as_before_them():
-    """So older versions can read it: they refuse unknown content."""
+    """Older versions can read it: they refuse unknown content."""
     backend = KeyedStateBackend("op")
     state = backend.get_state(ValueStateDescriptor("s"))
     backend.seal()

@@ -113,7 +113,6 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_windows_are_what_dictionaries_are(steps):
-    """Written again and cleaned, restored, and handed over between two workers that both stay."""
     store, model = MemoryChunkStore(), dict[Window, dict[Any, list[Any]]]()
     number = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -178,7 +177,6 @@ def test_a_window_that_begins_and_ends_in_an_epoch_leaves_no_trace():
 
 
 def test_rows_are_those_of_any_namespaces():
-    """So other operators can continue with them, and vice versa; each row has its own timers."""
     store = MemoryChunkStore()
     Worker(store).fold(FIRST, ("a", 1), ("b", 2)).fold(SECOND, ("a", 3)).commit()
     backend = KeyedStateBackend("windows")

@@ -30,7 +30,7 @@ TIMERS = st.tuples(st.integers(-5, 5), st.sampled_from("abc"))
 
 @given(st.sets(TIMERS), st.lists(st.tuples(st.sampled_from(["add", "add", "discard", "discard", "pop"]), TIMERS)))
 def test_against_a_set(loaded, steps):
-    """Rows know their timers, so no existing timer is added, and no unknown one discarded."""
+    """Rows know their timers, so no existing timer is added, and no unknown timer is discarded."""
     queue: TimerQueue = TimerQueue()
     load(queue, [timestamp for timestamp, _ in loaded], [owner for _, owner in loaded])
     timers = set(loaded)
@@ -64,7 +64,6 @@ def test_owners_of_one_timestamp_come_in_the_order_in_which_they_were_added():
 @pytest.mark.parametrize("loads", [False, True])
 @pytest.mark.parametrize("old", ["", "z", "zyx"])
 def test_owners_of_before_the_epoch_come_first_in_an_order_of_their_own(loads, old):
-    """Whether they were loaded or have been there, and whether there is one or there are several."""
     queue = TimerQueue()
     if loads:
         load(queue, [7] * len(old), list(old))
@@ -78,7 +77,6 @@ def test_owners_of_before_the_epoch_come_first_in_an_order_of_their_own(loads, o
 
 
 def test_timers_that_move_leave_nothing_behind():
-    """A timer that is put off with every record, as of a session, must not fill the heap."""
     queue = TimerQueue()
     for timestamp in range(100_000):
         queue.add(timestamp, "k")
@@ -90,7 +88,6 @@ def test_timers_that_move_leave_nothing_behind():
 
 
 def test_restored_timers_that_move_leave_nothing_behind():
-    """Keys whose timers are put off with each record: neither the old timers nor the keys are kept."""
     for first in ("discard", "look"):
         queue = TimerQueue()
         count = 20_000

@@ -134,7 +134,6 @@ class Model:
         self.held: dict[Any, dict[Any, Any]] = defaultdict(dict)
 
     def call(self, now: int, ttl: StateTtlConfig | None, key: int, kind: str, what: str, argument: int) -> Any:
-        """Call a state that never returns expired values."""
         slot = (key, kind)
         if ttl is None:
             alive: dict[Any, Any] = {name: (value, None) for name, (value, _) in self.held[slot].items()}
@@ -230,7 +229,6 @@ EPOCHS = st.lists(
 
 @given(EPOCHS, PROGRAMS, st.booleans(), st.booleans())
 def test_equal_to_plain_python(epochs, configs, large, late):
-    """Also of states that are declared after a restart, as a window function's are."""
     with pytest.MonkeyPatch.context() as patch:
         if large:
             patch.setattr(large_collections, "_LARGE", 40)
@@ -412,7 +410,6 @@ def filled(keys: int, **options: Any) -> Task:
 
 
 def test_keys_that_never_come_again_go_at_a_steady_pace():
-    """Each epoch looks at five keys for each that it touches."""
     task = filled(1000)
     left = []
     for number in range(60):

@@ -60,7 +60,6 @@ def test_a_users_own_object_is_put_back():
 
 @pytest.mark.parametrize("end", [KeyedStateBackend.drop_keys, KeyedStateBackend.take_all_changes])
 def test_nothing_of_a_map_outlives_its_key(end):
-    """In batch mode all keys are dropped when one has ended; in a stream, the row is dropped with its epoch."""
     backend = KeyedStateBackend("op")
     undo = backend.allow_undo()
     state = backend.get_state(MapStateDescriptor("m"))
@@ -115,7 +114,6 @@ calls = st.lists(st.tuples(st.booleans(), st.lists(changes, max_size=5), st.bool
 
 
 def change(elements: Any, what: str, key: int, number: int) -> None:
-    """Do something with a state, or with a dict."""
     if what == "get":
         result = elements.get(key)
         if result is not None:
@@ -137,7 +135,7 @@ def change(elements: Any, what: str, key: int, number: int) -> None:
 
 @given(calls, st.booleans(), st.booleans())
 def test_a_large_map_is_put_back(calls, in_log, is_plain):
-    """Its values, their order, and the writes: every later read equals a dict's.
+    """Every later read equals a dict's.
 
     Args:
         in_log: whether the log has its elements; otherwise it is new.
@@ -201,7 +199,6 @@ def test_states_that_are_the_same_are_not_looked_at():
 
 
 def test_changes_of_several_elements_are_rewound_and_repeated() -> None:
-    """Each element has its own notes and its own key."""
     backend = KeyedStateBackend("op")
     undo = backend.allow_undo()
     value = backend.get_state(ValueStateDescriptor("value"))

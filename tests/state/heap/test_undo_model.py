@@ -76,7 +76,6 @@ class Keyed:
         self.log = StateLog(LogIdentity("op", 0, 1, 128), self.backend)
 
     def seen(self) -> Any:
-        """Return a copy of everything: with order, stamps and timers."""
         backend = self.backend
         held = {key: dict(zip(backend.slots, backend.rows[key][2:])) for key in KEYS if key in backend.rows}
         return copy.deepcopy(
@@ -89,13 +88,11 @@ class Keyed:
         )
 
     def fill(self) -> None:
-        """Give a key large collections."""
         self.backend.set_current_key("k")
         self.list.add_all([[f"{number}" * 200] for number in range(LARGE)])
         self.map.put_all({number: [f"{number}" * 200] for number in range(LARGE)})
 
     def do(self, what: str, n: int) -> None:
-        """Apply a function's change; values changed in place are also put."""
         if what == "value":
             held = self.value.value() or []
             held.append(n)
@@ -242,7 +239,6 @@ def stamps(keyed: Keyed, key: str) -> list[int]:
 
 
 def timers_of(keyed: Keyed) -> list[tuple[int, str]]:
-    """Return the queue's timers without changing it."""
     queue = copy.deepcopy(keyed.backend.timers[0].queue)
     results = []
     while (timestamp := queue.next_timestamp()) is not None:

@@ -76,7 +76,7 @@ def test_the_largest_keys_and_those_of_namespaces():
 
 
 def test_keys_of_one_hash_and_the_operators_own_state():
-    """For Python, -1 and -2 have the same hash, and so have tuples of them; the operator itself is no key."""
+    """In Python, -1 and -2 have the same hash, and so have tuples of them."""
     store = MemoryChunkStore()
     backend = KeyedStateBackend("op")
     value = backend.get_state(ValueStateDescriptor("value"))

@@ -40,7 +40,6 @@ GOLDEN = sorted(path for path in golden.HERE.glob("*-format-*.zip") if not path.
 
 
 def shown(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
-    """Return a view's content, by key and namespace."""
     results: dict[Any, dict[str, Any]] = {}
     for keys, namespaces, layout, rows, sizes in LogView(store, 7).rows():
         assert len(keys) == len(rows) == len(sizes) == len(namespaces or keys)
@@ -64,7 +63,6 @@ def descriptor(name: str, kind: str) -> Any:
 
 
 def restored(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
-    """The same of a restore, into a backend with the states that the head names."""
     head = LogView(store, 7).head
     backend = KeyedStateBackend(head.operator)
     for namespaced, layouts in ((False, head.layouts), (True, head.space_layouts)):
@@ -88,7 +86,6 @@ def restored(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
 
 
 def with_classes(found: dict[Any, Any]) -> Any:
-    """Return the shown content, read with the classes."""
     return loads(pickled(found))
 
 
@@ -101,7 +98,6 @@ def test_what_is_shown_is_what_a_restore_reads(path):
 
 
 def test_elements_that_are_missing_are_noticed(monkeypatch):
-    """A list whose row counts one element more: as if cleaning had lost an element."""
     monkeypatch.setattr(large_collections, "_LARGE", 40)
     store = MemoryChunkStore()
     backend = KeyedStateBackend("op")
@@ -124,7 +120,6 @@ def test_elements_that_are_missing_are_noticed(monkeypatch):
 
 
 def test_a_large_row_that_lies_where_slots_had_another_order(monkeypatch):
-    """Cleaning has moved its entry into a chunk of now, and with it the number of elements of its map."""
     monkeypatch.setattr(large_collections, "_LARGE", 200)
     monkeypatch.setattr(limits, "CHUNK_BYTES", 1_000)
     monkeypatch.setattr(limits, "SLACK_BYTES", 500)
@@ -222,7 +217,6 @@ CLASSES = (Order, Point, Color, Odd, Kept)
 
 @pytest.fixture
 def there(monkeypatch):
-    """The module of the user's classes, for the duration of a test."""
     for class_ in CLASSES:
         monkeypatch.setattr(class_, "__module__", "tests_gone")
         setattr(gone, class_.__name__, class_)
@@ -263,7 +257,6 @@ def test_equal_keys_of_the_users_classes_are_equal(there):
 
 
 def test_objects_with_other_contents_that_cannot_be_hashed(there):
-    """Equal ones have equal hashes, whatever their content."""
     nan = float("nan")
     contents = [[1, {2}, {"a": [3]}, nan, bytearray(b"b"), Point(1, [2])], [1, {2}, {"a": [4]}, nan, bytearray(b"b")]]
     payloads = [pickle.dumps(Point(1, content), 5) for content in (contents[0], contents[0], contents[1])]
@@ -274,7 +267,6 @@ def test_objects_with_other_contents_that_cannot_be_hashed(there):
 
 
 def test_names_that_are_not_there_are_pickled(there):
-    """Like Python's own pickler, for any objects."""
     values = [Point(n, [Color.RED, Order("a"), OrderedDict(a=Kept(n))]) for n in range(3)]
     payload = pickle.dumps([values, Point, Odd(1, [2])], 5)
     there()

@@ -69,7 +69,6 @@ Suit: Any = enum.Enum("Suit", {"HEARTS": 1}, module=__name__)
 
 @pytest.mark.parametrize("make", [lambda suit: suit, lambda suit: ("a", suit), lambda suit: ("a", (suit,))])
 def test_owners_of_restored_keys_are_checked_whose_hash_may_change(make, monkeypatch):
-    """The name of an enum's member is in its hash: with another one its rows are another subtask's."""
     right = subtask_of_key(make(Suit(1)), 128, 4)
 
     def task(store: MemoryChunkStore) -> tuple[KeyedStateBackend, Any, StateLog]:

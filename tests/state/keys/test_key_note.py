@@ -159,7 +159,6 @@ def test_a_key_that_may_be_another_is_warned_of(caplog):
 
 
 def test_a_log_of_before_has_no_note():
-    """Such a log is read for any key."""
     store = written(columns("card"))
     head = read_head(store.chunks[META], LogIdentity("op", 0, 1, 128))
     head.key = None

@@ -58,7 +58,6 @@ class Task:
 
 
 def without_b(cls: Any, monkeypatch: Any) -> Any:
-    """Let a class of this module have no field ``b`` any more."""
     fields: list[Any] = [("a", int)]
     class_: Any = NamedTuple(cls.__name__, fields) if cls is Pair else make_dataclass(cls.__name__, fields, frozen=True)
     class_.__module__ = __name__

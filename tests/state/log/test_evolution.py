@@ -43,8 +43,6 @@ _PRELUDE = "from dataclasses import dataclass, field\nfrom typing import NamedTu
 
 @pytest.fixture
 def shop(monkeypatch):
-    """Defines classes in the module of this name, in place of the earlier version's."""
-
     def define(source: str, name: str = "shop") -> Any:
         module = ModuleType(name)
         monkeypatch.setitem(sys.modules, name, module)
@@ -82,12 +80,10 @@ class Task:
 
     @property
     def is_written_anew(self):
-        """Whether the next epoch writes all of it."""
         return len(self.backend.dirty) == len(self.backend.rows) > 0
 
 
 def generic(of: Any, *types: Any) -> Any:
-    """Return a generic type of classes that are known when it runs."""
     return of[types] if len(types) > 1 else of[types[0]]
 
 
@@ -96,7 +92,6 @@ def values(name, declared=None):
 
 
 def all_bytes(store):
-    """Return all written bytes, without the program's list of deleted names."""
     head = open_head(store.chunks[META], LogIdentity("op", 0, 1, 128))
     return b"".join({**store.chunks, META: write_head(replace(head, former={}))}.values())
 
@@ -261,7 +256,6 @@ def test_a_class_may_be_a_named_tuple_and_then_a_dataclass(shop, fields):
 
 
 def test_a_log_without_fields_in_its_head_goes_on(shop):
-    """As versions before had it: the names of classes alone."""
     old = shop(KINDS["named tuple"] + "    n: int\n").Order
     task = Task(v=values("v", old))
     task["a"]["v"].update(old(1))
@@ -568,7 +562,6 @@ def test_keys_and_what_operators_keep_may_be_of_a_class_that_moved(shop, monkeyp
 
 
 def test_a_key_that_is_another_subtasks_now_is_refused(shop, monkeypatch):
-    """Of two subtasks: a field more, or another name of an enum, and keys lie elsewhere."""
     old = shop(MODEL, "model")
     task = Task(key=None, owner=(0, 2), v=values("v"))
     for key in (*map(old.Old, range(20)), *old.Kind):
@@ -592,7 +585,6 @@ def test_a_key_that_is_another_subtasks_now_is_refused(shop, monkeypatch):
 
 
 def test_an_alias_allows_nothing_more_than_its_class(shop):
-    """A plain state's list stays as declared, with another name for some of it."""
     old = shop(MODEL, "model").Old
     task = Task(v=values("v", old))
     task["a"]["v"].update(old(1))
@@ -611,7 +603,6 @@ def test_an_alias_allows_nothing_more_than_its_class(shop):
 
 
 def test_a_worker_that_was_to_write_it_anew_and_did_not_is_made_anew(shop):
-    """Another worker has run the epoch instead: the memory here must not be written again."""
     task = Task(sum=values("sum", LONG))
     for n in range(10):
         task[str(n)]["sum"].update(n)
@@ -698,7 +689,6 @@ class Declared:
 
 
 def changed(shape, draw):
-    """A shape that a later version of a program may well have."""
     if isinstance(shape, str):
         return draw(st.sampled_from([shape] * 6 + (["LONG", "DOUBLE"] if shape in ("INT", "LONG") else ["STRING"])))
     if shape[0] in ("LIST", "MAP"):
@@ -709,7 +699,6 @@ def changed(shape, draw):
 
 
 def simple(value):
-    """A value as plain data by names, with nothing that is None."""
     if isinstance(value, Row):
         return {name: simple(each) for name, each in zip(value._fields, value) if each is not None}
     if hasattr(value, "_fields"):
@@ -745,7 +734,6 @@ def value_of(shape, declared, draw):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="typing resolves no Types in the annotations of classes")
 @given(SHAPES, st.data())
 def test_values_of_any_type_become_those_of_another_or_are_refused(then, data):
-    """A read value has the new type, keeps the common content, and is unchanged after the next epoch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "shop", ModuleType("shop"))
         old = Declared(then, defaults=False)
@@ -779,7 +767,6 @@ def test_values_of_any_type_become_those_of_another_or_are_refused(then, data):
 
 
 def agrees(before, after):
-    """Whether nothing is in one that is another in the other: names may be in one of them alone."""
     if isinstance(before, dict) and isinstance(after, dict):
         return all(agrees(before[name], after[name]) for name in before.keys() & after.keys())
     if isinstance(before, list) and isinstance(after, list):
@@ -793,7 +780,6 @@ def agrees(before, after):
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_over_a_savepoint(shop, plain, kind, tmp_path):
-    """From one subtask to two, with other fields, another name of a state, and one that is deleted."""
     old = shop(KINDS[kind] + "    n: int\n    gone: str\n" if plain else KINDS[kind] + "    n: int\n").Order
     more = ("x",) if plain else ()
     task = Task(

@@ -44,7 +44,6 @@ class Task:
 
 @pytest.fixture(autouse=True)
 def _only_what_a_test_makes() -> Iterator[None]:
-    """The collector looks at nothing that was there before, which is much where other tests have run."""
     gc.collect()
     gc.freeze()
     yield
@@ -57,7 +56,6 @@ def keys_alive() -> int:
 
 
 def test_there_is_one_key_object_for_each_row():
-    """An epoch's own key objects are dropped with it: the log's entries share the row's object."""
     count = 1000
     task = Task(MemoryChunkStore())
     for epoch in range(5):

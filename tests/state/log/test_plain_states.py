@@ -116,7 +116,6 @@ def types_in_head(store):
 
 
 def forge(store, number, payload):
-    """Put a value in the place of another, with digests that fit."""
     store.chunks[number] = payload
     head = store.chunks[META]
     body = pickle.dumps({**pickle.loads(head[15:]), "newest": (len(payload), zlib.crc32(payload), 1)}, 5)
@@ -207,7 +206,6 @@ def test_nothing_but_the_list_is_named(payload):
 
 
 def test_the_head_cannot_say_that_it_is_no_plain_state():
-    """Neither by its types, nor by operator state, nor by an older format's number."""
     task = Task(n=LONG)
     task["a"]["n"].update(1)
     task.commit()
@@ -352,7 +350,6 @@ class Special(Payment):
 
 
 def test_values_that_are_nearly_of_the_type():
-    """No value of another class than declared, which a pickle would name; and no value outside of a type's range."""
     good: list[tuple[Any, Any]] = [
         (Types.DOUBLE(), float("nan")),
         (Types.DOUBLE(), float("-inf")),
@@ -560,7 +557,6 @@ DECLARED = st.recursive(
 
 
 def fits(declared, value):
-    """The same, value by value."""
     name = declared.name.partition("(")[0]
     if value is None:
         return True

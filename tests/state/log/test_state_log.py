@@ -95,7 +95,7 @@ def test_a_program_that_lost_an_operator_is_refused():
 
 
 def test_an_operator_that_moved_is_refused():
-    """Its state would not be found under Spark: the key of the store is the place."""
+    """Under Spark its state would not be found: the store's key is the operator's position."""
     with pytest.raises(CheckpointMismatchError, match="holds state of 'op', which the program has in another place"):
         Task(written(), LogIdentity("op", 0, 2, 128, (("new", 1, 1), ("op", 2, 1))), a="value")
 
@@ -146,7 +146,6 @@ def test_a_missing_chunk_is_named():
 
 @pytest.mark.parametrize("states", [("a", "b"), ("b", "a"), ("b", "a", "c")])
 def test_an_added_state_starts_empty(states):
-    """Rows in the log have two layouts from the first epoch of the changed program on."""
     store = written()
     for _ in range(3):
         task = Task(store, **dict.fromkeys(states, "value"))
@@ -228,7 +227,6 @@ def test_removed_and_set_again_across_epochs():
 
 
 def test_rows_that_cleaning_moved_and_that_change_again(monkeypatch):
-    """Their first entries are still in the chunk that is being cleaned, and out of date twice over."""
     monkeypatch.setattr(limits, "CHUNK_ROWS", 64)
     monkeypatch.setattr(limits, "GATHERING", 10**6)
     monkeypatch.setattr(limits, "SLACK_BYTES", 100)
@@ -390,7 +388,6 @@ def test_an_uncommitted_first_epoch_is_noticed():
 
 
 def test_a_log_that_was_empty_goes_on(monkeypatch):
-    """All chunks were removed meanwhile, so the next one is the first of the store, and not of the log."""
     monkeypatch.setattr(limits, "SLACK_BYTES", 0)
     monkeypatch.setattr(limits, "SPARE_CHUNKS", 0)
     store = written(count=1)
@@ -408,7 +405,6 @@ def test_a_log_that_was_empty_goes_on(monkeypatch):
 
 
 def test_an_attempt_that_was_not_committed_never_looks_like_the_one_that_was():
-    """Not even in a program that seeds Python's random numbers."""
     store = MemoryChunkStore()
     one, other = Task(store, a="value"), Task(store, a="value")
     random.seed(7)
@@ -426,7 +422,6 @@ def true_size(task):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_size_of_the_state_is_known_about(seed):
-    """During growth, rewriting, cleaning, cold starts and removal."""
     order = random.Random(seed)
     store = MemoryChunkStore()
     task = Task(store, a="value")
@@ -449,7 +444,6 @@ def test_the_size_of_an_empty_state_is_nothing():
 
 
 def test_chunks_that_hold_nothing_current_go_at_once():
-    """Each epoch writes the same row again: the log is as long as its state."""
     task = Task(MemoryChunkStore(), a="value")
     for number in range(10):
         task.put("k", a="x" * number)

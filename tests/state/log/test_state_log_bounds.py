@@ -64,7 +64,6 @@ def size(store):
 
 
 def fresh(values):
-    """Return the size of a new log with these values."""
     task = Task(MemoryChunkStore())
     for key, value in values.items():
         task.put(key, value)
@@ -203,7 +202,6 @@ class BoundsOfCollections:
         self.task.log.commit(self.task.store, {})
 
         def changes(values, maps, lists, other):
-            """Return each row's value and its changed elements of map and list; or all of a small map or list."""
             sizes = {key: len(repr(content)) for key, content in maps.items()}
             return self.fresh(
                 {key: values[key] for key in touched if key in values},
@@ -284,7 +282,7 @@ def test_the_same_with_large_maps_and_lists(phases, seed):
     ],
 )
 def test_cold_rows_beside_hot_ones(cold, hot, epochs):
-    """With bounds in entries, hot rows used cold rows' allowance: hundreds of times the state was measured."""
+    """With bounds in entries, hot rows used the cold rows' allowance: the log grew to hundreds of times the state."""
     order = random.Random(1)
     task = Task(MemoryChunkStore())
     values = {("cold", n): order.randbytes(cold[1]) for n in range(cold[0])}

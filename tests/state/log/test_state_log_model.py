@@ -193,7 +193,6 @@ class Resident:
         return self.space_states[kind]
 
     def view_of_spaces(self):
-        """Return the states' answers by key and namespace."""
         seen = {}
         for key in list(self.backend.get_keys()):
             self.backend.set_current_key(key)
@@ -212,7 +211,6 @@ class Resident:
         return seen
 
     def view(self):
-        """Return the states' answers by key."""
         seen = {}
         self.states["late"] = self.backend.get_state(ListStateDescriptor("late"), late=True)
         for key in list(self.backend.rows):
@@ -363,7 +361,6 @@ class StateLogMachine(RuleBasedStateMachine):
         self.epochs = 0
 
     def synced(self, index):
-        """The worker, at the store's version."""
         resident = self.residents[index]
         if resident.log.sync(self.store) is Sync.OUT_OF_STEP:
             resident = self.residents[index] = Resident(self.typed)
@@ -424,7 +421,6 @@ class StateLogMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 1), operations=st.lists(EITHER, min_size=1, max_size=6))
     def lost_epoch(self, index, operations):
-        """An attempt succeeds in the worker, but its writes are never committed."""
         resident = self.synced(index)
         self.work(resident, copy.deepcopy(self.model), operations)
         resident.log.commit(self.store.copy(), {"epoch": -1})
@@ -432,14 +428,12 @@ class StateLogMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 1), operations=st.lists(EITHER, max_size=6))
     def failed_epoch(self, index, operations):
-        """An attempt dies half-way, and the task with it."""
         resident = self.synced(index)
         self.work(resident, copy.deepcopy(self.model), operations)
         self.residents[index] = Resident(self.typed)
 
     @rule(index=st.integers(0, 1))
     def restart(self, index):
-        """A worker has died."""
         self.residents[index] = Resident(self.typed)
 
     @rule()
@@ -488,7 +482,7 @@ def clean_and_check(contents, store, added, gone):
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_chunks():
-    """With small bounds, a short run of the machine reaches all that happens to logs of millions of rows."""
+    """With small bounds, a short run of the machine reaches the states of logs with millions of rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "CHUNK_ROWS", CHUNK_ROWS)
         patch.setattr(limits, "SPARE_CHUNKS", SPARE_CHUNKS)

@@ -100,7 +100,6 @@ class Operator:
         return self
 
     def copy(self, only=None):
-        """Return a new log with the same rows, or with some of them."""
         other = Operator(MemoryChunkStore())
         for key, row in [*self.backend.rows.items()]:
             if only is None or key in only:
@@ -131,7 +130,6 @@ def _a_64th():
 
 
 def in_turn(tasks: list[Operator], epoch: int, store: MemoryChunkStore) -> Operator:
-    """Return the task whose turn it is; if another task has run an epoch meanwhile, it is created again."""
     turn = epoch % len(tasks)
     if tasks[turn].log.sync(store) is Sync.OUT_OF_STEP:
         tasks[turn] = Operator(store)
@@ -175,7 +173,6 @@ class Log:
 
 
 def test_large_keys_beside_small_rows():
-    """A large key in a chunk must not be counted for the small rows beside it."""
     order, log = random.Random(1), Log()
     key = order.randbytes(10_000)
     for epoch in range(60):
@@ -185,7 +182,6 @@ def test_large_keys_beside_small_rows():
 
 @pytest.mark.parametrize("shape", ["a header and numbers", "fields, the first one large", "queue", "narrow"])
 def test_values_whose_size_does_not_show(shape):
-    """The first elements of a value are not representative: one was counted thirty times too large."""
     order, log = random.Random(1), Log()
     for epoch in range(100):
         log.epoch({"odd": SHAPES[shape](5_000, order), **{n: order.randbytes(1_000) for n in range(3)}})

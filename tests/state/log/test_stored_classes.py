@@ -109,7 +109,6 @@ def test_checking_places_runs_nothing_of_other_classes(where):
 
 
 def test_a_chunk_is_checked_for_the_classes_that_it_names(monkeypatch):
-    """Of several chunks, only the chunks with values of such a class."""
     counted: list[bytes] = []
     task = Task()
     task.of("b").value.update(5)

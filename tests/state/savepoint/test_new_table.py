@@ -196,7 +196,6 @@ def counted(env: Any, rows: Any) -> Any:
 
 
 def test_a_local_savepoint_and_back(tmp_path, caplog):
-    """Of two subtasks one, then three; and the end of event time is noted."""
     with ProgramTestHarness(counted, parallelism=2) as harness:
         with pytest.raises(ProgramError, match="there is no state yet"):
             harness.write_savepoint(tmp_path / "none")

@@ -68,7 +68,6 @@ GATE = {
 
 
 def tables_of(logs: Logs, parts: Any = None) -> tuple[Table, list[pa.RecordBatch], list[OwnState]]:
-    """Return the content of a savepoint of logs, without its files."""
     views = [LogView(store, subtask) for subtask, store in logs.items()]
     table = Table(OperatorTable.of([view.head for view in views], parts))
     manifest = Manifest("0", 1, None, (table.operator,), sources={}, files={})  # type: ignore[arg-type]
@@ -85,7 +84,6 @@ def tables_of(logs: Logs, parts: Any = None) -> tuple[Table, list[pa.RecordBatch
 
 
 def moved(logs: Logs, parallelism: int, max_parallelism: int) -> Logs:
-    """The logs of other subtasks with the same state."""
     table, batches, own = tables_of(logs)
     shares: dict[int, list[pa.RecordBatch]] = {subtask: [] for subtask in range(parallelism)}
     for batch in batches:
@@ -250,7 +248,6 @@ class Program:
 
 
 def shown(value: Any) -> str:
-    """A value with the types of all that is in it."""
     if isinstance(value, (set, frozenset)):
         return f"{type(value).__name__} {sorted(map(shown, value))}"
     if isinstance(value, dict):
@@ -263,7 +260,6 @@ def shown(value: Any) -> str:
 
 
 def state_of(logs: Logs, note: KeyNote | None, declared: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Return the state that tasks restore from logs, and their event times."""
     results: dict[str, Any] = {}
     tasks = []
     for subtask, store in logs.items():
@@ -288,7 +284,6 @@ def first_key(owner: KeyOwner) -> int:
 
 
 def written(parallelism: int, groups: int, note: KeyNote | None, declared: Any, changes: list[Any]) -> Logs:
-    """Logs of a program after some epochs."""
     logs: Logs = {subtask: MemoryChunkStore() for subtask in range(parallelism)}
     programs = [Program(KeyOwner(n, parallelism, groups), note, declared, logs[n]) for n in range(parallelism)]
     for start in range(0, max(1, len(changes)), 4):
@@ -301,7 +296,6 @@ def written(parallelism: int, groups: int, note: KeyNote | None, declared: Any, 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Chunks of few rows; some rows, maps and lists are large."""
     monkeypatch.setattr(limits, "CHUNK_ROWS", 4)
     monkeypatch.setattr(limits, "CHUNK_BYTES", 200)
     monkeypatch.setattr(limits, "SPARE_CHUNKS", 3)
@@ -336,7 +330,6 @@ def test_any_state_for_any_number_of_subtasks(data):
 
 @pytest.mark.parametrize("name", TYPED)
 def test_what_a_column_holds(name):
-    """Of each type, some values are in their column, where people see them; the others are beside it."""
     declared = TYPED[name][0]
     note = KeyNote(columns=["k"], types=["bigint"])
     typical: Any = {
@@ -388,7 +381,6 @@ def test_a_struct_that_was_changed_is_an_object_of_its_class():
 
 
 def test_an_object_that_is_not_as_its_class_says_is_beside_its_column():
-    """As after a class has got slots: values that were written before are dictionaries."""
     kind = column_type("shop.Card[shop:dict](n: LONG, of: shop.Owner[shop:tuple](name: STRING)?)")
     card, owner = (name_of_class(("shop", name)) for name in ("Card", "Owner"))
 
@@ -418,7 +410,6 @@ class Point(NamedTuple):
 
 
 def test_classes_that_are_not_at_hand(monkeypatch):
-    """Writing a savepoint does not need the user's classes, not even the keys'; starting from one does."""
     gone = ModuleType("tests_gone_too")
     gone.Point = Point  # type: ignore[attr-defined]
     monkeypatch.setattr(Point, "__module__", "tests_gone_too")
@@ -602,14 +593,12 @@ def test_a_savepoint_that_is_not_as_it_was():
 
 
 def renewed(content: Any) -> str:
-    """Return a manifest with its content's digest, as if written by another version."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     return json.dumps({**content, "digest": digest} if isinstance(content, dict) else content)
 
 
 def of_first(content: Any, **changes: Any) -> Any:
-    """Return a manifest with changes of its operator; None removes a field."""
     operator = {**content["operators"][0], **changes}
     return {**content, "operators": [{name: value for name, value in operator.items() if value is not None}]}
 
@@ -662,7 +651,6 @@ def test_a_manifest_that_is_refused(name, tmp_path):
 
 
 def test_a_manifest_that_was_damaged_is_refused(tmp_path):
-    """Any bit of it: also if the damaged text is a manifest of other content."""
     sources = Sources(("v1", "{}", '{"logOffset":2}'), {"0": ('{"path":"file:///in/a","batchId":0}',)})
     logs = of_uid(written(1, 8, None, None, [("value", 1, None, [1], 0)]))
     text = write_savepoint(tmp_path / "s", logs, epoch=3, sources=sources).to_json()

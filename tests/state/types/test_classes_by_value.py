@@ -49,7 +49,6 @@ class Home:
         self._driver = ModuleType("shop" if kind == "module" else "__main__")
 
     def define(self, source: str) -> Any:
-        """Return the worker's module with the classes of a new version of the program."""
         if self._kind != "cell run again":
             self._driver = ModuleType(self._driver.__name__)  # a new process
         self._patch.setitem(sys.modules, self._driver.__name__, self._driver)
@@ -67,7 +66,6 @@ class Home:
 
 
 def in_another_process(patch: Any) -> None:
-    """Forget the classes that were pickled here: unpickling creates them again, as in a worker."""
     patch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", WeakKeyDictionary())
     patch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", WeakValueDictionary())
 
@@ -137,7 +135,7 @@ def test_the_fields_of_a_class_are_the_same_by_value(home: Home) -> None:
 
 
 def test_a_class_that_another_pickler_copied_has_the_same_defaults() -> None:
-    """A pickle that was made where pillarbox was not imported holds a copy of the sentinel."""
+    """A pickle from a process without pillarbox holds a copy of the sentinel."""
     created_class = dataclasses.make_dataclass("Made", [("n", int), ("f", int, 0)])
     missing = object.__new__(type(dataclasses.MISSING))
     for field_ in dataclasses.fields(created_class):
@@ -167,7 +165,6 @@ class Keep(KeyedProcessFunction):
 
 
 def test_a_class_that_is_defined_again_after_the_stream_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function makes objects of a class that its name no longer leads to."""
     module = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     source = _PRELUDE + "@dataclass\nclass Event:\n    n: int\n"

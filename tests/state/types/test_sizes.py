@@ -114,7 +114,6 @@ VALUES = st.recursive(
 
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=8))
 def test_alone_or_among_others_a_row_has_the_same_size(pairs):
-    """Columns of one kind and columns of many take different ways."""
     rows = [[0, *pair] for pair in pairs]
     together = sizes_of(["k"] * len(rows), rows)
     alone = [sizes_of(["k"], [row])[0] for row in rows]
