@@ -38,12 +38,10 @@ Build = Callable[..., Any]
 
 
 def record(key: str, n: int, at: int) -> StreamRecord:
-    """Return a record with its timestamp, which is one of its fields, too."""
     return StreamRecord(row(key=key, n=n, at=at), at)
 
 
 def pick(module: Any, *names: str) -> dict[str, SimulatedProgram]:
-    """Return some of the simulated programs of a module."""
     return {name: module.PROGRAMS[name] for name in names}
 
 
@@ -198,11 +196,9 @@ class Entry:
         return f"{self.method}, {self.case}" if self.case else self.method
 
     def lacks(self, *names: str) -> bool:
-        """Return whether one of these fields is not entered; by default, whether any field is not."""
         return any(getattr(self, name) is _MISSING for name in names or _TO_ENTER)
 
     def missing(self) -> Iterator[str]:
-        """Yield the missing fields."""
         for name, what in _TO_ENTER.items():
             if self.lacks(name):
                 yield f"{self}: {name} is missing: enter {what}"

@@ -89,8 +89,6 @@ def added(one: Any, other: Any) -> Any:
 
 
 def folded(function: Any) -> Any:
-    """Return a fold's results in batch mode: one per key."""
-
     def expected(rows: list[Any]) -> list[Any]:
         results: dict[Any, Any] = {}
         for event in rows:
@@ -181,7 +179,6 @@ REDUCE = Entry(
 
 
 def with_keys(stream: Any) -> Any:
-    """Return the step before a key_by with on_error."""
     keyed = stream.key_by(lambda value: 1 // (value.n % 3), on_error=OutputTag("bad"))
     return DataStream(keyed._env, keyed._plain_step())
 
@@ -197,7 +194,6 @@ KEY_BY = stateless(
 
 
 def of_field(method: str, fold: Any) -> Entry:
-    """Return the entry of a fold of one field."""
     return replace(
         REDUCE,
         method=f"KeyedStream.{method}",
@@ -260,8 +256,6 @@ class FreshModel(Model):
 
 
 def not_seen(within: int) -> Any:
-    """Return the records of a key that batch mode passes, by time."""
-
     def expected(key: Any, values: list[Any]) -> list[Any]:
         passed: list[Any] = []
         for value in values:

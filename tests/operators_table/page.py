@@ -32,12 +32,10 @@ not change. `AllWindowedStream` has the methods of `WindowedStream`. Tests check
 
 
 def text() -> str:
-    """Return the page."""
     return HEAD + "".join(f"| {' | '.join(cells)} |\n" for cells in _rows())
 
 
 def _rows() -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each row: methods of a class share one where all else is the same."""
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for entry in (entry for entry in OPERATORS if not entry.lacks()):
         stream, method = entry.method.split(".")

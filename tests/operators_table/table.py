@@ -114,7 +114,6 @@ OTHERS: dict[type[StreamOperator], str] = {
 
 
 def simulated() -> dict[str, SimulatedProgram]:
-    """Return the programs of all entries that the simulated cluster runs, by name."""
     return {
         name: program
         for entry in OPERATORS

@@ -74,7 +74,6 @@ class Careless:
 
 
 def seen(value: Any) -> Any:
-    """Return a consumer's view of a value on arrival."""
     if isinstance(value, (tuple, list)):
         return tuple(map(seen, value))
     return (value.key, value.n, tuple(value.log)) if isinstance(value, Cart) else value
@@ -349,7 +348,6 @@ def carts(*, later: int = 0) -> list[Cart]:
 
 
 def results(build: Callable[..., Any], *, together: bool) -> list[Any]:
-    """Return the consumers' views, and the views in a second branch, after one that spoils the records."""
     inputs = build.__code__.co_argcount - len(build.__defaults__ or ())
 
     def program(env: Any, first: Any, second: Any) -> Any:
@@ -401,7 +399,6 @@ def test_consumers_of_a_stream_have_records_of_their_own():
 
 
 def test_object_reuse_copies_nothing():
-    """A function that breaks its promise changes its emitted values."""
     env = StreamExecutionEnvironment().enable_object_reuse()
     results = env.from_collection(carts()).map(Maps()).map(lambda cart: cart.n).execute_and_collect()
     assert results == [8] * 8

@@ -62,7 +62,6 @@ def all_operators() -> Iterator[type[StreamOperator]]:
 
 
 def methods() -> Iterator[str]:
-    """Yield the public methods of streams, each under the class that it is entered for."""
     for stream in STREAMS:
         for name in vars(stream) if stream is KeyedStream else dir(stream):
             if not name.startswith("_"):
@@ -103,13 +102,10 @@ def test_the_page_is_up_to_date():
 
 
 def of_entries_with(name: str) -> pytest.MarkDecorator:
-    """Return a decorator that runs a test for each entry with a field; the test above finds missing fields."""
     return pytest.mark.parametrize("entry", [entry for entry in OPERATORS if not entry.lacks(name)], ids=str)
 
 
 def program(entry: Entry, strategy: WatermarkStrategy = AT) -> Callable[..., Any]:
-    """Return a function that builds an entry's program, on streams with declared columns."""
-
     def build(env: Any, left: Any, right: Any) -> Any:
         timed = (each.assign_timestamps_and_watermarks(strategy) for each in (left, right)[: entry.inputs])
         return entry.build(*(each.map(lambda value: value, ROW) for each in timed)).uid("op")
@@ -170,7 +166,6 @@ def test_late_records_fare_as_it_says(entry):
 
 @of_entries_with("batch")
 def test_batch_mode_ends_with_the_same_records(entry):
-    """Or with the entry's difference."""
     by_time = sorted(RECORDS, key=lambda record: record[1].value.at)
     no_watermarks = WatermarkStrategy.for_bounded_out_of_orderness(10**6).with_timestamp_assigner("at")
     results = []

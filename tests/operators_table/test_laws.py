@@ -75,7 +75,6 @@ def harness_of(step: Any, operator: type[StreamOperator] = StreamOperator, **opt
 
 
 def input_of(entry: Entry, step: Any) -> list[Any]:
-    """Return the script as the operator's input: after another operator, if they are created together."""
     script: list[Any] = list(SCRIPT)
     if entry.inputs == 1:
         script = [each[1] if isinstance(each, tuple) else each for each in SCRIPT]

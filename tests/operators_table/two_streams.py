@@ -172,7 +172,6 @@ def near_columns(a: Any, b: Any) -> Any:
 
 
 def pairs_of_columns(a: Any, b: Any) -> Any:
-    """An interval join with a function, as it is made of streams of DataFrames."""
     with mock.patch.object(columnar_joins, "_is_untouched", lambda step: True):
         return near_pairs(a, b)
 

@@ -51,7 +51,6 @@ def counted(stream: Any, size: int, slide: int = 0) -> Any:
 
 
 def other_windows(finish: Any) -> list[Refused]:
-    """Return changes of windows whose contents cannot be used."""
     return [
         Refused(
             "windows of another clock, or without a clock",
@@ -143,7 +142,6 @@ FOLDED = [
 
 
 def of_field(method: str) -> Entry:
-    """Return the entry of a fold of one field."""
     return replace(
         AGGREGATE,
         method=f"WindowedStream.{method}",
@@ -174,7 +172,6 @@ REDUCE = replace(
 
 
 def of_columns(windows: Any, **fields: Any) -> Entry:
-    """Return the entry of windows of columns."""
     return replace(
         AGGREGATE,
         build=lambda s: windows(s.key_by("key")).aggregate(rows=count_(), total=sum_("n"), first=first_("n")),
