@@ -186,7 +186,6 @@ _released = False
 
 
 def release(released: bool) -> None:
-    """Have requests for slow records answered from now on, or not."""
     global _released
     _released = released
 
@@ -198,12 +197,11 @@ async def answer(result: Any) -> Any:
 
 
 def key(n: int) -> Any:
-    """Return one of the keys: they have several types."""
     return (n, f"key {n}", (n, "pair"), b"%d" % n)[n % 4]
 
 
 def epochs() -> Iterator[list[tuple[Any, str, Any, int]]]:
-    """Return what is pushed: epoch by epoch (key, what, argument, event time)."""
+    """Return (key, action, argument, event time) of each epoch."""
     rng = random.Random(5)
     for epoch in range(EPOCHS):
         records: list[tuple[Any, str, Any, int]] = []
@@ -231,7 +229,6 @@ def epochs() -> Iterator[list[tuple[Any, str, Any, int]]]:
 
 
 def job(later: bool, savepoint: Savepoint | None = None) -> LocalJob:
-    """Return the program, running here; ``later``: after a state was added to it."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda record: record[3])
     out = (
@@ -247,13 +244,11 @@ def job(later: bool, savepoint: Savepoint | None = None) -> LocalJob:
 
 
 def push(running: LocalJob, records: list[Any], *, bounded: bool = False) -> list[Any]:
-    """Run an epoch; return what came out."""
     (source,) = running.program.sources
     return running.run_epoch({source: [[Records(records)]]}, bounded=bounded)["out"]
 
 
 def make(kind: str = "") -> Savepoint:
-    """Run the program up to the checkpoint, which has one of ``KINDS``."""
     release(False)
     savepoint: Savepoint | None = None
     with pytest.MonkeyPatch.context() as patch:
@@ -274,7 +269,6 @@ def make(kind: str = "") -> Savepoint:
 
 
 def save(savepoint: Savepoint, path: Path) -> None:
-    """Write a checkpoint's chunks into a file."""
     with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as file:
         for (uid, subtask), store in sorted(savepoint.items()):
             for number, chunk in sorted(store.chunks.items()):
@@ -282,7 +276,6 @@ def save(savepoint: Savepoint, path: Path) -> None:
 
 
 def load(path: Path) -> Savepoint:
-    """Read what :func:`save` wrote."""
     savepoint: Savepoint = {}
     with zipfile.ZipFile(path) as file:
         for name in file.namelist():

@@ -40,7 +40,6 @@ class Seen(KeyedProcessFunction):
 
 
 def job(savepoint: Savepoint | None = None) -> LocalJob:
-    """Return the program, as it resumes from a savepoint."""
     env = StreamExecutionEnvironment().set_parallelism(1).set_max_parallelism(128)
     keys = env.from_collection([], Types.STRING()).key_by(lambda key: key, key_type=Types.STRING())
     seen = keys.process(Seen(), processing_time=True).uid("seen")
@@ -48,14 +47,12 @@ def job(savepoint: Savepoint | None = None) -> LocalJob:
 
 
 def run(running: LocalJob) -> list[str]:
-    """Run an epoch whose records come in buffers of their own; return the results as text."""
     (source,) = running.program.sources
     out = running.run_epoch({source: [[Records([key])] for key in KEYS]})
     return sorted(map(repr, out["seen"]))
 
 
 def make() -> Savepoint:
-    """Return the state after an epoch in which timers have fired."""
     CLOCK.set_current_time(NOW)
     with job() as running:
         run(running)

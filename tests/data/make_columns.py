@@ -50,7 +50,6 @@ WINDOWS = {
 
 
 def job(savepoint: Savepoint | None = None, *, parallelism: int = 2, groups: int = 128) -> LocalJob:
-    """Return the program, as it goes on from a savepoint."""
     env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(groups)
     late_by = WatermarkStrategy.for_bounded_out_of_orderness(150).with_timestamp_assigner("at")
     keyed = env.from_collection([], PAYMENT).assign_timestamps_and_watermarks(late_by).key_by("card", "shop")
@@ -78,7 +77,6 @@ def job(savepoint: Savepoint | None = None, *, parallelism: int = 2, groups: int
 
 
 def epoch(number: int) -> list[Any]:
-    """Return the rows of an epoch."""
     rng = random.Random(number)
     rows = []
     for _ in range(20):
@@ -91,14 +89,12 @@ def epoch(number: int) -> list[Any]:
 
 
 def run(running: LocalJob, number: int) -> dict[str, list[str]]:
-    """Run an epoch; return the results as text."""
     (source,) = running.program.sources
     out = running.run_epoch({source: [[Records(epoch(number))]]}, bounded=number == EPOCHS)
     return {name: sorted(map(repr, rows)) for name, rows in out.items()}
 
 
 def make() -> Savepoint:
-    """Return the state before the last epoch."""
     with job() as running:
         for number in range(EPOCHS):
             run(running, number)

@@ -38,7 +38,6 @@ def large(payment: Any) -> bool:
 
 
 def job(savepoint: Savepoint | None = None, *, size: int = 3, field: str = "amount", swaps: bool = False) -> LocalJob:
-    """Return the program, as it goes on from a savepoint."""
     env = StreamExecutionEnvironment().set_parallelism(2).set_max_parallelism(128)
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     payments = env.from_collection([], PAYMENT).assign_timestamps_and_watermarks(at)
@@ -55,14 +54,12 @@ def job(savepoint: Savepoint | None = None, *, size: int = 3, field: str = "amou
 
 
 def run(running: LocalJob, records: list[Any], *, bounded: bool = False) -> dict[str, list[str]]:
-    """Run an epoch; return the results as text."""
     (source,) = running.program.sources
     out = running.run_epoch({source: [[Records([ROW(record) for record in records])]]}, bounded=bounded)
     return {name: sorted(map(repr, rows)) for name, rows in out.items()}
 
 
 def make() -> Savepoint:
-    """Return the state behind half of the records."""
     with job() as running:
         run(running, RECORDS[:4])
         return running.savepoint()

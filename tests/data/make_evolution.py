@@ -61,7 +61,6 @@ ROW = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.STRING()])
 
 
 def declared(plain: bool) -> list[Any]:
-    """Return the descriptors of the older program."""
     total = ValueStateDescriptor("sum", Types.LONG() if plain else None)
     total.enable_time_to_live(StateTtlConfig("1 day"))
     return [
@@ -76,7 +75,6 @@ def declared(plain: bool) -> list[Any]:
 
 
 def put(states: dict[str, Any], n: int) -> None:
-    """Have these contents under a key."""
     states["sum"].update(n)
     states["order"].update(Order(n, Money(n, "EUR"), "x"))
     states["slims"].add_all([Slim(each, str(each)) for each in range(3 * n)])
@@ -87,7 +85,6 @@ def put(states: dict[str, Any], n: int) -> None:
 
 
 def make(plain: bool) -> MemoryChunkStore:
-    """Run an epoch for each key."""
     store = MemoryChunkStore()
     backend = KeyedStateBackend("evolving")
     states = {each.name: backend.get_state(each) for each in declared(plain)}

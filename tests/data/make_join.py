@@ -28,7 +28,6 @@ PAYMENT = Types.ROW_NAMED(NAMES, [Types.STRING(), Types.INT(), Types.LONG(), Typ
 
 
 def job(savepoint: Savepoint | None = None, *, parallelism: int = 2, groups: int = 128) -> LocalJob:
-    """Return the program, as it goes on from a savepoint."""
     env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(groups)
     late_by = WatermarkStrategy.for_bounded_out_of_orderness(150).with_timestamp_assigner("at")
     streams = [env.from_collection([], PAYMENT).assign_timestamps_and_watermarks(late_by) for _ in range(2)]
@@ -41,7 +40,6 @@ def job(savepoint: Savepoint | None = None, *, parallelism: int = 2, groups: int
 
 
 def epoch(number: int, side: int) -> list[Any]:
-    """Return the rows of an epoch of one side."""
     rng = random.Random(f"{side} {number}")
     rows = []
     for _ in range(10):
@@ -52,14 +50,12 @@ def epoch(number: int, side: int) -> list[Any]:
 
 
 def run(running: LocalJob, number: int) -> dict[str, list[str]]:
-    """Run an epoch; return the results as text."""
     inputs = {source: [[Records(epoch(number, side))]] for side, source in enumerate(sorted(running.program.sources))}
     out = running.run_epoch(inputs, bounded=number == EPOCHS)
     return {name: sorted(map(repr, rows)) for name, rows in out.items()}
 
 
 def make() -> Savepoint:
-    """Return the state before the last epoch."""
     with job() as running:
         for number in range(EPOCHS):
             run(running, number)

@@ -51,12 +51,10 @@ class Renamed:
         self.log.sync(store)
 
     def late(self, key: int) -> Any:
-        """Return the state of a key that is asked for late."""
         self.backend.set_current_key(key)
         return self.backend.get_state(ListStateDescriptor("late"), late=True)
 
     def commit(self) -> None:
-        """End an epoch."""
         self.log.commit(self.store, {})
 
 
@@ -107,7 +105,6 @@ class Scalars:
 
 
 def scalars(key: int) -> dict[str, Any]:
-    """Return the contents of a key's states."""
     line = Line((Place(0.5), Place(key, -1.0)), f"line {key}" if key % 2 else None, {"a": [Place(1.5)] * key, "b": []})
     found = {
         "binary": bytearray(b"b" * key) if key % 2 else b"a" * key,
@@ -129,7 +126,6 @@ def scalars(key: int) -> dict[str, Any]:
 
 
 def make_renamed() -> MemoryChunkStore:
-    """Run the epochs of the program that is changed."""
     task = Renamed(MemoryChunkStore(), changed=False)
     for key in range(KEYS):
         task.backend.set_current_key(key)
@@ -147,7 +143,6 @@ def make_renamed() -> MemoryChunkStore:
 
 
 def make_scalars() -> MemoryChunkStore:
-    """Run the epochs of the plain operator."""
     task = Scalars(MemoryChunkStore())
     for key in range(10):
         task.backend.set_current_key(key)

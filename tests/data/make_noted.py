@@ -63,12 +63,13 @@ def job(
     kinds: Mapping[str, Any] = KINDS,
     listens: bool = False,
 ) -> LocalJob:
-    """Return the program, as it goes on from a savepoint.
+    """Return the program, resumed from a savepoint.
 
     Args:
-        windows: by uid, the windows of columns.
+        windows: by uid, the column windows.
         kinds: by uid, the kinds of the joins.
-        listens: whether ``counted`` has the stream that becomes idle, too; it is then the one that has not heard so.
+        listens: whether ``counted`` also reads the stream that becomes idle; it is then the operator that has not heard
+            so.
     """
     env = StreamExecutionEnvironment().set_parallelism(2).set_max_parallelism(128)
     by_at = WatermarkStrategy.for_bounded_out_of_orderness(50).with_timestamp_assigner("at")
@@ -97,7 +98,6 @@ def epoch(number: int, side: int) -> list[Any]:
 
 
 def run(running: LocalJob, number: int) -> dict[str, list[str]]:
-    """Run an epoch; return the results as text."""
     clock: Any = running._clock
     clock.set_current_time(CLOCK + 700 * number)
     inputs = {source: [[Records(epoch(number, side))]] for side, source in enumerate(sorted(running.program.sources))}
@@ -106,7 +106,6 @@ def run(running: LocalJob, number: int) -> dict[str, list[str]]:
 
 
 def make() -> Savepoint:
-    """Return the state before the last two epochs."""
     with job() as running:
         for number in range(EPOCHS):
             run(running, number)

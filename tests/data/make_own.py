@@ -91,7 +91,6 @@ async def answer(seen: Any) -> Any:
 
 
 def job(epoch: int, savepoint: Savepoint | None = None) -> LocalJob:
-    """Return the program, at the time of an epoch."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     numbers, rules = env.from_collection([]), env.from_collection([])
     # (Where rebalance() begins depends on the epoch's number, which begins anew with a savepoint.)
@@ -121,7 +120,6 @@ def time_of(epoch: int) -> int:
 
 
 def run(running: LocalJob, epoch: int) -> dict[str, list[str]]:
-    """Run an epoch; return the results as text."""
     global _released
     _released = epoch == EPOCHS
     clock: Any = running._clock
@@ -137,7 +135,6 @@ def run(running: LocalJob, epoch: int) -> dict[str, list[str]]:
 
 
 def make() -> Savepoint:
-    """Run the program up to the checkpoint."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "CHUNK_BYTES", 400)
         patch.setattr(large_collections, "_LARGE", 60)

@@ -24,12 +24,10 @@ EPOCH = 13
 
 
 def logs() -> Savepoint:
-    """Return the logs that it is made of."""
     return {place: store for name in CHECKPOINTS for place, store in load(HERE / f"{name}-format-2.zip").items()}
 
 
 def unpack(path: Path, folder: Path) -> None:
-    """Unpack a savepoint."""
     with zipfile.ZipFile(path) as archive:
         archive.extractall(folder)
 

@@ -109,7 +109,6 @@ def place_of(payment: Any) -> Place:
 
 
 def shop(env: Any, payments: Any, refunds: Any) -> dict[str, Any]:
-    """Return the outputs of the program."""
     paid = payments.assign_timestamps_and_watermarks(BY_AT)
     every = paid.union(refunds.assign_timestamps_and_watermarks(BY_AT))
     return {
@@ -120,12 +119,10 @@ def shop(env: Any, payments: Any, refunds: Any) -> dict[str, Any]:
 
 
 def payments(at: int) -> list[Any]:
-    """Return a payment of each card."""
     return [row(card=f"card {n}", number=n, amount=10 * n, city=f"city {n % 3}", at=at) for n in range(CARDS)]
 
 
 def make(directory: Path) -> None:
-    """Run the program for two epochs, and write the savepoint."""
     with ProgramTestHarness(shop, parallelism=2) as harness:
         harness.push_all("payments", payments(1_000))
         harness.push("refunds", row(card="card 0", number=0, amount=0, city="city 0", at=1_000))

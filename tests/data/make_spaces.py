@@ -132,7 +132,6 @@ class Model:
 
 
 def operations() -> list[list[tuple[str, Any, Any, Any]]]:
-    """Return what happens, epoch by epoch."""
     rng = random.Random(7)
     every = []
     for epoch in range(EPOCHS):
@@ -147,7 +146,6 @@ def operations() -> list[list[tuple[str, Any, Any, Any]]]:
 
 
 def make() -> MemoryChunkStore:
-    """Write the log."""
     store = MemoryChunkStore()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "CHUNK_ROWS", 8)

@@ -57,7 +57,6 @@ class Timed:
         self.log.sync(store)
 
     def epoch(self, number: int) -> None:
-        """Change the state as it was changed in an epoch."""
         self.backend.now = number * 1000
         for key in keys_of(number):
             self.backend.set_current_key(key)
@@ -68,7 +67,6 @@ class Timed:
         self.log.commit(self.store, {})
 
     def view(self, now: int) -> dict[int, Any]:
-        """Return what each key has."""
         self.backend.now = now
         seen = {}
         for key in range(KEYS):
@@ -78,12 +76,10 @@ class Timed:
 
 
 def keys_of(number: int) -> list[int]:
-    """Return the keys that come in an epoch. Key 0 comes often."""
     return sorted({0 if number < 20 else 1, number * 5 % KEYS, number * number % KEYS})
 
 
 def expected(ttl: int, now: int) -> dict[int, Any]:
-    """Return what each key should have, when the log is read with a time-to-live (ms)."""
     came: dict[int, list[int]] = defaultdict(list)
     for number in range(EPOCHS):
         for key in keys_of(number):
@@ -109,7 +105,6 @@ def expected(ttl: int, now: int) -> dict[int, Any]:
 
 
 def make() -> MemoryChunkStore:
-    """Write the log."""
     store = MemoryChunkStore()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_collections, "_LARGE", 60)

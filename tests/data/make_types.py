@@ -77,7 +77,6 @@ class Typed:
         self.log.sync(store)
 
     def put(self, key: Any, states: dict[str, Any], windows: dict[Any, Any]) -> None:
-        """Have these contents under a key."""
         self.backend.set_current_key(key)
         for name, value in states.items():
             if name == "list":
@@ -93,7 +92,6 @@ class Typed:
             self.window.update(elements)
 
     def windows(self, key: Any) -> dict[Any, Any]:
-        """Return the contents of a key's windows."""
         self.backend.set_current_key(key)
         found = {}
         for namespace in self.backend.get_namespaces():
@@ -103,7 +101,6 @@ class Typed:
 
 
 def contents() -> Iterator[tuple[Any, dict[str, Any], dict[Any, Any]]]:
-    """Return what is put: key, contents of states, contents of windows."""
     for n in range(30):
         states: dict[str, Any] = {
             "long": n,
@@ -121,7 +118,6 @@ def contents() -> Iterator[tuple[Any, dict[str, Any], dict[Any, Any]]]:
 
 
 def make() -> MemoryChunkStore:
-    """Run the epochs up to the checkpoint."""
     typed = Typed(MemoryChunkStore())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "CHUNK_ROWS", 8)
