@@ -38,9 +38,7 @@ use_local_files()
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test with a Spark session. With several processes, slow files run first, so that none is left at the
-    end.
-    """
+    """Mark every test with a Spark session. With several processes, slow files run first."""
     for item in items:
         if not {"spark", "connect"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
@@ -53,7 +51,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def workers_python() -> Iterator[str]:
-    """The Python command of the test run's sessions, which starts at once."""
     with forked_python() as program:
         yield program
 
@@ -91,7 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iter
 
 @pytest.fixture(autouse=True)
 def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test may use its own sessions: Spark makes one active permanently when it creates a DataFrame of rows."""
+    """Tests may use their own sessions: Spark makes a session active permanently when it creates a DataFrame of rows."""
     yield
     if "spark" in request.fixturenames:
         active_session(request.getfixturevalue("spark"))
@@ -99,7 +96,7 @@ def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def one_attempt(spark: SparkSession) -> Iterator[None]:
-    """Failed tasks are not retried: for tests that fail at every attempt, each in a new worker."""
+    """Disable retries of tasks, for tests that fail at every attempt, each in a new worker."""
     with tasks_are_tried_once(spark):
         yield
 

@@ -96,7 +96,6 @@ def test_a_changelog_without_the_section_is_refused(changelog):
 
 
 def test_the_fragments_here_make_a_release(changelog):
-    """So their names are right; each has a text, and leaves dash and heading to the release."""
     fragments = {path.name: path.read_text() for path in (ROOT / "changes").iterdir() if path.name != "README.md"}
     released = changelog.release((ROOT / "CHANGELOG.md").read_text(), fragments, "99.0.0", DAY)
     assert [name for name, text in fragments.items() if re.match(r"\s*([-#]|$)", text)] == []

@@ -40,7 +40,6 @@ STREAMS = (
 
 
 def names(**more: Any) -> dict[str, Any]:
-    """Return the names that examples use without an import: the public names, a new environment, and these."""
     public = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
     return {
         **public,
@@ -54,7 +53,6 @@ def names(**more: Any) -> dict[str, Any]:
 
 
 def examples() -> Iterator[doctest.DocTest]:
-    """The docstrings that have examples."""
     finder = doctest.DocTestFinder(exclude_empty=True)
     for path in sorted(SOURCE.rglob("*.py")):
         if ">>>" in path.read_text():
@@ -95,7 +93,6 @@ def test_every_public_name_has_a_docstring():
 
 
 def test_every_method_of_a_public_class_has_a_docstring():
-    """Its own, or its interface's."""
     without = [
         f"{name}.{method}"
         for name in pillarbox.__all__
@@ -119,7 +116,6 @@ def test_every_method_of_streams_has_an_example():
 
 
 def test_all_that_windows_are_made_of_has_an_example():
-    """Each method that makes an assigner, a trigger or an evictor, and each class that a program derives from."""
     members: dict[str, Any] = {}
     for name in pillarbox.__all__:
         kind = getattr(pillarbox, name)

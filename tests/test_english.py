@@ -133,7 +133,6 @@ def test_errors_log_lines_and_help_are_messages():
 
 
 def test_no_name_of_the_code_says_only_that_there_is_a_value():
-    """``_state`` and ``_types`` are left out. So are fields of classes, which are parts of stored formats."""
     bound = re.compile(rf"\b({'|'.join(ODD_NAMES)})\b *(?:[:,=)]|in\b)")
     odd = []
     for path in (ROOT / "src").rglob("*.py"):

@@ -29,8 +29,6 @@ time.sleep(1000)
 
 @pytest.fixture
 def begin(workers_python: str, tmp_path: Path) -> Any:
-    """Start a module in a process."""
-
     def begin(source: str, *arguments: str) -> subprocess.Popen[str]:
         (tmp_path / "asked.py").write_text(source)
         env = {"ASKED": "yes", "PYTHONPATH": str(tmp_path)}

@@ -159,7 +159,6 @@ def parsed(path: Path) -> ast.Module:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements in a module, a class or a function, including nested ones."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
             yield child
@@ -172,7 +171,6 @@ def imported(path: Path) -> list[ast.Import | ast.ImportFrom]:
 
 
 def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) -> Iterator[str]:
-    """Return the project's modules that a file imports; by default also in functions and for type checkers."""
     tree = parsed(path)
     tested = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     typing = {statement for node in tested for statement in statements(node)}
@@ -249,7 +247,7 @@ def test_no_folder_is_too_full():
 
 
 def test_packages_say_what_lives_there():
-    """In about five lines: content, permitted imports, starting point, and weak spot."""
+    """About five lines: content, permitted imports, starting point, and weak spot."""
     for layer, rows in PACKAGES.items():
         for package in {"", *(package for row in rows for package in row)}:
             said = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""
@@ -259,7 +257,6 @@ def test_packages_say_what_lives_there():
 
 
 def test_no_file_is_too_long():
-    """A file has one concept; a longer file has several."""
     lines = {path.relative_to(SRC): len(path.read_text().splitlines()) for path in FILES}
     assert {str(path): count for path, count in lines.items() if count > LONGEST} == {}
 
@@ -303,7 +300,6 @@ def test_examples_use_what_is_public():
 
 
 def test_what_is_not_public_has_a_private_name():
-    """A module is private if its name, or a parent package's, begins with an underscore."""
     modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in FILES if path.is_relative_to(SOURCE)}
     public = {
         module.removesuffix("/__init__").replace("/", ".")
@@ -332,7 +328,6 @@ def test_what_modules_share_has_no_underscore():
 
 
 def test_modules_and_classes_have_docstrings():
-    """Ruff asks for docstrings in public modules alone."""
     without = [
         f"{path.relative_to(SRC)}: {getattr(node, 'name', 'the module')}"
         for path in FILES
@@ -401,7 +396,6 @@ def test_every_module_can_be_the_first_that_is_imported():
 
 
 def test_commands_for_contributors_exist():
-    """`make` targets in the contributors' pages and in CI."""
     targets = set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.MULTILINE))
     targets |= {f"bench-{what}" for what in [*CASES, "list"]}
     text = "\n".join(page.read_text() for page in [*HOME.glob("*.md"), *HOME.glob(".github/**/*.*")])
@@ -423,9 +417,7 @@ def asserts(function: Function, lines: list[str]) -> tuple[bool, set[str]]:
 
 @pytest.mark.long("it parses all tests")
 def test_every_test_asserts_something():
-    """Itself; or by a call of its own file or of the folder's `conftest.py`; or by a call whose name has an assertion
-    wherever it is defined in the tests and in `pillarbox.testing`.
-    """
+    """A call counts if its function asserts: of the file, of ``conftest.py``, of the tests or of `pillarbox.testing`."""
     named: defaultdict[str, list[Place]] = defaultdict(list)
     asserting: set[Place] = set()
     others: dict[Place, tuple[str, set[str]]] = {}

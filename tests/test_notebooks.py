@@ -85,7 +85,6 @@ PICTURE = "aGVsbG8="
 
 
 def written(path: Path, source: str, *outputs: dict[str, object]) -> Path:
-    """Write a notebook with a title and a cell of code."""
     path.parent.mkdir(exist_ok=True)
     cells = [
         {"cell_type": "markdown", "source": ["# Title\n", "Words"]},

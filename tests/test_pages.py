@@ -19,12 +19,11 @@ LINK = re.compile(r"(?<!\\)\]\(<?([^()<>\s]+(?:\([^()\s]*\))?)>?(?:\s+\"[^\"]*\"
 
 
 def text_of(page: Path) -> str:
-    """A page without its code blocks."""
     return re.sub(r"^ *(```+|~~~+).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     results: set[str] = set()
     for heading in re.findall(r"^#+ +(.+?) *#*$", text_of(page), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
@@ -35,7 +34,6 @@ def anchors(page: Path) -> set[str]:
 
 
 def links(page: Path) -> list[str]:
-    """Return a page's links, without other sites."""
     text = re.sub(r"`[^`\n]+`", "", text_of(page))
     matches = LINK.findall(text) + re.findall(r"<img [^>]*src=\"([^\"]+)\"", text)
     return [link for link in matches if not re.match(r"[a-z]+:", link)]
@@ -53,7 +51,6 @@ def test_what_a_page_links_to_is_there(page):
 
 
 def test_links_are_found(tmp_path):
-    """Otherwise the test above would accept any page."""
     every = [link for page in PAGES for link in links(page)]
     assert len(every) > 100 and sum("#" in link for link in every) > 20
     (tmp_path / "page.md").write_text(

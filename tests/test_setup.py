@@ -69,7 +69,6 @@ class Clone:
         write_java(root / "java-21", "21")
 
     def hide_java(self) -> None:
-        """Leave on PATH only the replacements and the set-up's system tools."""
         system = self.tools.with_name("system")
         system.mkdir()
         for name in ("sh", "awk", "cat", "cksum", "dirname", "head", "id", "ln", "mkdir", "printenv", "rm", "sed"):
@@ -81,7 +80,6 @@ class Clone:
         return subprocess.run(command, env={**self.env, **env}, capture_output=True, text=True, check=False)
 
     def asked(self) -> list[str]:
-        """Return uv's calls since the last call."""
         log = self.root / "uv.log"
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)

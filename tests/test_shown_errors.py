@@ -55,14 +55,12 @@ def test_a_line_of_the_log_is_as_its_page_shows_it(caplog: pytest.LogCaptureFixt
 
 
 def entry(jar: str, name: str) -> bytes:
-    """Return an entry of a Spark jar."""
     (path,) = JARS.glob(f"{jar}_*.jar")
     with zipfile.ZipFile(path) as archive:
         return archive.read(name)
 
 
 def test_errors_of_spark_that_pages_name_are_sparks():
-    """In the tested version; other tests show when each error occurs."""
     conditions = entry("spark-common-utils", "error/error-conditions.json")
     words = [word for page in PAGES for word in re.findall(r"`([A-Z]+(?:_[A-Z]+){2,})`", page.read_text())]
     named = set(words) - {

@@ -93,7 +93,6 @@ def test_pictures_that_are_built_are_part_of_the_site(api_pages, tmp_path):
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    """A site of one page, with the script that chooses versions."""
     site = tmp_path / "built"
     site.mkdir()
     page = """<html data-content_root="./"><script src="versions.js" defer></script>
@@ -106,7 +105,6 @@ def built(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def published(built: Path, tmp_path: Path) -> Path:
-    """The sites of two releases, a release candidate, and the main branch."""
     sites = tmp_path / "sites"
     for name in ("latest", "v0.9.0", "v0.10.0", "v0.11.0rc1"):
         site_versions.add(built, sites, name)
@@ -164,8 +162,6 @@ def test_the_workflow_keeps_what_was_published_before(built, tmp_path):
 
 @pytest.fixture
 def address(published: Path) -> Iterator[str]:
-    """Where the sites are served."""
-
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *arguments: Any) -> None:
             pass

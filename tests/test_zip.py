@@ -17,7 +17,6 @@ def build(out: Path, root: Path = ROOT) -> bytes:
 
 
 def copy(root: Path, files: list[str], when: int) -> Path:
-    """Copy the script and files of the package, in this order, as at a time."""
     for name in ["scripts/zip_package.py", *files]:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes((ROOT / name).read_bytes())

@@ -88,7 +88,6 @@ def test_micro_batches_are_written_for_each_form(tmp_path):
 
 
 def counted(batches, number, late):
-    """Return the expected minute windows of a micro-batch, by a plain loop."""
     results: dict[tuple[int, int], tuple[int, int]] = {}
     for index in range(number + 1):
         for key, ts, amount in zip(*(column.tolist() for column in batches.columns(index).values())):

@@ -30,7 +30,6 @@ def called(*arguments: str):
 
 @pytest.fixture
 def no_spark(monkeypatch):
-    """Commands get a placeholder session; yields their requests for it."""
     asked = []
 
     @contextmanager
@@ -294,7 +293,6 @@ def test_rows_of_state():
 
 
 def test_a_table_that_does_not_fit_is_a_line_for_each_column():
-    """Nothing is cut in the middle of a word, and nothing that a value holds commands the terminal."""
     console = Console(file=io.StringIO(), width=80)
     show.checkpoint(console, FOUND)
     assert isinstance(console.file, io.StringIO)
@@ -387,7 +385,6 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
 
 @pytest.mark.usefixtures("no_spark")
 def test_adopt_takes_a_processor_of_the_working_directory(monkeypatch, tmp_path):
-    """A class is called without arguments."""
     calls = []
     savepoint = SimpleNamespace(
         manifest=SimpleNamespace(epoch=3, operators=[SimpleNamespace(uid="transformWithState")]), rows=lambda uid: 7

@@ -29,7 +29,6 @@ def called(*arguments: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Commands get a placeholder session; yields the requested masters."""
     asked: list[str] = []
 
     @contextmanager
@@ -43,7 +42,6 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Dashboards are closed at once, after a look at their list of queries, which is here then."""
     results: list[Any] = []
 
     def look(opened: Any) -> None:
@@ -171,8 +169,6 @@ def test_a_query_whose_tasks_have_told_nothing_of_their_memory(monkeypatch: pyte
 
 @pytest.fixture
 def checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint with a history, whose state cannot be read."""
-
     def unreadable(spark: Any, checkpoint: str) -> Any:
         raise ConfigurationError("no Spark here")
 

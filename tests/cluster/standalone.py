@@ -26,12 +26,11 @@ _CONNECT = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.gr
 
 
 def words_of(settings: Mapping[str, str]) -> list[str]:
-    """Return settings as words for ``spark-submit``."""
     return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a process of the cluster: unless told otherwise, nothing leads to this checkout."""
+    """Return the environment of a process of the cluster, by default without this checkout."""
     env = environment_without_spark(SPARK_HOME=str(SPARK_HOME), SPARK_LOCAL_IP="127.0.0.1")
     env.pop("PYTHONPATH", None)
     return {**env, **more}
@@ -60,21 +59,17 @@ class Daemon:
             )
 
     def says(self, pattern: str) -> list[str]:
-        """Return the matches of a pattern in its log."""
         return re.findall(pattern, self.log.read_text())
 
     def wait_until_it_says(self, pattern: str, times: int = 1) -> str:
-        """Return the last match of a pattern, as soon as its log has so many."""
         wait_for(lambda: len(self.says(pattern)) >= times, self._process, lambda: self.log.read_text()[-4000:])
         return self.says(pattern)[-1]
 
     def kill(self) -> None:
-        """Kill the process, and nothing that it has started."""
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def close(self) -> None:
-        """End it and all that it has started."""
         kill(self._process.pid, "all")
         self._process.wait()
 
@@ -106,7 +101,7 @@ class StandaloneCluster:
         self.workers = self._daemons[1:]
 
     def serve(self, settings: Mapping[str, str], python: Path) -> str:
-        """Start a Spark Connect server, an application of this cluster, and return its address for clients.
+        """Start a Spark Connect server, an application of this cluster, and return its address.
 
         Args:
             settings: of the application.
@@ -119,15 +114,12 @@ class StandaloneCluster:
         return f"sc://127.0.0.1:{port}"
 
     def executors(self, worker: int) -> list[Path]:
-        """Return the folders of the executors that a worker has started so far."""
         return sorted(self._work(worker).glob("app-*/[0-9]*"))
 
     def wait_until_a_worker_is_lost(self) -> None:
-        """Return when the master has noticed it."""
         self._master.wait_until_it_says("Removing worker ")
 
     def close(self) -> None:
-        """End all its processes."""
         for daemon in reversed(self._daemons):
             daemon.close()
 

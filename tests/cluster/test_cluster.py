@@ -53,7 +53,6 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
 
 
 def shipped(folder: Path) -> list[str]:
-    """Make the archives with pillarbox and with the program, and the flights that the driver reads."""
     pillarbox = folder / "pillarbox.zip"
     subprocess.run([sys.executable, str(ROOT / "scripts" / "zip_package.py"), str(pillarbox)], check=True)
     pq.write_table(first(DAYS), folder / "table.parquet")
@@ -61,7 +60,6 @@ def shipped(folder: Path) -> list[str]:
 
 
 def start(folder: Path, command: list[str], arguments: Iterable[str] = (), **env: str) -> subprocess.Popen[bytes]:
-    """Start the driver."""
     with (folder / "log").open("wb") as output:
         return subprocess.Popen(
             [*command, str(DRIVER), str(folder), str(BATCHES), *arguments],
@@ -101,7 +99,7 @@ def test_a_worker_is_killed_in_the_middle(cluster: StandaloneCluster, tmp_path: 
 
 
 def test_a_client_of_spark_connect(cluster: StandaloneCluster, tmp_path: Path) -> None:
-    """Spark sends a client's artifacts to the workers of batch queries only, so the server names the archives."""
+    """Spark sends a client's artifacts to workers of batch queries only, so the server names the archives."""
     archives = {"spark.executorEnv.PYTHONPATH": os.pathsep.join(shipped(tmp_path))}
     remote = cluster.serve({**SETTINGS, **archives, "spark.local.dir": str(tmp_path / "local")}, WORKERS_PYTHON)
     # The client builds the program, so it has both: from this checkout.

@@ -29,7 +29,6 @@ def live() -> Live:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[httpx.Client]:
-    """For tests that change nothing."""
     yield from served(Live())
 
 

@@ -62,6 +62,5 @@ def served(*queries: Any, token: str | None = None) -> Iterator[httpx.Client]:
 
 
 def got(url: str) -> Any:
-    """Return the JSON of an address."""
     with urllib.request.urlopen(url, timeout=30) as answer:
         return json.load(answer)

@@ -31,7 +31,6 @@ class Claim(NamedTuple):
 
 
 def cells() -> Iterator[str]:
-    """The right column of the tables."""
     for row in re.findall(r"^\| (?!---)(.*) \|$", PAGE.read_text(), re.MULTILINE):
         left, _, right = row.partition(" | ")
         if left != "in PyFlink":
@@ -39,7 +38,6 @@ def cells() -> Iterator[str]:
 
 
 def claims() -> list[Claim]:
-    """Return the right column's claims, and its other code with calls."""
     results = [Claim(*groups) for cell in cells() for groups in SAYS.findall(cell)]
     rest = [span for cell in cells() for span in re.findall(r"`(.+?)`(?!`)", SAYS.sub("", cell))]
     return results + [Claim(span) for span in rest if "(" in span and "..." not in span and is_expression(span)]
@@ -73,7 +71,6 @@ def needs_spark(claim: Claim) -> bool:
 
 
 def test_the_page_says_what_code_returns_and_what_it_raises():
-    """Otherwise the tests below would show less than the page; and no cell is an assertion."""
     assert {"is", "returns", "raises"} <= {claim.verb for claim in claims()}
     assert [claim.code for claim in claims() if " == " in claim.code] == []
 

@@ -66,7 +66,6 @@ A_MINUTE_LATE = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_secon
 
 @pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
 def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
-    """Results that are not rolling are the same in both modes."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     return env.set_runtime_mode(request.param)
 
@@ -235,7 +234,7 @@ def test_hourly_tips(env):
 
 @pytest.mark.parametrize("mode", RuntimeExecutionMode)
 def test_hourly_tips_by_a_rolling_maximum_end_with_the_same(mode):
-    """The exercise's discussion: without the second window, all results that were the highest so far are emitted."""
+    """From the exercise's discussion: without the second window, each new maximum is emitted."""
     env = StreamExecutionEnvironment.get_execution_environment().set_runtime_mode(mode)
     fares = some_fares()
     by_driver = (
@@ -323,7 +322,7 @@ class LongRides(KeyedProcessFunction):
 
 
 def test_long_rides_in_and_out_of_order():
-    """The cases of the exercise's tests: each ride's immediate output, and its output as event time advances."""
+    """The cases of the exercise's tests."""
     start, end = Ride(1, True, 0), Ride(1, False, 2 * HOUR)
     short_end, long_end = Ride(1, False, MINUTE), Ride(1, False, 2 * HOUR + MINUTE)
     for events, at_once, later in (

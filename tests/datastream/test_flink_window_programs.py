@@ -70,7 +70,6 @@ IN_ORDER = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner
 
 @pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
 def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
-    """Windows and joins give the same results in both modes."""
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
     return env.set_runtime_mode(request.param)
 
@@ -90,7 +89,6 @@ def by_sensor(env, readings=READINGS):
 
 
 def in_windows(size: int, slide: int | None = None) -> dict[tuple[str, int], list[Reading]]:
-    """The readings by sensor and start of window."""
     windows = defaultdict(list)
     slide = slide or size
     for reading in READINGS:
@@ -204,7 +202,6 @@ def test_fields_of_windows_are_folded(env, assigner, windows):
 
 
 def test_fields_of_sessions_are_folded(env):
-    """Sessions that meet later are folded as one."""
     times = (1, 9, 5, 20)  # 5 joins the sessions of 1 and 9
     stream = env.from_collection([Reading("a", at, at) for at in times]).assign_timestamps_and_watermarks(IN_ORDER)
     sessions = stream.key_by(lambda r: r.sensor).window(EventTimeSessionWindows.with_gap(Time.milliseconds(5)))
@@ -304,7 +301,7 @@ def test_continuous_firings(env):
 
 
 def test_the_last_of_a_global_window(env):
-    """A sliding count window, as Java's `countWindow(3, 2)` makes it: the first one fires before it is full."""
+    """A sliding count window, like Java's `countWindow(3, 2)`: the first one fires before it is full."""
     readings = [Reading("a", at, at) for at in range(1, 8)]
     windows = by_sensor(env, readings).window(GlobalWindows.create()).trigger(CountTrigger.of(2))
     summed = windows.evictor(CountEvictor.of(3)).reduce(lambda a, b: (a[0], a[1], a[2] + b[2]))
@@ -329,7 +326,6 @@ def test_sessions_whose_gap_is_in_the_records(env):
 
 
 def test_a_window_of_all_that_there_is(env):
-    """Without timestamps: it fires when the input has ended."""
     to_the_end = GlobalWindows.create_with_end_of_stream_trigger()
     pairs = env.from_collection([("a", 1), ("b", 5), ("a", 3)])
     results = pairs.key_by(lambda pair: pair[0]).window(to_the_end).sum(1).execute_and_collect()

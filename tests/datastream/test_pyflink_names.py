@@ -80,7 +80,6 @@ def parameters_of(owner: Any, method: str) -> Iterator[inspect.Parameter]:
 
 
 def differs(owner: Any, method: str, wanted: list[str]) -> bool:
-    """Whether a call with PyFlink's parameters is refused, or means another one."""
     parameters = parameters_of(owner, method)
     for name in wanted:
         match = next(parameters, None)
@@ -134,7 +133,6 @@ def test_a_name_that_nobody_knows_is_no_attribute():
 
 
 def test_methods_of_contexts_and_windows_take_their_arguments_by_name():
-    """Users call these; methods that users define are called by position."""
     by_position = [
         f"{owner}.{method}"
         for owner, method, _ in listed()

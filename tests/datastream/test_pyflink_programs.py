@@ -125,8 +125,6 @@ def test_reduce_keeps_the_type_of_its_records(env):
 
 
 def test_what_reduce_has_folded_is_a_record_of_the_declared_type(env):
-    """Also when it is passed to the function again, or to a window function, before it leaves the operator."""
-
     def add(a: Row, b: Row) -> Row:
         return Row(a.card, a.amount + b.amount)
 

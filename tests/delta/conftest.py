@@ -15,12 +15,10 @@ from tests.support.sessions import only_session
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The only Spark session of these tests."""
     with only_session(lambda: session(tmp_path_factory.mktemp("spark"))) as result:
         yield result
 
 
 @pytest.fixture
 def shop(spark: SparkSession, tmp_path: Path) -> Shop:
-    """Tables of the test's own."""
     return Shop(spark, tmp_path)

@@ -54,12 +54,10 @@ def environment(spark: Any, parallelism: int) -> Any:
 
 
 def read(spark: Any, table: Path, **options: Any) -> Any:
-    """Return a stream of payments in a table."""
     return spark.readStream.format("delta").options(**options).load(str(table))
 
 
 def totals(env: Any, sources: dict[str, Any]) -> Any:
-    """Return the rows of the program, which reads these DataFrames."""
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     streams = [env.from_dataframe(df, name).assign_timestamps_and_watermarks(at) for name, df in sources.items()]
     rows = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
@@ -67,7 +65,6 @@ def totals(env: Any, sources: dict[str, Any]) -> Any:
 
 
 def writer(env: Any, sources: dict[str, Any], checkpoint: Path, table: Path) -> Any:
-    """Return the writer of the query: it appends to a table."""
     rows = totals(env, sources).writeStream.format("delta").option("path", str(table))
     return rows.option("checkpointLocation", str(checkpoint))
 

@@ -19,7 +19,6 @@ CARDS = [f"card {number}" for number in range(6)]
 
 
 def totals_of(payments: Iterable[tuple[str, int]], begin: Iterable[tuple[str, int]] = ()) -> Counter[Any]:
-    """Return the rows for payments after earlier ones."""
     counts: Counter[Any] = Counter()
     before = list(begin)
     state: dict[str, tuple[int, int]] = {}
@@ -45,7 +44,6 @@ class Shop:
         self.paid: dict[str, list[tuple[str, int]]] = {}
 
     def pay(self, table: str, times: int = 4) -> list[tuple[str, int]]:
-        """Have all cards pay: a version more of the table, of one file."""
         paid = [(card, self._random.randrange(1, 1000)) for _ in range(times) for card in CARDS]
         before = self.paid.setdefault(table, [])
         rows = [(card, amount, number) for number, (card, amount) in enumerate(paid, len(before))]
@@ -68,18 +66,15 @@ class Shop:
         return writer(env, sources, self.folder / checkpoint, self.folder / table)
 
     def run(self, checkpoint: str, env: Any, sources: dict[str, Any], table: str = "totals") -> None:
-        """Run the program to the end of its input."""
         pillarbox.start(self.writer(checkpoint, env, sources, table).trigger(availableNow=True)).awaitTermination()
 
     def save(self, checkpoint: str, savepoint: str) -> None:
         pillarbox.savepoint(self.spark, str(self.folder / checkpoint), str(self.folder / savepoint))
 
     def found(self, table: str = "totals") -> Counter[Any]:
-        """Return the whole output."""
         return Counter(map(tuple, self.spark.read.format("delta").load(str(self.folder / table)).collect()))
 
     def version(self, table: str) -> int:
-        """Return the number of a table's last version."""
         log = self.folder / table / "_delta_log"
         return max(int(path.stem) for path in log.glob("*.json"))
 

@@ -79,7 +79,6 @@ REFUND = 3_600
 
 
 def broken_by(query: str) -> set[str]:
-    """The rules that a query breaks."""
     return {rule for rule, broken in BROKEN_BY.items() if broken == query}
 
 
@@ -95,13 +94,11 @@ def _nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> set[str]:
-    """The rules that the log names."""
     match = [re.search(r"a finding of pillarbox doctor: (\w+)", message) for message in caplog.messages]
     return {each[1] for each in match if each is not None}
 
 
 def found_in(query: Any) -> dict[str, str]:
-    """Return the doctor's findings about a stopped query of this process, by rule."""
     query.awaitTermination()  # now all of its epochs are known
     snapshot = watched_query(query, "the test").snapshot()
     return {finding.rule: finding.message for finding in wrong(Facts.of(snapshot))}
@@ -157,7 +154,6 @@ def test_a_query_that_starts(spark: SparkSession, tmp_path: Path, caplog: pytest
 
 
 def told_in_the_client(spark: Any, folder: Path) -> list[str]:
-    """Start a query under Spark Connect, and return the client's log of it."""
     messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]

@@ -39,7 +39,6 @@ HOUR = 3_600_000
 
 
 def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **progress_values: Any) -> Snapshot:
-    """A query that is well, or whose tasks in epoch N are ``change(N)``."""
     query_model = model()
     for number in range(epochs):
         tasks = [
@@ -64,7 +63,6 @@ def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **
 
 
 def with_moments(*moments: dict[str, Any]) -> Snapshot:
-    """A query whose history is given, a moment every five minutes."""
     result = query()
     every = [
         Moment(
@@ -157,7 +155,6 @@ LAST = START + 12_000
 
 
 def running(settings: dict[str, str] = SETTINGS, **changed: Any) -> Snapshot:
-    """Return a query's snapshot ten minutes after its newest epoch, or as given."""
     result = query()
     run = replace(result.run, settings=settings)
     return replace(result, **{"run": run, "at": LAST if settings is not SETTINGS else LAST + 600_000, **changed})
@@ -352,7 +349,6 @@ def test_what_is_not_known_is_said() -> None:
 
 
 def test_homes_that_ended_once_are_left_alone() -> None:
-    """A lost executor takes all its homes with it; and an hour later, it is over."""
     assert wrong(facts(growing(lambda n: {"home_restarts": 16 * (n == 29)}))) == []
     assert wrong(facts(growing(lambda n: {"home_restarts": 1 * (n < 18)}))) == []
 

@@ -27,7 +27,6 @@ def _of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the new warnings since the last call."""
     messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert {record.name for record in caplog.records} <= {"pillarbox"}
     caplog.clear()
@@ -35,7 +34,6 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def started(**settings: str) -> Facts:
-    """The facts that a start has: none of workers, and none of epochs."""
     return Facts(VERSIONS, None, {**SETTINGS, **settings})
 
 
@@ -110,7 +108,6 @@ def test_rules_of_a_start_know_their_facts_then() -> None:
 
 
 def test_the_parallelism_of_a_checkpoint_is_taken_where_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start makes no request to the store for the doctor."""
     spark: Any = None  # any access would fail
     checkpoint = Checkpoint(spark, "/checkpoints/counts")
     assert checkpoint.cached_parallelism is None

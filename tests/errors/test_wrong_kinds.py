@@ -144,7 +144,6 @@ LEFT_OUT = {"execute", "execute_and_collect", "print", "local_session"}
 
 
 def places() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the name of each function and method, and a function that creates the callable."""
     for module in pillarbox, pillarbox.functions:
         for name in module.__all__:
             result = getattr(module, name)

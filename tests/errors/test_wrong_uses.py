@@ -24,7 +24,6 @@ LINES = 8
 
 
 def check(text: str, says: tuple[str, ...]) -> None:
-    """Check that the first lines of an error have the expected words, and no frame is pillarbox's."""
     first = "\n".join(text.splitlines()[:LINES])
     missing = [words for words in says if words not in first]
     assert not missing, f"{missing} not in the first {LINES} lines of:\n{text[:3000]}"

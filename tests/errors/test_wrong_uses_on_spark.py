@@ -78,7 +78,6 @@ def test_streaming(spark: SparkSession, tmp_path: Path, case: Run) -> None:
 
 
 def failure_of(spark: SparkSession, name: str) -> tuple[str, str]:
-    """Run a case of the table; return the error's class and text."""
     case = CASES[name]
     try:
         case.program(stream(spark, source(spark))).to_dataframe(case.columns).collect()
@@ -88,7 +87,6 @@ def failure_of(spark: SparkSession, name: str) -> tuple[str, str]:
 
 
 def failure_of_query(spark: SparkSession, name: str, folder: str) -> tuple[str, str]:
-    """Run a case of the table as a query; return the text of the error and of the query's exception."""
     case = CASES[name]
     result = case.program(stream(spark, endless(spark))).to_dataframe(case.columns)
     query = result.writeStream.format("noop").option("checkpointLocation", folder).start()

@@ -147,7 +147,6 @@ def spread(stream: DataStream, partitioner: Any) -> DataStream:
 
 
 def one_of_all(stream: DataStream, function: Any) -> DataStream:
-    """Join all that has the id 3 at the right with the first at the left."""
     return near(stream).between(3, 3).process(function).name("op")
 
 

@@ -88,12 +88,10 @@ class Build(NamedTuple):
 
 
 def rows(env: StreamExecutionEnvironment) -> DataStream:
-    """Make a stream of five rows with the ids 0 to 4."""
     return env.from_collection([row(id=number, key="k") for number in range(5)])
 
 
 def untimed(stream: DataStream) -> DataStream:
-    """Return a stream whose records have no timestamps, which is seen at run only: timers would give them some."""
     return stream.key_by("key").process(lambda value, ctx: [value])
 
 
@@ -144,8 +142,6 @@ def nested(value: Any) -> Any:
 
 
 def raising(error: Callable[[], BaseException]) -> Callable[[Any], Any]:
-    """Make a function that raises at the record with id 3."""
-
     def raises(value: Any) -> Any:
         if value.id == 3:
             raise error()

@@ -20,14 +20,12 @@ CARD_NUMBER = re.compile(r"\d{4} \d{4} \d{4} \d{4}")
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV file, or of all in a folder in the order of their names, with times as such."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     read = [row for file in files for row in csv.DictReader(file.read_text().splitlines())]
     return [{**row, "at": datetime.fromisoformat(row["at"].rstrip("Z"))} for row in read]
 
 
 def orders_and_payments(folder: Path) -> list[str]:
-    """An order takes its first payment, if that is in time; all others go back."""
     payments = defaultdict(list)
     for payment in rows(folder / "payments.csv"):
         payments[payment["id"]].append((payment["at"], payment["amount"]))
@@ -48,7 +46,6 @@ def orders_and_payments(folder: Path) -> list[str]:
 
 
 def clicks(folder: Path) -> list[str]:
-    """A visitor's click belongs to the previous click's session if it is within 30 minutes."""
     times = defaultdict(list)
     for click in sorted(rows(folder / "clicks.csv"), key=lambda click: click["at"]):
         times[click["visitor"]].append(click["at"])
@@ -70,7 +67,6 @@ def clicks(folder: Path) -> list[str]:
 
 
 def heartbeats(folder: Path) -> list[str]:
-    """Devices that break, with the number of heartbeats before; the program has it in a table."""
     table = re.search(r"BREAKS_AFTER = \{(.*?)\}", (folder / "program.py").read_text())
     assert table is not None
     broken = re.findall(r"(\d+): (\d+)", table[1])
@@ -78,7 +74,6 @@ def heartbeats(folder: Path) -> list[str]:
 
 
 def dedupe_and_backfill(folder: Path) -> list[str]:
-    """A file is an epoch; an order is forgotten once event time has passed its own by two hours."""
     history = {row["id"]: row for row in rows(folder / "history.csv")}
     spent: Counter[str] = Counter()
     for row in history.values():
@@ -105,7 +100,6 @@ def dedupe_and_backfill(folder: Path) -> list[str]:
 
 
 def weather_alarms(folder: Path) -> list[str]:
-    """An epoch has a month of weather and of thresholds; event time follows the slower one."""
     thresholds = [(row["at"], float(row["mph"])) for row in rows(folder / "thresholds")]
     results, done = [], datetime.min
     wind: dict[datetime, float] = {}
@@ -129,7 +123,6 @@ def weather_alarms(folder: Path) -> list[str]:
 
 
 def score(folder: Path) -> list[str]:
-    """The same regression by least squares that are weighted anew; the new model is used from two o'clock on."""
     features = ("amount", "abroad", "pause")
     noon, two = datetime(2026, 3, 2, 12), datetime(2026, 3, 2, 14)
 
@@ -158,7 +151,6 @@ def score(folder: Path) -> list[str]:
 
 
 def support_chats(folder: Path) -> list[str]:
-    """A chat ends when its customer is silent for ten minutes; equal chats are asked about once."""
     lines = defaultdict(list)
     for row in rows(folder / "chats"):
         if row["customer"] != "closing":  # its session is open at the end
@@ -189,7 +181,6 @@ def support_chats(folder: Path) -> list[str]:
 
 
 def fraud(folder: Path) -> list[str]:
-    """A payment over 500 is fraud if the same card paid less than 1 within the minute before."""
     errors: list[str] = []
     by_card: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
     for row in rows(folder / "payments"):

@@ -18,7 +18,6 @@ _LONG = pytest.mark.long("the same in other batches")
 
 @pytest.fixture(scope="module")
 def streams():
-    """The first five days: limits change four times."""
     end = datetime(2013, 1, 6, tzinfo=timezone.utc)
     return {
         name: table.filter(

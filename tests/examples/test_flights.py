@@ -46,7 +46,6 @@ MORNING = datetime(2013, 3, 1, 12, tzinfo=timezone.utc)
 
 
 def hand_made(*rows: Case) -> pa.Table:
-    """Flights of one aircraft: minutes after the morning, flight number, and its delays (None: cancelled)."""
     made = [
         {
             "kind": "flight", "departed": MORNING + timedelta(minutes=minute), "tail": "N1", "carrier": "UA",

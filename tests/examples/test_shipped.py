@@ -30,19 +30,17 @@ MEASURED = re.compile(r"\b\d\d:\d\d:\d\d(?=, SILENT)|\d+(?= retries)|(?<=epochs 
 
 
 def comparable(output: str) -> list[str]:
-    """Return the lines without measurements; devices are detected in any order."""
     lines = [line for line in MEASURED.sub("N", output.strip()).splitlines() if not line.endswith(" rows/s")]
     return sorted(lines) if all("device" in line for line in lines[:2]) else lines
 
 
 def shown(folder: Path) -> str:
-    """The output that a README shows: its last block."""
     matches: list[str] = re.findall(r"^```\n(.*?)^```", (folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     return matches[-1]
 
 
 def run(*command: str, cwd: Path) -> str:
-    """Run Python as a user does, who has installed the package, is in another folder, and lives in some time zone."""
+    """Run Python as a user does: in another folder and time zone, with pillarbox installed."""
     installed = str(Path(pillarbox.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, *command],
@@ -85,7 +83,7 @@ def test_a_readme_shows_what_plain_python_finds(name: str):
 
 
 def test_no_example_starts_its_query_by_the_writers_own_method():
-    """README recommends ``pillarbox.start``: readers copy the examples."""
+    """README recommends ``pillarbox.start``, and readers copy the examples."""
     folders = [*EXAMPLES.values(), *(HOME / "examples").iterdir()]
     programs = [path for folder in folders for path in [folder, *folder.glob("*.py")] if path.suffix == ".py"]
     assert len(programs) > 20

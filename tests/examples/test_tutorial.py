@@ -28,14 +28,12 @@ SHOWN = re.compile(
 
 
 def shown(step: Path) -> tuple[str, str]:
-    """Return a step's program, and the output on its page."""
     (program, output), *_ = SHOWN.findall(step.read_text())
     return program, output.strip()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The reader's folder, with the programs of all steps."""
     copy(examples()["fraud"], tmp_path / "fraud")
     for step in STEPS:
         for name, source in modules(step).items():
@@ -76,7 +74,6 @@ def test_programs_print_what_their_pages_show(spark: SparkSession, folder: Path,
 
 
 def run(folder: Path, *arguments: str) -> str:
-    """Run a Python program as a reader does."""
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=540, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -31,7 +31,6 @@ def of_alerts() -> list[Expression]:
 
 
 def of_board() -> list[Expression]:
-    """Return the panels' expressions."""
     return [
         Expression(panel["title"], target["expr"], target["legendFormat"])
         for panel in panels()
@@ -40,12 +39,10 @@ def of_board() -> list[Expression]:
 
 
 def panels() -> list[dict[str, Any]]:
-    """The panels of the board."""
     return json.loads(BOARD.read_text())["panels"]  # type: ignore[no-any-return]
 
 
 def variables() -> Iterator[tuple[str, str]]:
-    """The metric and the label of each variable of the board that is asked for."""
     for load in json.loads(BOARD.read_text())["templating"]["list"]:
         if load["type"] == "query":
             [matches] = re.findall(r"^label_values\((\w+)(?:\{.*\})?, (\w+)\)$", load["query"]["query"])

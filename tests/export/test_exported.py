@@ -60,7 +60,6 @@ def test_a_query_that_is_started_again_goes_on_with_its_counters() -> None:
 
 
 def test_series_of_runs_long_ago_are_forgotten() -> None:
-    """If each run has other labels, their number is bounded, and the newest run's continue."""
     exported, most = ExportedQueries(), 0
     for run in range(60):
         query, metrics = started(run=f"r{run}")

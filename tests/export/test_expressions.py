@@ -48,7 +48,7 @@ def test_metrics_and_labels_are_there(expression: Expression) -> None:
 
 @pytest.mark.parametrize("expression", of_alerts(), ids=lambda each: each.place)
 def test_a_rule_is_of_one_series_each(expression: Expression) -> None:
-    """Joined series must have the same labels: otherwise the rule would never fire."""
+    """Prometheus joins series by equal labels: with different labels, the rule would never fire."""
     if " on (" in expression.text:
         return
     one, *others = (LABELS[metric] for metric in asked(expression.text))

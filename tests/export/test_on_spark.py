@@ -30,7 +30,6 @@ class Count(KeyedProcessFunction):
 
 
 def put(spark: Any, inbox: Path, rows: int, keys: int) -> None:
-    """Add a file of rows with so many keys."""
     frame = spark.range(rows).select((F.col("id") % keys).alias("key"))
     frame.coalesce(1).write.mode("append").parquet(str(inbox))
 
@@ -45,7 +44,6 @@ def start(spark: Any, folder: Path, name: str) -> Any:
 
 
 def place(sample: Any) -> tuple[str, tuple[str, ...]]:
-    """The name of a sample, and the values of its labels: the query's first."""
     labels = sorted(sample.labels.items(), key=lambda label: (label[0] != "query", label[0]))
     return sample.name, tuple(value for _, value in labels)
 
@@ -71,7 +69,6 @@ class Scraper:
         return results
 
     def until(self, holds: Callable[[Scraped], bool]) -> Scraped:
-        """Scrape until a condition holds."""
         deadline = time.monotonic() + 60
         while not holds(samples := self.scrape()):
             assert time.monotonic() < deadline, {each: value for each, value in samples.items() if len(each[1]) == 1}
@@ -80,7 +77,6 @@ class Scraper:
 
 
 def served(spark: Any, folder: Path) -> tuple[Scraped, Scraped]:
-    """Run two queries at once, one of which ends and restarts; return the samples before and after."""
     put(spark, folder / "one", 70, 7)
     put(spark, folder / "other", 30, 3)
     one, other = start(spark, folder, "one"), start(spark, folder, "other")

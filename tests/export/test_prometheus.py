@@ -22,7 +22,6 @@ from tests.model.made import START, keyed, model, progress, source
 
 
 def collector(*ledgers: QueryMetrics) -> Collector:
-    """A collector as QueryCollector has one."""
     result = Collector("the test", lambda metrics: metrics)
     for ledger in ledgers:
         result.add(ledger)
@@ -61,7 +60,7 @@ def test_any_name_of_a_metric_can_be_scraped(operator: str, name: str) -> None:
 
 
 def test_a_registry_refuses_a_second_collector() -> None:
-    """Else each metric would be in the text twice, which Prometheus does not read."""
+    """Prometheus rejects a text with a metric twice."""
     registry = CollectorRegistry()
     registry.register(collector(QueryMetrics(model())))
     with pytest.raises(ValueError, match="Duplicated timeseries"):

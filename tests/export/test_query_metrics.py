@@ -132,7 +132,6 @@ def test_a_counter_that_falls_adds_nothing() -> None:
 
 
 def _asking() -> Plan:
-    """The plan, whose second operator calls a service."""
     result = plan()
     [first, second] = result.vertices
     return replace(result, vertices=[first, replace(second, calls=["map-3"])])

@@ -30,7 +30,6 @@ def program(
     key_type=None,
     processing_time=None,
 ):
-    """A chain of keyed operators behind a union of sources."""
     env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(max_parallelism)
     streams = [env.from_collection([1]).name(name) for name in sources]
     stream = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
@@ -206,7 +205,6 @@ def test_warned_of(old, new, said):
 
 
 def reading(*sources):
-    """The description of programs that read sources of certain names and columns."""
     described = describe_programs([program(sources=tuple(name for name, _ in sources))])
     for source, (_, columns) in zip(described["programs"][0]["sources"], sources):
         source["columns"] = columns

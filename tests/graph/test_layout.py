@@ -36,7 +36,6 @@ def one(record: Any) -> Any:
 
 
 def compiled(parallelism: int = 2, most: int | None = None, *, streaming: bool = True, report: int | None = None):
-    """Return a keyed count, followed by an operator with its own parallelism."""
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     if most is not None:
         env.set_max_parallelism(most)

@@ -81,7 +81,6 @@ def compiled(env, **outputs: DataStream):
 
 
 def shape(program):
-    """Vertices as the names of their chains, with level, and the edges between them."""
     vertices = [(vertex.level, [node.name for node in vertex.nodes]) for vertex in program.vertices]
     edges = [
         (sender.number, receiver if isinstance(receiver, str) else receiver.number)
@@ -184,7 +183,6 @@ def test_rebalance_makes_a_vertex_without_key():
 
 
 def test_a_vertex_is_keyed_where_its_head_has_keyed_state_or_timers():
-    """Not merely because it is after a shuffle."""
     env = environment(3)
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
     source = env.from_collection([1]).assign_timestamps_and_watermarks(at)
@@ -506,7 +504,7 @@ def test_the_plan_of_an_unfinished_program():
 
 
 def test_idleness_is_a_matter_of_the_clock_wherever_it_is_assigned():
-    """So Spark runs epochs without data for it, also after a shuffle, where one subtask may be the only silent one."""
+    """Spark runs no-data epochs for it, also after a shuffle."""
     for timeout in (None, "1 second"):
         for shuffled in (True, False):
             strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value)

@@ -57,7 +57,6 @@ class Broker:
         raise AssertionError(f"Kafka does not run: {self._log.read_text()[-4000:]}")
 
     def _start(self, home: Path, java: list[str]) -> bool:
-        """Start it at ports that are free now; return whether it answers."""
         home.mkdir()
         port, controller = _free_ports(2)
         self.servers: str = f"127.0.0.1:{port}"
@@ -76,7 +75,6 @@ class Broker:
         return False
 
     def close(self) -> None:
-        """End it."""
         self._process.kill()
         self._process.wait()
 

@@ -16,7 +16,6 @@ from tests.support.sessions import only_session
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """The only broker of the test run."""
     running = Broker(tmp_path_factory.mktemp("kafka") / "broker")
     try:
         yield running
@@ -26,14 +25,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The only Spark session of these tests."""
     with only_session(lambda: session(tmp_path_factory.mktemp("spark"))) as result:
         yield result
 
 
 @pytest.fixture
 def shop(spark: SparkSession, broker: Broker, tmp_path: Path) -> Iterator[Shop]:
-    """Topics of the test's own, and a folder."""
     opened = Shop(spark, broker.servers, tmp_path, tmp_path.name)
     try:
         yield opened

@@ -43,7 +43,6 @@ def session(home: Path) -> Any:
 
 
 def read(spark: Any, servers: str, topic: str, **options: Any) -> Any:
-    """Return a stream of payments in a topic."""
     rows = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
@@ -61,7 +60,6 @@ def read(spark: Any, servers: str, topic: str, **options: Any) -> Any:
 
 
 def totals(env: Any, sources: dict[str, Any]) -> Any:
-    """Return the rows of the program, which reads these DataFrames."""
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("timestamp")
     streams = [env.from_dataframe(df, name).assign_timestamps_and_watermarks(at) for name, df in sources.items()]
     rows = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
@@ -69,7 +67,6 @@ def totals(env: Any, sources: dict[str, Any]) -> Any:
 
 
 def writer(env: Any, sources: dict[str, Any], checkpoint: Path) -> Any:
-    """Return the writer of the query: it appends files to a folder beside the checkpoint."""
     return (
         totals(env, sources)
         .writeStream.format("json")

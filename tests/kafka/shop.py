@@ -19,7 +19,6 @@ __all__ = ["Shop", "totals_of"]
 
 
 def totals_of(payments: Iterable[tuple[str, int]], begin: Iterable[tuple[str, int]] = ()) -> Counter[Any]:
-    """Return the rows for payments after earlier ones."""
     counts: Counter[Any] = Counter()
     before = list(begin)
     state: dict[str, tuple[int, int]] = {}
@@ -57,7 +56,6 @@ class Shop:
     # -- topics --
 
     def full(self, topic: str) -> str:
-        """Return a topic's name at the broker."""
         return f"{self._name}-{topic}" if self._name else topic
 
     def create(self, topic: str, partitions: int) -> None:
@@ -69,13 +67,11 @@ class Shop:
         self.paid[topic] = []
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Add partitions."""
         more = self._jvm.org.apache.kafka.clients.admin.NewPartitions.increaseTo(partitions)
         changes = self._jvm.java.util.Collections.singletonMap(self.full(topic), more)
         self._admin.createPartitions(changes).all().get()
 
     def forget(self, topic: str, partition: int, offset: int) -> None:
-        """Delete all messages before an offset, like retention."""
         topic_partition = self._jvm.org.apache.kafka.common.TopicPartition(self.full(topic), partition)
         deleted = self._jvm.org.apache.kafka.clients.admin.RecordsToDelete
         # There is a method of the object of the same name, which hides the static one from Py4J.
@@ -83,7 +79,6 @@ class Shop:
         self._admin.deleteRecords(self._jvm.java.util.Collections.singletonMap(topic_partition, before)).all().get()
 
     def pay(self, topic: str, cards: Mapping[str, int], times: int = 12) -> None:
-        """Send payments of cards; the numbers are the cards' partitions."""
         paid = [(card, self._random.randrange(1, 1000)) for _ in range(times) for card in cards]
         rows = [(cards[card], card, str(amount)) for card, amount in paid]
         (
@@ -99,13 +94,11 @@ class Shop:
         self.paid[topic] += paid
 
     def send(self, topic: str, values: Iterable[str | None]) -> None:
-        """Send messages without keys."""
         rows = self.spark.createDataFrame([(value,) for value in values], "value STRING")
         to = rows.coalesce(1).write.format("kafka").option("kafka.bootstrap.servers", self.servers)
         to.option("topic", self.full(topic)).save()
 
     def values(self, topic: str) -> list[str]:
-        """Return the values of all messages of a topic, in order per partition."""
         read = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.servers)
         rows = read.option("subscribe", self.full(topic)).load().orderBy("partition", "offset")
         return [row[0] for row in rows.selectExpr("CAST(value AS STRING)").collect()]
@@ -123,7 +116,6 @@ class Shop:
         return env
 
     def run(self, checkpoint: str, env: Any, sources: dict[str, Any]) -> None:
-        """Run the program to the end of its input."""
         query = writer(env, sources, self.folder / checkpoint).trigger(availableNow=True)
         pillarbox.start(query).awaitTermination()
 
@@ -131,7 +123,6 @@ class Shop:
         pillarbox.savepoint(self.spark, str(self.folder / checkpoint), str(self.folder / savepoint))
 
     def found(self, *checkpoints: str) -> Counter[Any]:
-        """Return the whole output."""
         rows: Counter[Any] = Counter()
         for checkpoint in checkpoints:
             out = self.spark.read.schema("card STRING, n LONG, total LONG, mark STRING")

@@ -35,7 +35,6 @@ BAD: dict[str | None, str] = {
 
 @pytest.fixture
 def page_shop(spark: Any, broker: Broker, tmp_path: Path) -> Iterator[Shop]:
-    """The topics that the page names."""
     shop = Shop(spark, broker.servers, tmp_path, "")
     try:
         for topic in ("payments", "totals", "dead-letters"):

@@ -26,11 +26,9 @@ class Threads:
         self._started: list[tuple[threading.Thread, Future[Any]]] = []
 
     def call(self, function: Callable[..., T], *args: object) -> T:
-        """Run a function in another thread, always the same one, and wait for its result."""
         return self._other.submit(function, *args).result(PATIENCE)
 
     def start(self, function: Callable[..., T], *args: object) -> Future[T]:
-        """Start a function in a new thread."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -46,7 +44,6 @@ class Threads:
 
     @staticmethod
     def until(condition: Callable[[], bool]) -> None:
-        """Wait for something that nothing announces, such as a thread that blocks."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, "it never happened"

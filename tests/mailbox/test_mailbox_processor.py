@@ -132,7 +132,7 @@ def test_m10_a_mail_put_first_by_the_default_action_is_run_before_its_next_call(
 
 
 def test_m10_no_lock_in_a_round_without_mail() -> None:
-    """M4 too: the hot path."""
+    """M4, M10: the hot path."""
     calls = 0
 
     class CountingLock:
@@ -589,7 +589,7 @@ def test_m12_poison_is_harmless_after_the_end(threads, end: str) -> None:
 
 
 def test_m12_poison_and_close_do_not_meet(threads) -> None:
-    """The look at the state and the put are one step."""
+    """M12: the look at the state and the put are one step."""
     for _ in range(50):
         processor = MailboxProcessor(finish)
         go = threading.Barrier(2)
@@ -867,7 +867,6 @@ def test_m1_a_loop_that_failed_may_be_taken_over(threads) -> None:
 
 
 def test_all_threads_at_once_meet_only_in_the_mailbox_thread(threads) -> None:
-    """Counting without a lock is right, because only the mailbox thread counts."""
     writers, each = 4, 1_000
     owner = threading.current_thread()
     total = 0

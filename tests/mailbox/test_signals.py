@@ -124,7 +124,7 @@ def test_a_mail_from_a_signal_handler_is_taken_once() -> None:
 
 
 def test_a_signal_handler_that_raises_doubles_no_mail() -> None:
-    """Ctrl-C: the mail being put may be missing, the mail being taken may be lost. Nothing else."""
+    """Ctrl-C may lose the mail that is being put or taken, and nothing else."""
     run(
         _TAKING.format(count=_SIGNALS, and_then="strike()")
         + f"""
@@ -171,7 +171,6 @@ def test_a_signal_handler_that_raises_doubles_no_mail() -> None:
 
 
 def test_suspend_from_a_signal_handler_always_leaves_the_loop() -> None:
-    """While the loop waits, runs mails, or calls the default action."""
     run(
         f"""
     rounds, left, busy = {_SIGNALS // 2}, 0, itertools.count()
@@ -232,7 +231,6 @@ def test_a_mail_from_a_signal_handler_wakes_the_take_beneath_it(put: str) -> Non
 
 
 def test_sigterm_ends_a_loop_in_good_order() -> None:
-    """Like a program: the signal arrives from outside, at any point of the loop."""
     run(
         f"""
     processor = MailboxProcessor(lambda controller: controller.suspend_default_action())

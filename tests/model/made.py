@@ -37,24 +37,20 @@ def observed_as(program: str, level: int | None = None) -> str:
 
 
 def observed(metrics: Mapping[str, Any], nothing: Any) -> dict[str, Any]:
-    """Return the observed metrics of a query with two programs; ``nothing`` stands for one without reports."""
     if not any(name.startswith(observed_as("pillarbox 2")) for name in metrics):
         return dict(metrics)
     return {**metrics, **{name: nothing for program in _IDS if (name := observed_as(program)) not in metrics}}
 
 
 def source(**values: Any) -> TaskReport:
-    """The report of a task of the source, vertex 0."""
     return replace(_EMPTY, **values)
 
 
 def keyed(**values: Any) -> TaskReport:
-    """The report of a task of the keyed operator, vertex 1."""
     return replace(_KEYED, **values)
 
 
 def progress(number: int, *reports: TaskReport, name: str = "pillarbox", **values: Any) -> dict[str, Any]:
-    """The progress of an epoch, as JSON has it."""
     levels: dict[str, list[str]] = {}
     for report in reports:
         levels.setdefault(observed_as(name, None if report.level else 0), []).append(text_of_report(report))
@@ -73,7 +69,6 @@ def progress(number: int, *reports: TaskReport, name: str = "pillarbox", **value
 
 
 def plan() -> Plan:
-    """The plan of a source and a keyed operator with one that is chained to it."""
     return Plan(
         [
             PlanVertex("pillarbox", 0, 0, "", 0, False, [], [PlanOperator("payments", "")]),
@@ -90,7 +85,6 @@ def plan() -> Plan:
 
 
 def model(**values: Any) -> QueryModel:
-    """The model of a query that has just been started."""
     return QueryModel(
         "q", "counts", "/checkpoints/counts", plan(), Run("r", START), **{"clock": lambda: START, **values}
     )

@@ -45,7 +45,6 @@ def _failure() -> Failure:
 
 
 def snapshot() -> Snapshot:
-    """Return the snapshot of a failed query with an earlier run."""
     query = model()
     sample = [400, [[repr(KEY), 200], [repr(RECORD), 50]]]
     counters = {f"count.seen {KEY}": 1, "count.dead_letters": 2}
@@ -69,7 +68,6 @@ def snapshot() -> Snapshot:
 
 
 def written(path: Path, *, with_records: bool) -> bytes:
-    """Write a bundle; return all bytes that are in it."""
     write_bundle(path, snapshot(), NOTES, STATE, with_records=with_records)
     with zipfile.ZipFile(path) as archive:
         return path.read_bytes() + b"".join(archive.read(name) for name in archive.namelist())

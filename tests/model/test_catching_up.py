@@ -20,7 +20,6 @@ def kafka(end: Any, latest: Any) -> dict[str, Any]:
 
 
 def epochs(*numbers_of_rows: int, sources: list[dict[str, Any]] | None = None, **values: Any) -> QueryModel:
-    """Return a query whose epochs with these numbers of rows took a second each."""
     query = model()
     for number, rows in enumerate(numbers_of_rows):
         more: dict[str, Any] = {} if sources is None else {"sources": sources}
@@ -82,7 +81,6 @@ def test_a_stream_that_keeps_up_says_nothing() -> None:
 
 
 def lagging(*lags: int) -> QueryModel:
-    """A query whose event time lags, at the end of epochs a minute apart."""
     query = model()
     for number, lag in enumerate(lags):
         report = progress(number, source(records_in=60), keyed(watermark=START + 60_000 * number - lag))

@@ -42,7 +42,6 @@ class Day:
         self.tells_backlog = True
 
     def epoch(self, *, took: int = 1000, rows: int = 1000, backlog: int = 0, **keyed_values: Any) -> None:
-        """An epoch that has ended now."""
         offsets = {"t": {"0": self.number}}
         sources = [
             {
@@ -63,12 +62,10 @@ class Day:
         self.number += 1
 
     def beat(self, since: int | None = None) -> None:
-        """The heartbeat of now."""
         epoch = None if since is None else self.number
         self.model.beat(Heartbeat(self.now, "r", "one", 9, 0, epoch, since, self.now))
 
     def found(self) -> set[str]:
-        """Return the findings of doctor, page and alerts, which must agree on conditions."""
         snapshot = self.model.snapshot()
         result = rules_of(snapshot)
         gauges = self.ledger.values().gauges
@@ -99,7 +96,6 @@ def falls_behind(day: Day, minute: int) -> None:
 
 
 def slow(day: Day, minute: int) -> None:
-    """Epochs that take two minutes each."""
     if minute % 2:
         day.epoch(took=119_000)
     day.beat()
@@ -150,7 +146,6 @@ def healthy(day: Day, minute: int) -> None:
 
 
 def looked_at() -> Iterator[int]:
-    """Yield the minutes of checks: each one around a change, otherwise some."""
     yield from range(3)
     yield from range(60, DAY, 60)
     for change in (BEGINS, ENDS):
@@ -158,7 +153,6 @@ def looked_at() -> Iterator[int]:
 
 
 def told_by(fault: Minute, day: Day) -> dict[int, set[str]]:
-    """Return the findings in each checked minute."""
     minutes, results = set(looked_at()), {}
     for minute in range(DAY):
         day.now = START + minute * MINUTE
@@ -182,8 +176,6 @@ def test_a_fault_is_said_while_it_lasts(rule: str) -> None:
 
 @pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")
 def test_epochs_that_take_too_long_are_said_while_they_do() -> None:
-    """Without a known backlog, the trigger's interval is the criterion."""
-
     day = Day()
     day.tells_backlog = False
     for minute, rules in told_by(slow, day).items():
@@ -203,7 +195,6 @@ def test_a_watermark_in_the_future_stays() -> None:
 
 
 def test_a_source_that_is_rare_is_not_silent() -> None:
-    """It has a file each hour: that is usual after the second one, and not after the first."""
     day = Day()
     rules = []
     for minute in range(6 * 60):

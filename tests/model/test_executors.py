@@ -25,7 +25,6 @@ SETTINGS = {
 
 
 def home(subtask: int, **values: Any) -> Any:
-    """Return the report of a task in its own home."""
     report = {"host": "one", "executor": 7, "process": 100 + subtask, "private_bytes": 30 * MIB, **values}
     return keyed(subtask=subtask, **report)
 

@@ -213,7 +213,6 @@ def test_a_row_arrives_in_a_process_that_never_saw_its_class():
 
 
 def same(left: object, right: object) -> bool:
-    """Equality that distinguishes 1 from 1.0 and True, with NaN equal to NaN."""
     return repr(left) == repr(right)
 
 
@@ -271,7 +270,7 @@ COLUMNS: dict[str, tuple[list[Any], pa.DataType]] = {
 
 
 def arrow(values, kind):
-    """An Arrow array; pyarrow wants structs as dicts and maps as pairs."""
+    """Return an Arrow array; pyarrow wants structs as dicts and maps as pairs."""
 
     def plain(value):
         if isinstance(value, Row):
@@ -318,7 +317,6 @@ def test_every_timestamp_is_in_utc_itself():
 
 
 def test_what_null_slots_hold_does_not_matter():
-    """A null's slot may have any content, even an invalid date."""
     for kind in (pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.duration("us")):
         memory = pa.py_buffer(np.array([0, -(2**63), 2**63 - 1], np.int64))
         column = pa.Array.from_buffers(kind, 3, [pa.py_buffer(b"\x01"), memory])
@@ -423,7 +421,6 @@ KINDS = [
     st.sampled_from(["UTC", "America/New_York", "Asia/Kolkata"]).map(ZoneInfo),
 )
 def test_a_column_has_the_timestamps_of_its_values(kind_and_values, zone):
-    """Columnar rows, and rows from functions, have the same event time."""
     kind, values = kind_and_values
     column = pa.array(values, kind)
     assert timestamps_ms(column, zone).tolist() == [to_timestamp(value, zone) for value in column_to_list(column)]

@@ -14,7 +14,6 @@ from tests.support.sessions import only_session
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """The only gateway of the test run."""
     running = Gateway(tmp_path_factory.mktemp("s3"))
     try:
         yield running
@@ -24,7 +23,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, gateway: Gateway, workers_python: str) -> Iterator[SparkSession]:
-    """The only Spark session of these tests."""
     with only_session(lambda: session(tmp_path_factory.mktemp("spark"), gateway.endpoint)) as result:
         # Spark gives a Python of its driver ten seconds to start, which is little on a busy machine.
         result.sparkContext.pythonExec = workers_python

@@ -43,7 +43,6 @@ class Gateway:
         raise AssertionError(f"the gateway does not run: {self._log.read_text()[-4000:]}")
 
     def _start(self, home: Path) -> bool:
-        """Start it at a port that is free now; return whether it answers."""
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         self.endpoint: str = f"http://127.0.0.1:{port}"
@@ -67,11 +66,9 @@ class Gateway:
         return False
 
     def requests(self) -> int:
-        """Return how many requests it has answered so far."""
         return self._log.read_text().count(f"/{BUCKET}")
 
     def close(self) -> None:
-        """End it."""
         self._process.kill()
         self._process.wait()
 

@@ -44,14 +44,12 @@ def put(spark: Any, source: Path, gateway: Gateway, folder: str, files: slice) -
 
 
 def found(spark: Any, folder: str, *names: str) -> list[Any]:
-    """Return the whole output."""
     return canonical(
         [event for name in names for event in collected(spark.read.parquet(url(f"{folder}/{name}-events")))]
     )
 
 
 def tails(spark: Any, path: str) -> list[str]:
-    """Return the aircraft that a checkpoint or a savepoint has state of."""
     state = pillarbox.read_state(spark, path, "follow-aircraft")
     return sorted(row.tail for row in state.selectExpr("key::string AS tail").collect())
 

@@ -13,7 +13,6 @@ WIDE, PHONE = (1280, 900), (390, 844)
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Start Chromium, and end it."""
     # (Only `make test-see` installs it.)
     playwright_api = import_module("playwright.sync_api")
     with playwright_api.sync_playwright() as playwright:
@@ -26,7 +25,6 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def page(chromium: Any, url: str, size: tuple[int, int] = WIDE, *, dark: bool = False) -> Iterator[Any]:
-    """Open a page that has been drawn; its errors fail the test."""
     context = chromium.new_context(
         viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
     )
@@ -44,6 +42,5 @@ def page(chromium: Any, url: str, size: tuple[int, int] = WIDE, *, dark: bool = 
 
 
 def overflows(opened: Any) -> bool:
-    """Whether a page is wider than the window."""
     wide: bool = opened.evaluate("document.documentElement.scrollWidth > window.innerWidth")
     return wide

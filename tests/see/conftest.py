@@ -12,6 +12,5 @@ from tests.see.browser import browser
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """The only browser of the test run."""
     with browser() as started:
         yield started

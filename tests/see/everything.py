@@ -42,7 +42,6 @@ class Spent(KeyedProcessFunction):
 
 
 async def score(spent: tuple[str, int]) -> tuple[str, int]:
-    """Ask a service about a total: it does not know Mallory's card, and is slow for Trudy's."""
     if spent[0] == "mallory":
         raise ConnectionError("no such card")
     await asyncio.sleep(10 if spent[0] == "trudy" else 0.001)
@@ -50,7 +49,6 @@ async def score(spent: tuple[str, int]) -> tuple[str, int]:
 
 
 def everything(spark: SparkSession, inbox: Inbox, checkpoint: Path, name: str) -> Any:
-    """Start the query."""
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 second").with_timestamp_assigner("at")
     payments = env.from_dataframe(inbox.read(spark)).name("payments").assign_timestamps_and_watermarks(times)
@@ -70,7 +68,6 @@ def everything(spark: SparkSession, inbox: Inbox, checkpoint: Path, name: str) -
 
 
 def some_payments(second: int) -> list[tuple[str, int, int]]:
-    """Return payments of one minute; from the second one on, one of them is too late."""
     good = [(f"card-{number % 9}", 1 + number, second + number) for number in range(40)]
     odd = [("eve", -1, second + 3), ("mallory", 5, second + 4), ("trudy", 6, second + 5)]
     return [*good, *odd, ("late", 1, second - 1000)]

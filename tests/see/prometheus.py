@@ -49,16 +49,13 @@ class Prometheus:
         return [(each["metric"], float(each["value"][1])) for each in result]
 
     def rules(self) -> dict[str, dict[str, Any]]:
-        """Return each rule's state, by name."""
         return {each["name"]: each for group in self._ask("rules")["groups"] for each in group["rules"]}
 
     def firing(self) -> list[dict[str, str]]:
-        """Return the labels of alerts that fire."""
         return [each["labels"] for each in self._ask("alerts")["alerts"] if each["state"] == "firing"]
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition, and return its value."""
     deadline = time.monotonic() + _PATIENCE
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what} did not come"
@@ -67,7 +64,6 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def quick(rules: str) -> str:
-    """Return alert rules whose windows are a minute, and which fire at once."""
     rules = re.sub(r"\bfor: \w+", "for: 0s", rules)
     rules = re.sub(r"\[\d+[mhd]\]", "[1m]", rules)
     return re.sub(r"\boffset \d+[mhd]", "offset 15s", rules)
@@ -78,7 +74,7 @@ def prometheus(folder: Path, scraped: str, rules: Path) -> Iterator[Prometheus]:
     """Start Prometheus, and end it.
 
     Args:
-        folder: where its files go.
+        folder: its data folder.
         scraped: the address that it scrapes.
         rules: alert rules.
     """

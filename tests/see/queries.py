@@ -56,7 +56,6 @@ class Inbox:
         self._number = 0
 
     def put(self, *payments: tuple[str, int, int]) -> None:
-        """Add a file of payments: card, amount, and seconds after the first one."""
         self._number += 1
         lines = [{"card": card, "amount": amount, "at": FIRST + 1000 * at} for card, amount, at in payments]
         hidden = self.folder / f".{self._number}"
@@ -64,13 +63,11 @@ class Inbox:
         hidden.rename(self.folder / f"{self._number:06d}.json")
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The stream of it, with the file of each record."""
         files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.folder))
         return files.select("*", "_metadata")
 
 
 def counts(spark: SparkSession, *inboxes: Inbox) -> DataStream:
-    """Payments of one inbox, or of several, counted by card."""
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
     streams = [
@@ -88,7 +85,6 @@ def counts(spark: SparkSession, *inboxes: Inbox) -> DataStream:
 
 
 def started(stream: DataStream, checkpoint: Path, name: str, **options: Any) -> Any:
-    """The query of a stream, which writes nowhere."""
     writer = stream.to_dataframe("card STRING, seen LONG").writeStream.format("noop").queryName(name)
     return pillarbox.start(writer.option("checkpointLocation", str(checkpoint)), **options)
 

@@ -29,7 +29,6 @@ pytestmark = [
 
 @pytest.fixture
 def opened() -> Iterator[list[Dashboard]]:
-    """Dashboards that a test opens; they are closed, and queries stopped, after it."""
     results: list[Dashboard] = []
     yield results
     for each in results:
@@ -43,7 +42,6 @@ def show(query: Any, opened: list[Dashboard]) -> str:
 
 
 def wait_for(opened: Any, selector: str, text: str) -> str:
-    """Wait until an element has a text, and return its whole text."""
     opened.wait_for_function(
         "([selector, text]) =>"
         " [...document.querySelectorAll(selector)].some((each) => each.textContent.includes(text))",
@@ -160,7 +158,6 @@ def test_programs_of_a_query_are_below_each_other(
 
 
 def _shares(shown: Any) -> dict[int, float]:
-    """Return each level's share of the epoch, from the plan."""
     texts = shown.locator("#plan svg > text").all_text_contents()
     results = [re.match(r"level (\d+).*?([\d.]+)% of the epoch", text) for text in texts]
     return {int(each[1]): float(each[2]) for each in results if each is not None}

@@ -42,7 +42,6 @@ MAY_BE_EMPTY = {"pillarbox_source_backlog", "pillarbox_tasks_unfinished"}
 
 
 def of_panel(expression: str) -> str:
-    """Return an expression of the board with the variables that Grafana sets."""
     for variable, value in (("$__rate_interval", "1m"), ("$__range", "10m"), ("$query", ".*"), ("$operator", ".*")):
         expression = expression.replace(variable, value)
     return expression
@@ -116,7 +115,6 @@ def _check_text(url: str) -> None:
 
 
 def _some_data(watching: Prometheus, feed: Callable[[], bool]) -> set[str] | None:
-    """Return the metrics whose panels have no data, or None if others than the permitted ones lack data."""
     feed()
     empty = {
         metric.prometheus_name
@@ -133,7 +131,6 @@ def _names(watching: Prometheus) -> set[str]:
 
 
 def _check_alerts(watching: Prometheus) -> None:
-    """Check that rules are evaluated without errors, and that firing rules name their query."""
     rules = watching.rules()
     assert rules.keys() == {alert.place for alert in of_alerts()}
     assert [(name, rule["lastError"]) for name, rule in rules.items() if rule.get("lastError")] == []
@@ -146,7 +143,6 @@ def _check_alerts(watching: Prometheus) -> None:
 
 
 def test_a_query_that_fails(spark: SparkSession, tmp_path: Path) -> None:
-    """A collector in the program's registry reports a query's end, and its next run continues."""
     inbox, checkpoint = Inbox(tmp_path / "payments"), tmp_path / "checkpoint"
     inbox.put(("ann", 1, 1), ("bob", -1, 2))
     registry = CollectorRegistry()
@@ -180,7 +176,6 @@ def test_a_query_that_fails(spark: SparkSession, tmp_path: Path) -> None:
 
 @contextmanager
 def otlp_receiver() -> Iterator[tuple[str, list[ExportMetricsServiceRequest]]]:
-    """Receive metrics by OTLP over HTTP; yield the address and the received metrics."""
     came: list[ExportMetricsServiceRequest] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -36,7 +36,6 @@ _WAIT = 60_000
 
 @pytest.fixture
 def live() -> Live:
-    """A query whose watermark is held, with heavy keys."""
     query = Live()
     sample = [500, [["'a-key-of-thirty-letters-or-so-1'", 100], ["'a-key-of-thirty-letters-or-so-2'", 90]]]
     for number in range(20):
@@ -60,7 +59,6 @@ def opened(live: Live) -> Iterator[Dashboard]:
 
 @contextmanager
 def context_of(chromium: Any, size: tuple[int, int] | None = None) -> Iterator[Any]:
-    """Open pages that have the cookies of one user."""
     context = chromium.new_context(**({} if size is None else {"viewport": {"width": size[0], "height": size[1]}}))
     try:
         yield context
@@ -268,7 +266,6 @@ def test_a_hidden_tab_asks_less_often_and_at_once_when_it_is_in_view(
         tab.on("request", lambda request: begun.append(request.url))
 
         def requests_after(action: Any, *arguments: Any) -> int:
-            """Change the query and do something; return how many requests the tab has begun, once it has drawn."""
             drawn = tab.evaluate("document.body.dataset.drawn")
             live.model.progressed(progress(live.model.refresh(), source(records_in=5)))
             begun.clear()

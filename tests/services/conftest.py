@@ -12,7 +12,6 @@ from tests.services.redis_server import MISSING, find_redis, running_redis
 
 @pytest.fixture
 def service() -> Iterator[RunningService]:
-    """An HTTP service without troubles so far."""
     with running_service() as service:
         yield service
 
@@ -27,6 +26,5 @@ def _redis_program() -> str:
 
 @pytest.fixture
 def redis_url(_redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an empty Redis."""
     with running_redis(_redis_program, tmp_path_factory.mktemp("redis")) as url:
         yield url

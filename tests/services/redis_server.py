@@ -17,7 +17,6 @@ MISSING = "there is no redis-server, and it could not be installed: apt-get inst
 
 
 def find_redis() -> str | None:
-    """Return the server's program, which the set-up script installs if possible."""
     program = shutil.which("redis-server")
     if program is None:
         script = ["sh", str(ROOT / "scripts" / "setup.sh"), "redis"]
@@ -28,7 +27,7 @@ def find_redis() -> str | None:
 
 @contextmanager
 def running_redis(program: str, folder: Path) -> Iterator[str]:
-    """Run a server without persistence; give its address, such as ``redis://127.0.0.1:41234``."""
+    """Run a server without persistence. Yields its address, such as ``redis://127.0.0.1:41234``."""
     folder.mkdir(parents=True, exist_ok=True)
     for _ in range(5):
         port = free_port()
@@ -48,7 +47,6 @@ def running_redis(program: str, folder: Path) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -56,7 +54,6 @@ def free_port() -> int:
 
 
 def wait_until_it_answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait for the server of this process, not for another on its port."""
     deadline = time.monotonic() + 100
     while process.poll() is None and time.monotonic() < deadline:
         try:

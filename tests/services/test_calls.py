@@ -71,8 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: Any) -> None:
-        """Be quiet."""
+    def log_message(self, *_: Any) -> None: ...
 
 
 @pytest.fixture

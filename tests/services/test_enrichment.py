@@ -23,7 +23,6 @@ def same(found, files):
 @pytest.mark.long("spark/recording/test_record.py has refusals")
 @pytest.mark.slow("a query that begins with new workers")
 def test_a_recording_is_refused(spark, tmp_path, service):
-    """Each of its two programs looks things up."""
     start_streaming(spark, flights(1), tmp_path, service.url, 1).awaitTermination()
     before = service.stats()["requests"]
     again = writer(spark, tmp_path, service.url)

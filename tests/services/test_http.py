@@ -76,7 +76,6 @@ class SquareOrMinusOne(SquareInFlinksWay):
 
 
 def numbers(spark, count=ROWS):
-    """Return numbers in two partitions, with the partition's number."""
     return spark.range(0, count, numPartitions=2).select("id", F.spark_partition_id().alias("part"))
 
 
@@ -85,7 +84,6 @@ def environment(spark):
 
 
 def counters(query) -> Counter[str]:
-    """Return the sums of the async operators' counters, without uids."""
     total: Counter[str] = Counter()
     for progress in query.recentProgress:
         for task in metrics(progress):
@@ -95,13 +93,11 @@ def counters(query) -> Counter[str]:
 
 
 def as_stream(spark, df, folder: Path, batches: int):
-    """Give a DataFrame as a stream of so many micro-batches with two files each."""
     df.repartitionByRange(2 * batches, "id").write.parquet(str(folder))
     return spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 2).parquet(str(folder))
 
 
 def run(df, folder: Path):
-    """Run a streaming DataFrame to the end of its input; return its rows and the query."""
     rows: list[Any] = []
     query = (
         df.writeStream.foreachBatch(lambda batch, number: rows.extend(batch.collect()))
@@ -141,7 +137,6 @@ class Noted(Square):
 
 
 def test_async_map_on_a_stream_with_a_cache_and_metrics(spark, service, tmp_path):
-    """Nine different numbers and null in four micro-batches: each worker asks for a number once."""
     (tmp_path / "workers").mkdir()
     service.control(errors=0.2, latency=5)
     digits = numbers(spark).withColumn("digit", F.when(F.col("id") % 10 < 9, F.col("id") % 10))
@@ -213,7 +208,6 @@ def test_a_service_that_never_answers_is_not_waited_for(spark, service):
 
 
 def test_a_hanging_request_is_made_again(spark, service):
-    """The HTTP client limits each attempt; the operator's timeout limits all together."""
     service.control(hangs=0.1)
     square = Square(service.url, patience=1)
     results = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=8, timeout="1 minute")

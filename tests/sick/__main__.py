@@ -30,7 +30,6 @@ def name_of(case: Case) -> str:
 
 
 def wrong_in(case: Case, said: Said) -> list[str]:
-    """Return missing and unexpected reports of page and doctor."""
     expected = {case.rule} if isinstance(case, Fault) else set()
     allowed = expected | set(case.also if isinstance(case, Fault) else ())
     problems = []
@@ -45,7 +44,6 @@ def wrong_in(case: Case, said: Said) -> list[str]:
 
 
 def looked_at(case: Case, room: Room) -> Said:
-    """Look at a query, while it runs or after it was stopped."""
     if isinstance(case, Fault) and case.is_live:
         reports = room.look_until(case.rule)
     elif case.is_live:
@@ -58,13 +56,11 @@ def looked_at(case: Case, room: Room) -> Said:
 
 
 def text_of(said: Said, doctor: str) -> str:
-    """Return the visible text, without the query's name."""
     page = [f"Status: {said.status}", *said.conditions, *said.page.values()]
     return "The page says:\n" + "\n".join(page) + "\n\npillarbox doctor CHECKPOINT prints:\n" + doctor
 
 
 def main() -> None:
-    """Run the queries."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="rules, or names of healthy queries; all by default")
     parser.add_argument("--out", type=Path)

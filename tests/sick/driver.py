@@ -14,7 +14,6 @@ from tests.sick.room import OUTPUT, wait_for
 
 
 def main() -> None:
-    """Start the query, and die."""
     import pillarbox
 
     folder = Path(sys.argv[1])

@@ -81,7 +81,6 @@ def silent(room: Room) -> None:
 
 
 def killed(room: Room) -> None:
-    """Another process starts the query, and is killed when it has written its history."""
     room.inbox().put(*cards(50))
     command = [sys.executable, "-m", "tests.sick.driver", str(room.folder)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -154,7 +153,6 @@ def repeats(room: Room) -> None:
 
 
 def homes_die(room: Room) -> None:
-    """Homes end in four minutes."""
     _counting(room)
     for minute in range(4):
         room.inbox().put(*cards(30, at=minute), (f"die-{minute}", DIE, minute))

@@ -72,17 +72,16 @@ class Cart:
 
 
 async def ask(payment: Any) -> tuple[str, int]:
-    """Ask a service, which does not answer about each tenth amount from 100 on."""
     if payment.amount >= 100 and payment.amount % 10 == 0:
         raise ConnectionError("no route to the service")
     return payment.card, payment.amount
 
 
 def payments_of(spark: SparkSession, *inboxes: Inbox, parallelism: int = 2, idle: str | None = None) -> DataStream:
-    """The payments of inboxes, with their times.
+    """Return the payments of inboxes, with their times.
 
     Args:
-        idle: after how long without input an inbox no longer holds event time.
+        idle: how long an inbox without input holds event time.
     """
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
     times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
@@ -95,35 +94,29 @@ def payments_of(spark: SparkSession, *inboxes: Inbox, parallelism: int = 2, idle
 
 
 def counted(payments: DataStream, marks: Path, **options: Any) -> DataStream:
-    """Payments counted by card."""
     return payments.key_by("card").process(Pay(marks, **options)).uid("count")
 
 
 def guarded(payments: DataStream, marks: Path) -> DataStream:
-    """Payments counted by card, with errors as dead letters."""
     return payments.key_by("card").process(Pay(marks), on_error=BAD).uid("count")
 
 
 def asked(payments: DataStream) -> DataStream:
-    """Payments that a service is asked about."""
     return payments.map_async(ask, on_failure="drop").uid("ask")
 
 
 def by_minute(payments: DataStream) -> DataStream:
-    """The largest payment of each card and minute."""
     pairs = payments.map(lambda payment: (payment.card, payment.amount))
     minutes = pairs.key_by(lambda pair: pair[0]).window(TumblingEventTimeWindows.of("1 minute"))
     return minutes.reduce(max).uid("minutes")
 
 
 def sliding(payments: DataStream) -> DataStream:
-    """The largest payment of each card in the last hour, each second: many timers, by design."""
     pairs = payments.map(lambda payment: (payment.card, payment.amount))
     hours = pairs.key_by(lambda pair: pair[0]).window(SlidingEventTimeWindows.of("1 hour", "10 seconds"))
     return hours.reduce(max).uid("hours")
 
 
 def in_carts(payments: DataStream) -> DataStream:
-    """Payments by way of objects that have to be copied."""
     carts = payments.map(lambda payment: Cart(payment.card)).uid("carts")
     return carts.map(lambda cart: (cart.card, len(cart.goods))).uid("sizes")

@@ -58,34 +58,28 @@ class Room:
         self._inboxes: dict[str, Inbox] = {}
 
     def inbox(self, name: str = "payments") -> Inbox:
-        """A folder that the query reads."""
         if name not in self._inboxes:
             self._inboxes[name] = Inbox(self.folder / name)
         return self._inboxes[name]
 
     def writer(self, stream: DataStream) -> Any:
-        """A writer that writes nowhere."""
         writer = stream.to_dataframe(OUTPUT).writeStream.format("noop").queryName(self.folder.name)
         return writer.option("checkpointLocation", self.checkpoint)
 
     def start(self, stream: DataStream, **trigger: Any) -> Any:
-        """Start the query."""
         writer = self.writer(stream)
         self.query = pillarbox.start(writer.trigger(**trigger) if trigger else writer)
         return self.query
 
     def work_off(self) -> None:
-        """Wait until all input is processed."""
         self.query.processAllAvailable()
 
     def stop(self) -> None:
-        """Stop the query, and wait until its history is written."""
         if self.query is not None and self.query.isActive:
             self.query.stop()
             self.query.awaitTermination()
 
     def look(self) -> Said:
-        """Return the current reports."""
         reports = Said()
         if self.query is None:
             shown = CheckpointQuery(self.spark, self.checkpoint)
@@ -101,7 +95,6 @@ class Room:
         return reports
 
     def look_until(self, rule: str) -> Said:
-        """Wait until both page and doctor find something."""
         deadline = time.monotonic() + PATIENCE
         while True:
             reports = self.look()
@@ -110,7 +103,6 @@ class Room:
             time.sleep(1.0)
 
     def doctors_words(self) -> str:
-        """Return the command's output."""
         console = show.output()
         with console.capture() as capture:
             show.findings(console, examine(Facts.of(stored_snapshot(self.spark, self.checkpoint))), every=False)
@@ -118,7 +110,6 @@ class Room:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Wait for an event."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it has not happened"

@@ -98,7 +98,6 @@ def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
 
 
 def threaded(node):
-    """Return the node as one that wakes up by itself, so the task reads its input in a separate thread."""
     return replace(node, factory=replace(node.factory, wakes_up=True))
 
 
@@ -128,7 +127,6 @@ def run_shuffled(task, store, *elements, end=()):
 
 
 def sent(buffers, target=OUTPUT):
-    """Values and control elements that were sent to a target, in order."""
     got: list[Any] = []
     for buffer in buffers:
         if buffer.target == target:

@@ -50,7 +50,6 @@ def run_to_the_end(task, batches):
 
 
 def test_a_timer_that_has_fired_comes_before_the_maximum_watermark():
-    """Its mail is pending when the data ends: its output must not be late downstream."""
     clock = ManualProcessingTimeService()
     task = shuffled_task(later(), clock=clock)
 
@@ -86,7 +85,6 @@ def test_no_timer_fires_once_its_operator_is_finished(moment):
 
 @pytest.mark.parametrize("on_barrier", ["carry", "drain"])
 def test_requests_at_the_end_of_data(on_barrier):
-    """The timers' time arrives while requests are pending: all results are emitted."""
     clock = ManualProcessingTimeService()
     ending, asked = threading.Event(), []
 
@@ -114,7 +112,6 @@ def test_requests_at_the_end_of_data(on_barrier):
 
 
 def test_timeouts_count_until_all_requests_have_left_also_in_the_next_epoch():
-    """A source's task processes one partition after the other, each with its own end."""
     clock = ManualProcessingTimeService()
 
     async def never(value):

@@ -41,7 +41,6 @@ def gate_of(*edges, epoch=1):
 
 
 def share(channel, *elements, barrier=True):
-    """A channel's share of an epoch, in order."""
     elements += (Barrier(1),) if barrier else ()
     return [Buffer(5, channel, seq, encode(element)) for seq, element in enumerate(elements)]
 
@@ -148,7 +147,6 @@ class Known:
         self.gate, self.epoch = InputGate("sum", [InputEdge(KNOWN, 3)]), 0
 
     def __call__(self, said):
-        """Run an epoch: pairs of a subtask and its element, in arrival order."""
         self.epoch += 1
         self.gate.begin_epoch(self.epoch)
         sink, numbers = Sink(), [0, 0, 0]
@@ -206,7 +204,7 @@ def test_event_time_does_not_depend_on_which_channel_comes_first(epochs, data):
 
 
 def test_a_channel_that_is_active_again_is_not_overtaken_within_an_epoch():
-    """In Flink it is late if another channel's watermark arrives first."""
+    """In Flink the record is late if another channel's watermark arrives first."""
     run = Known()
     idle, active = WatermarkStatus(True), WatermarkStatus(False)
     assert run([(0, Watermark(10)), (1, Watermark(20)), (2, Watermark(20)), (0, idle)]) == [10, 20]
@@ -229,7 +227,6 @@ class Sourced:
         self.epoch = 0
 
     def __call__(self, *partitions, now=0):
-        """Run an epoch; a partition is its elements."""
         self.epoch += 1
         self.gate.begin_epoch(self.epoch)
         for number, elements in enumerate(partitions):

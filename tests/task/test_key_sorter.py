@@ -47,7 +47,6 @@ FIRST = Keying(lambda value: value[0], "bill")
 
 
 def grouped(sorter: KeySorter) -> list[list[tuple[int, Any, int | None, Any]]]:
-    """Return each key's output: input, record, time, and the given key."""
     groups: list[list[tuple[int, Any, int | None, Any]]] = [[]]
     for run in sorter.runs():
         assert len(run.records) <= key_sorter._RUN_RECORDS
@@ -64,7 +63,6 @@ def grouped(sorter: KeySorter) -> list[list[tuple[int, Any, int | None, Any]]]:
 def check_groups(
     groups: list[list[tuple[int, Any, int | None, Any]]], arrived: list[tuple[Any, int, int | None]]
 ) -> None:
-    """Compare the output with the input: key, input and time of each record, whose last field is its number."""
     numbers: dict[Any, list[int]] = defaultdict(list)
     for number, (key, _, _) in enumerate(arrived):
         numbers[key].append(number)
@@ -128,7 +126,6 @@ def test_rows_in_memory(runs, names):
 
 @contextmanager
 def small() -> Iterator[None]:
-    """Bounds so small that everything is spilled, in many runs of many blocks, which are merged in several rounds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_sorter, "_OBJECT_BYTES", 0)
         patch.setattr(key_sorter, "_COLUMN_BYTES", 0)
@@ -167,7 +164,6 @@ def test_rows_with_keys_that_share_a_hash(runs, names, bits):
 
 
 def test_columns_stay_columns(monkeypatch):
-    """Written and merged data is not converted to rows: a record needs 100 bytes less, and no pickling."""
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 2_000)
     sorter = KeySorter("bill")
     keying = Keying("key", "bill")
@@ -180,7 +176,6 @@ def test_columns_stay_columns(monkeypatch):
 
 
 def test_runs_are_whole_where_no_keys_share_a_hash():
-    """An operator gets the records of many keys at once."""
     sorter = KeySorter("bill")
     sorter.add(0, Records([(number % 50, number) for number in range(1_000)]), FIRST, 100)
     *runs, end = sorter.runs()
@@ -197,7 +192,6 @@ def test_order(pairs):
 
 
 def test_what_is_in_memory_is_bounded(monkeypatch):
-    """Most of 50 portions are in the file: of each run, one block at a time is read."""
     monkeypatch.setattr(key_sorter, "_OBJECT_BYTES", 0)
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 4_000)
     monkeypatch.setattr(key_sorter, "_BLOCK_BYTES", 400)

@@ -39,7 +39,6 @@ DEAD = [TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED]
 
 
 def elsewhere(function, *args):
-    """Call a function in another thread, and wait for it."""
     with ThreadPoolExecutor(1) as other:
         return other.submit(function, *args).result(30)
 
@@ -52,7 +51,6 @@ def closings(notes):
 
 
 def table_in_words():
-    """The table as the module's documentation has it."""
     lines = [line for line in (lifecycle.__doc__ or "").splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     columns = {"begin": "BEGIN_EPOCH", "end": "END_EPOCH"}
@@ -230,7 +228,6 @@ def test_what_ends_the_task_when_its_loop_has_just_been_left(what):
 
 
 def test_a_cancel_between_the_last_look_and_the_end_of_the_epoch():
-    """The thread that has the right to work in the task looks again when it has given it back."""
     notes: Notes = []
     task = source_task(node(Noting, "a", notes))
     task.restore()
@@ -417,7 +414,7 @@ def test_epochs_that_overlap_leave_the_collector_as_it_was():
 
 
 def test_a_timer_that_meets_a_closed_mailbox_is_no_error():
-    """It has fired just before the mailbox was closed; with a clock that tasks share, others would die of it."""
+    """A shared clock would kill the other tasks."""
     clock = ManualProcessingTimeService()
     processor = MailboxProcessor(lambda controller: None)
     service = ProcessingTimeServiceImpl(clock, as_mail(processor.get_main_mailbox_executor()))
@@ -429,7 +426,6 @@ def test_a_timer_that_meets_a_closed_mailbox_is_no_error():
 
 
 def test_a_thread_waits_for_nobody_to_cancel():
-    """An epoch without a consumer is cancelled at once, by the consumer."""
     notes: Notes = []
     task = source_task(node(Noting, "a", notes))
     task.restore()

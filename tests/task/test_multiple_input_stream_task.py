@@ -100,7 +100,6 @@ def test_a_failing_epoch_leaves_no_trace():
 
 
 def test_a_task_that_missed_an_epoch_is_refused():
-    """Another process has run it: the task's state is old, and the other process asks for all that is under way."""
     store = MemoryChunkStore()
     first, second = sum_task(), sum_task()
     assert sent(run_shuffled(first, store, Records([1]))) == [1]
@@ -157,7 +156,6 @@ def test_operators_are_told_of_commits_and_get_their_own_state_back():
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_overdue_processing_time_timers_fire_after_the_records_of_an_epoch(declared):
-    """Also if the program does not declare them: then with the next data."""
     store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
     operator = node(KeyedProcessOperator, "sum", Sum(), Keying(parity, "key_by"))
     task = MultipleInputStreamTask(vertex_of(operator, shuffled=True, uses_processing_time=declared), 0, clock=clock)
@@ -247,7 +245,6 @@ def test_keyed_state_outside_of_a_keyed_stream():
 
 
 def test_a_task_without_key_has_no_keyed_state():
-    """But a log, for the state of its operators and its input."""
     notes: Notes = []
     store = MemoryChunkStore()
 

@@ -49,7 +49,6 @@ def writer_of(*edges, subtask=7):
 
 
 def elements_of(buffers, subtask=7):
-    """Return the sent elements by target; sequence numbers are checked."""
     got: dict[int, list[Any]] = {}
     for buffer in buffers:
         assert buffer.channel == channel_code(edge_id(0), subtask)
@@ -59,7 +58,6 @@ def elements_of(buffers, subtask=7):
 
 
 def flat(elements):
-    """Values and control elements of a channel in order."""
     return [x for element in elements for x in (element.values if isinstance(element, Records) else [element])]
 
 
@@ -196,7 +194,6 @@ def test_columnar_and_plain_runs_keep_their_order():
     st.lists(st.integers(0, 20).map(lambda n: n) | st.just("wm") | st.just("barrier"), max_size=60), st.integers(1, 5)
 )
 def test_a_watermark_never_overtakes_a_record(steps, buffer_records):
-    """Records after watermark w were written after it, or held back in a buffer; earlier records stay before it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_writer, "_BUFFER_RECORDS", buffer_records)
         writer = writer_of(edge_by(lambda value: value[1]))
@@ -224,7 +221,6 @@ def test_a_watermark_never_overtakes_a_record(steps, buffer_records):
 
 
 def test_records_without_any_watermark_hold_back_event_time():
-    """Also at the subtasks that got none of the records."""
     writer = writer_of(edge_by(lambda value: value))
     writer.edges[0].process_records(Records([1]))
     writer.broadcast(Barrier(1))
@@ -302,7 +298,6 @@ def test_buffers_of_large_records_are_of_a_good_size(monkeypatch, sizes, run):
 
 @pytest.mark.parametrize("texts", [False, True])
 def test_buffers_of_columns_are_of_a_good_size(monkeypatch, texts):
-    """Each of them, even if one receiver's rows are much larger than others'."""
     monkeypatch.setattr(record_writer, "_BUFFER_BYTES", 10_000)
     writer = writer_of(edge_by("key"))
     keys = np.arange(600)
@@ -368,7 +363,6 @@ def test_keys_are_checked_at_parallelism_one_as_well():
 
 
 def test_a_watermark_need_not_wait_for_the_end_of_the_epoch(monkeypatch):
-    """It is sent to all subtasks once a buffer is full: so timers fire during a long epoch."""
     monkeypatch.setattr(record_writer, "_BUFFER_RECORDS", 3)
     writer = writer_of(edge_by(lambda value: value, [10, 11]))
     writer.edges[0].process_watermark(5)

@@ -58,7 +58,6 @@ KINDS = [row, dict, Thing, lambda **fields: row(other=1, **fields), namedtuple("
 
 @given(st.lists(st.sampled_from(KINDS), max_size=6), st.sampled_from(["key", "count"]))
 def test_a_run_may_have_records_of_several_kinds(kinds, column):
-    """Of a union of streams. `count` is a method of rows and tuples."""
     records = [kind(key=number, count=-number) for number, kind in enumerate(kinds)]
     expected = [number if column == "key" else -number for number in range(len(kinds))]
     assert Keying(column, "test").keys_of(Records(records)) == expected

@@ -40,7 +40,6 @@ class Last(KeyedProcessFunction):
 
 
 def program(columnar: bool) -> Program:
-    """Two levels behind a source; rows reach the first one as columns, or as Python objects."""
     env = StreamExecutionEnvironment().set_parallelism(2)
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     rows = env.from_collection([]).assign_timestamps_and_watermarks(at)
@@ -53,7 +52,6 @@ def program(columnar: bool) -> Program:
 
 
 def rows_of(epoch: int) -> list[Records]:
-    """Return two runs of an epoch, made anew each time. Names are of other sizes in each epoch."""
     runs: list[Records] = []
     for run in range(2):
         ids = np.arange(COUNT) + (2 * epoch + run) * COUNT
@@ -82,7 +80,6 @@ def sent_by_keyed(task: MultipleInputStreamTask, buffers: list[Buffer], store: M
 @pytest.mark.slow("epochs of many attempts")
 @pytest.mark.parametrize("columnar", [True, False])
 def test_an_attempt_sends_what_the_one_before_it_sent(columnar):
-    """At any time, and whichever epochs its process has seen before."""
     compiled = program(columnar)
     source, keyed = (ship(vertex) for vertex in compiled.vertices[:2])
     (code,) = (code for code, subtask in compiled.subtasks.items() if subtask == (1, 0))
@@ -111,7 +108,6 @@ class Same(KeyedProcessFunction):
 
 
 def streams_that_meet() -> Program:
-    """Parts of a stream, each with its own watermarks and idleness, are united within the task."""
     env = StreamExecutionEnvironment().set_parallelism(2)
     passed = env.from_collection([]).key_by(itemgetter(0)).process(Same()).uid("same")
     at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(itemgetter(1))

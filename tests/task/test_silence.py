@@ -36,7 +36,6 @@ class Sources:
         self.epoch = 0
 
     def __call__(self, now, *watermarks):
-        """Run an epoch with each source's watermark, or None without records."""
         self.epoch += 1
         sink = Sink()
         self.gate.begin_epoch(self.epoch)
@@ -188,7 +187,6 @@ def test_silence_does_what_the_model_does_and_the_same_again(data, count, idle):
 
 @pytest.mark.parametrize("progress", [None, 10])
 def test_sources_are_woken_for_what_is_to_come(progress):
-    """No wake-up is missed: an epoch before it changes nothing."""
     run = Sources(source(0, idle=30, progress=progress), source(1, idle=70))
     run(1000, 1, 2)
     wake_up = run.gate.next_wake_up(1000)

@@ -117,7 +117,7 @@ def test_p1_cancel_between_epochs():
 
 
 def test_p1_cancel_from_another_thread():
-    """The operators are closed in the mailbox thread, which was about to wait for ever."""
+    """P1: the operators are closed in the mailbox thread."""
     notes: Notes = []
     task = source_task(threaded(node(Noting, "a", notes)))
     task.chain.head.thread = threading.get_ident()
@@ -224,7 +224,7 @@ def test_p3_a_full_writer_stops_the_input(monkeypatch):
 
 
 def test_mails_run_between_runs():
-    """Input does not starve mails (M10)."""
+    """M10: input does not starve mails."""
     notes: Notes = []
 
     def post(operator, value):
@@ -274,7 +274,7 @@ def test_p4_an_error_in_the_reader_fails_the_task():
 
 
 def test_p4_mails_run_while_the_reader_waits():
-    """The thread hands over only after a mail has run in the mailbox thread: inline, this would never end."""
+    """P4: inline, this would never end."""
     ran = threading.Event()
     task = source_task(threaded(node(Noting, "a", [])))
     task.restore()
@@ -340,7 +340,7 @@ def test_p4_the_end_is_a_mail():
 
 
 def test_c4_order_of_a_snapshot():
-    """Output of prepare_snapshot_pre_barrier precedes the barrier, and nothing follows it."""
+    """C4: output of prepare_snapshot_pre_barrier precedes the barrier, and nothing follows it."""
     notes: Notes = []
 
     def emit(operator, checkpoint):
@@ -399,7 +399,6 @@ def test_c2_operators_hear_of_each_commit_once_and_in_order():
 
 
 def latencies(interval):
-    """Return the reports of three epochs; in the second, a probe waits for 250 ms."""
     clock = ManualProcessingTimeService(0)
 
     def take_long(operator, value):
@@ -428,7 +427,6 @@ def test_m15_a_task_that_is_not_asked_measures_nothing():
 
 
 def test_operators_are_made_from_the_tail_to_the_head():
-    """Each finds its receivers, and is opened only when all exist."""
     made: Notes = []
 
     class Made(Noting):

@@ -56,7 +56,6 @@ def made_in_a_function():
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A script that runs as ``__main__``."""
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     exec(SCRIPT, vars(main))

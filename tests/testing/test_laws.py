@@ -358,7 +358,6 @@ class ChangedInPlace(KeyedProcessFunction):
 
 
 def test_a_function_that_changes_state_in_place():
-    """Within one epoch it works: the row is written at its end."""
     with pytest.raises(AssertionError, match=r"law 2: .* or was changed in place without update\(\)"):
         check_operator(lambda **options: harness_for(ChangedInPlace(), key_by="key", **options), SCRIPT)
 
@@ -369,7 +368,6 @@ def test_a_function_that_keeps_state_outside_of_state():
 
 
 def test_a_function_may_keep_a_copy_of_its_state():
-    """No other task changes it meanwhile."""
     check_operator(lambda **options: harness_for(Cached(), key_by="key", **options), SCRIPT)
 
 
@@ -385,7 +383,6 @@ class Counting(KeyedProcessFunction):
 
 
 def test_a_field_counts_on_from_snapshot_to_snapshot():
-    """It begins again only if the task is created again, as in Flink."""
     with pytest.raises(AssertionError, match="law 2: a snapshot"):
         check_operator(lambda **options: harness_for(Counting(), key_by="key", **options), SCRIPT)
     with harness_for(Counting(), key_by="key") as harness:

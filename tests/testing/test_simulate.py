@@ -91,7 +91,6 @@ class Timeout(KeyedProcessFunction):
 
 @pytest.fixture
 def shrinks_little(monkeypatch):
-    """For tests that do not ask how small a failure is made: that takes most of the time."""
     monkeypatch.setattr("pillarbox.testing._simulation.simulate._SHRINKING_RUNS", 4)
 
 

@@ -122,7 +122,6 @@ async def hang(value):
 
 
 def test_time_passes_though_an_operator_before_has_mail():
-    """The second one is full, so that the answers of the first one's last requests have to wait."""
     FULL.clear()
 
     def build(env, a):

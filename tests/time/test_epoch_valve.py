@@ -18,7 +18,6 @@ class Valve:
         self.sink = Sink()
 
     def epoch(self, *said, fails=False):
-        """Run an epoch with the channels' events, such as ``("a", 5)`` and ``("b", "idle")``."""
         self.valve.begin_epoch()
         for channel, word in said:
             if word == "idle" or word == "active":

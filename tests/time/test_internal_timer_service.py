@@ -53,7 +53,6 @@ class Timers:
         getattr(self.service, f"{method}_time_timer")(namespace, timestamp)
 
     def rows(self):
-        """The rows by address."""
         return {row[1]: row for table in self.backend.tables for row in table.every_row()}
 
     def take(self):
@@ -129,7 +128,6 @@ class TimerServiceMachine(RuleBasedStateMachine):
 
     @rule()
     def written_and_read(self):
-        """The queues are an index over the rows, between epochs: made anew from them, they are the same."""
         self.end_epoch()
         for timers in (self.timers.service.event_timers, self.timers.service.processing_timers):
             assert isinstance(timers, HeapTimers)
@@ -392,7 +390,7 @@ BAD = ["soon", 2.5, math.nan, datetime.datetime(2026, 1, 1), 2**70, True, np.int
 
 @pytest.mark.parametrize("bad", BAD, ids=[f"{type(each).__name__} {index}" for index, each in enumerate(BAD)])
 def test_a_timer_of_a_checkpoint_is_an_int_of_64_bits(timers, bad):
-    """Like each registered timer: another value means damage."""
+    """Any other value means damage."""
     with pytest.raises(CheckpointMismatchError, match="operator 'op': the checkpoint holds a timer of key 'bad' at"):
         timers.backend.load(["a", "bad", "c"], [[0, "a", 5, None], [1, "bad", bad, None], [2, "c", {7, 8}, None]])
 
@@ -502,8 +500,6 @@ def test_timers_are_counted_while_they_fire(timers):
 
 
 def test_a_large_bucket_that_is_overtaken_again_and_again(timers):
-    """Each timer of a large bucket sets one for an earlier time: the rest must not be moved each time."""
-
     def meanwhile(timestamp, namespace):
         if timestamp == 10:
             timers.call("register_event", timers.backend.key, 9)
@@ -517,7 +513,7 @@ def test_a_large_bucket_that_is_overtaken_again_and_again(timers):
 
 
 def test_processing_time_timers_that_would_never_fire_are_refused():
-    """A Spark streaming query runs epochs without data only if the program needs them."""
+    """A Spark streaming query runs no-data epochs only if the program needs them."""
     backend = KeyedStateBackend("op")
     manager = InternalTimeServiceManager(backend, ManualProcessingTimeService(), fires=False)
     service = manager.get_internal_timer_service("timers", Timers())

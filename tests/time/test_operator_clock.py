@@ -19,7 +19,6 @@ def never(timestamp):
 
 
 def end(service):
-    """Shut a service of the system's clock down, and wait for its thread."""
     service.shutdown()
     if service._thread is not None:
         service._thread.join(PATIENCE)

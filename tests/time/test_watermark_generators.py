@@ -90,7 +90,6 @@ def test_records_without_a_timestamp_make_no_watermark():
     st.lists(st.one_of(st.integers(-(2**62), 2**62), st.lists(st.integers(-100, 100)), st.none())),
 )
 def test_bounded_out_of_orderness_is_what_its_definition_says(delay, steps):
-    """A step is one event, a run of events (as a batch), or a periodic emission."""
     output = Recorder()
     generator = BoundedOutOfOrdernessWatermarks(delay)
     seen: list[int] = []

@@ -66,7 +66,6 @@ def nested(inner: Any) -> Any:
 
 
 def shape(value: Any, seen: dict[int, int]) -> Any:
-    """Return a value's structure, with its shared objects."""
     if isinstance(value, (list, dict, tuple, collections.deque, Own)):
         if id(value) in seen:
             return seen[id(value)]
@@ -104,7 +103,6 @@ def test_what_contains_itself():
 
 
 def test_json_is_copied_without_deepcopy():
-    """One call of the module's own for each list and dictionary, and none of the standard library's."""
     value = {
         "id": 1,
         "at": datetime.datetime(2026, 1, 1),
@@ -186,7 +184,6 @@ class ByHand:
 
 
 def inner_of(value: Any) -> list[Any]:
-    """The lists in a value."""
     if isinstance(value, list):
         return [value, *(result for each in value for result in inner_of(each))]
     if isinstance(value, dict):
@@ -262,7 +259,6 @@ def test_an_array_is_copied():
 
 @pytest.mark.parametrize("make", [Plain, lambda: [1, "a"], lambda: {"a": 1}, lambda: {1}, lambda: Slotted(1)])
 def test_a_new_object_that_nothing_else_refers_to_is_emitted_itself(make):
-    """As the operators' loops do it: the result of a call, in one variable."""
     emitted = Copier("op").emitted
     identity = []
 

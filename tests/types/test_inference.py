@@ -166,7 +166,6 @@ def test_async_functions_tell_their_results():
 
 
 def declare(runtime_context: RuntimeContext) -> None:
-    """States know their values."""
     assert_type(runtime_context.get_state(ValueStateDescriptor("v", Types.LONG())), ValueState[int])
     assert_type(runtime_context.get_state(ValueStateDescriptor("v", int)), ValueState[int])
     assert_type(runtime_context.get_state(ValueStateDescriptor("v")), ValueState[Any])
@@ -180,7 +179,6 @@ def declare(runtime_context: RuntimeContext) -> None:
 
 
 def read(frame: DataFrame) -> None:
-    """Rows of a DataFrame are rows."""
     assert_type(StreamExecutionEnvironment().from_dataframe(frame), DataStream[Row])
 
 

@@ -80,7 +80,6 @@ def types(draw: st.DrawFn, depth: int = 2) -> TypeInformation[Any]:
 
 
 def record(kind: str, names: list[str], values: list[Any]) -> Any:
-    """Return a value with these fields."""
     by_name = dict(zip(names, values))
     if kind in ("tuple", "list"):
         return tuple(values) if kind == "tuple" else values
@@ -117,7 +116,6 @@ KINDS = [
 
 
 def values_of(declared: TypeInformation[Any]) -> st.SearchStrategy[Any]:
-    """Return values that mostly fit a type, or nearly."""
     anything = st.sampled_from(LEAVES) | st.builds(Indexed)
     if declared.names:
         return st.one_of(st.none(), record_of(declared), record_of(declared), anything)
@@ -156,7 +154,6 @@ def takes(convert: Callable[[Any], Any], value: Any) -> bool:
 
 
 def plain(value: Any, declared: TypeInformation[Any]) -> Any:
-    """Return a converted value as a column has it."""
     if value is None:
         return None
     if declared.names:
@@ -171,7 +168,6 @@ def plain(value: Any, declared: TypeInformation[Any]) -> Any:
 
 
 def outcome(run: Callable[[], Any]) -> tuple[str, Any]:
-    """Return the result, or the reason why the value does not fit."""
     try:
         return "accepted", run()
     except TypeMismatchError as error:
@@ -181,8 +177,6 @@ def outcome(run: Callable[[], Any]) -> tuple[str, Any]:
 
 
 def places(declared: TypeInformation[Any]) -> dict[str, Callable[[Any], Any]]:
-    """Return a value's conversion in each place of a declared type."""
-
     def column(of: TypeInformation[Any], value: Any) -> Any:
         encoder = RowEncoder(resolve_schema(of), "op", "UTC", bare=not of.names)
         (row,) = rows_from_arrow(encoder.encode([value]))

@@ -63,7 +63,6 @@ def encoder(schema: StructType, timezone: str = "UTC") -> RowEncoder:
 
 
 def through(data_type: DataType, values: list[Any], timezone: str = "UTC") -> list[Any]:
-    """The values of one column (beside another one), encoded and decoded."""
     schema = struct(("value", data_type), ("other", StringType()))
     batch = encoder(schema, timezone).encode([(value, "x") for value in values])
     return [row.value for row in rows_from_arrow(batch)]
@@ -459,7 +458,6 @@ LEAVES: list[tuple[DataType, st.SearchStrategy[Any]]] = [
 def grown(
     branch: tuple[DataType, st.SearchStrategy[Any]], key: tuple[DataType, st.SearchStrategy[Any]]
 ) -> list[tuple[DataType, st.SearchStrategy[Any]]]:
-    """A list, a map and a struct of a type."""
     data_type, values = branch
     nullable = st.none() | values
     both = row_class(("first", "second name"))
@@ -475,7 +473,6 @@ def grown(
 
 @st.composite
 def columns(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[DataType, list[Any]]:
-    """A type, up to three levels deep, and values of it."""
     branch = draw(st.sampled_from(LEAVES))
     for _ in range(draw(st.integers(0, 3))):
         keys = [leaf for leaf in LEAVES if not isinstance(leaf[0], (FloatType, DoubleType))]
@@ -484,7 +481,7 @@ def columns(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[DataType, li
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equality that distinguishes 1 from 1.0 and a row from a tuple, but not 0.10 from 0.1."""
+    """Return whether two values are equal. Distinguishes 1 from 1.0 and a row from a tuple, but not 0.10 from 0.1."""
     if type(left) is not type(right):
         return False
     if isinstance(left, (list, tuple)):

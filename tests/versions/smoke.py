@@ -44,7 +44,6 @@ def _submitted() -> Any:
 
 
 def everything(spark: Any, home: Path) -> Any:
-    """Return the program of ``tests/faults/programs/everything_job.py`` in a folder."""
     from tests.faults.programs.everything_job import Operated
     from tests.faults.programs.job import make_events
 
@@ -63,7 +62,6 @@ def main(home: Path, *more: str) -> None:
 
 
 def run(home: Path) -> dict[str, Any]:
-    """Run both programs in the existing session, or a local one, and return the results."""
     program = runpy.run_path(str(FIRST_PROGRAM), run_name="__main__")
     spark = program["spark"]
     spark.sparkContext.setLogLevel("ERROR")

@@ -53,9 +53,9 @@ def answer(command: list[str], env: dict[str, str], cwd: Path) -> Any:
 
 @pytest.mark.parametrize("version", versions())
 def test_the_first_program_on_another_version_and_everything_from_there_to_the_installed_one(version, spark, tmp_path):
-    """In batch, in streaming and after a restart; on the installed version, all other tests run.
+    """Batch, streaming and a restart. The tests themselves run on the installed version.
 
-    A program with all that a checkpoint can hold is begun there, and rescaled and ended here.
+    A program with everything that a checkpoint can hold begins there, and is rescaled and ended here.
     """
     assert (PLACES / f"spark-{version}").is_dir(), f"scripts/setup.sh spark {version} puts it there"
     env = environment(PYTHONPATH=os.pathsep.join(map(str, [PLACES / f"spark-{version}", ROOT / "src", ROOT])))
