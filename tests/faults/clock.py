@@ -1,4 +1,4 @@
-"""A wall clock that is set while a program runs: as its tasks see it. The machine's stays as it is."""
+"""A wall clock that can be set for a program's tasks, while the machine's clock stays as it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SetClock:
     """Python's ``time`` module, with a wall clock that is ahead by an offset in a file.
 
     Args:
-        file: has the setting's number and milliseconds. A process that reads a new setting leaves a marker file.
+        file: has the setting's number and milliseconds. A process that reads a new setting writes a marker file.
     """
 
     def __init__(self, file: str) -> None:

@@ -1,7 +1,6 @@
 """Seeds and rounds of the fault tests, and runs of their program.
 
-The seed is the same in each run, so that a commit that has passed passes again. Where ``PILLARBOX_LONG`` is set (by
-`make test-all`), it is another one each time.
+The seed is constant, so a commit that has passed passes again. With ``PILLARBOX_LONG`` (`make test-all`), it is random.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _print_seed(request: pytest.FixtureRequest) -> None:
 
 @dataclass
 class Run:
-    """One checkpoint, with input, output and faults."""
+    """A checkpoint with its input, output and faults."""
 
     spark: SparkSession
     home: Path

@@ -1,4 +1,4 @@
-"""A process that adopts a query is killed. The next run emits the rows that Spark's query would have emitted."""
+"""Kills of a process that adopts a checkpoint: the next run emits the rows that Spark's query would have emitted."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ POINTS = 5
 
 
 class Home:
-    """A folder with a copy of the checkpoint of a stopped query. A process resumes from it."""
-
     def __init__(self, folder: Path, stopped: Path, arrived: Path) -> None:
         self.folder = folder
         self.events, self.log = folder / "events", folder / "log"

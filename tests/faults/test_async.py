@@ -1,4 +1,4 @@
-"""With requests in flight, the service, a worker or the driver ends: each record is still emitted once."""
+"""Failures of the service, workers and drivers with requests in flight: each record is emitted once."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ REFUSED = 10  # connections until the next service starts
 
 
 class Run:
-    """One program on its checkpoint."""
-
     def __init__(self, spark: SparkSession, home: Path, seed: int, mode: Mode, epochs: int) -> None:
         self.spark = spark
         self.home = home

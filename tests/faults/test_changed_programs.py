@@ -1,4 +1,4 @@
-"""A changed program on the old checkpoint continues correctly, or reports the problem; state is never lost silently."""
+"""Changed programs on an old checkpoint continue correctly, or fail with an error. State is never lost silently."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ def old(written: Run, tmp_path: Path) -> Run:
 
 
 class MoreState(Ledger):
-    """An additional state, before the existing ones."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.more = runtime_context.get_state(ValueStateDescriptor("more"))
         super().open(runtime_context)

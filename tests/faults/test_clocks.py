@@ -1,4 +1,4 @@
-"""With different clocks in workers and driver, due results are emitted, even without further input."""
+"""Different clocks in workers and driver: due results are emitted, even without further input."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ _UNIT = pytest.mark.long("runtime/programs/test_clocks.py has such clocks withou
 
 
 class Home:
-    """Input, clock, checkpoint and output of a query."""
-
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self.path = path
         self.clock = path / "clock"
@@ -69,8 +67,6 @@ def wait_for(condition: Callable[[], bool], query: Any, what: str) -> None:
 
 
 class Remind(KeyedProcessFunction):
-    """Hands a record on after a tenth of a second."""
-
     def __init__(self, clock: Path) -> None:
         self.clock = clock
 
@@ -85,8 +81,6 @@ class Remind(KeyedProcessFunction):
 
 
 class Ask(Function):
-    """Answers when a file allows it."""
-
     def __init__(self, clock: Path, answered: Path) -> None:
         self.clock = clock
         self.answered = answered

@@ -1,8 +1,6 @@
-"""Killed commands: the same command then completes its work, and read-only commands leave the checkpoint unchanged,
-file by file.
+"""Killed commands: a repeat completes the work, and read-only commands leave the checkpoint unchanged.
 
-One kill of ``state --output`` is in every run; the others, at the beginnings of all Spark jobs of a command, are for
-`make test-all`, which sets ``PILLARBOX_LONG``.
+Every run kills ``state --output`` once. With ``PILLARBOX_LONG``, commands are killed at all of their Spark jobs.
 """
 
 from __future__ import annotations
@@ -43,8 +41,6 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 class Home:
-    """A folder with a query that has stopped; commands run on its checkpoint."""
-
     def __init__(self, spark: Any, folder: Path) -> None:
         self.spark = spark
         self.folder = folder

@@ -1,6 +1,6 @@
-"""Every operator on Spark, in one program: workers are killed, and the program is stopped and restarted.
+"""Every operator on Spark, in one program: workers are killed, and the query is stopped and restarted.
 
-The table of operators lists the operators and their expected output, as for chaos; a new entry is included here.
+The operators and their expected output are in the table of operators.
 """
 
 from __future__ import annotations

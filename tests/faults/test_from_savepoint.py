@@ -1,4 +1,4 @@
-"""A query ends while it takes the state of a savepoint: the same start completes that, and no other does."""
+"""Kills of a query that restores a savepoint: only the same start completes the restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A level of an epoch runs again after its output was lost: each result is emitted once, or the epoch fails and
+"""A level of an epoch is recomputed after its output was lost: each result is emitted once, or the epoch fails and
 repeats.
 """
 

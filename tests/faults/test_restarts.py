@@ -1,6 +1,4 @@
-"""Queries that fail and restart in the same driver, and repeated epochs: tasks may have uncommitted versions, whose
-output must not appear.
-"""
+"""Restarts in the same driver, and repeated epochs: output of uncommitted versions must not appear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state file that lost its end is harmless or an error at the next start, never a wrong result."""
+"""Truncated state files are harmless or an error at the next start, never a wrong result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's own stateful programs on pillarbox while their processes are killed: nothing is lost, nothing is doubled."""
+"""Kills of processes that run Spark's own stateful programs on pillarbox: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ KILLS, BATCHES = 50, 10
 
 
 class Killed(StatefulProcessor):
-    """Counts rows and sets timers. Each file in a folder is for a kill of the process that is the first to remove it.
+    """Counts rows and sets timers, under kills.
 
     Args:
-        kills: the folder; the names of the files begin with the place of the kill.
+        kills: a folder with a file per kill; a name begins with the fault point. The process that removes a file is
+            killed.
     """
 
     def __init__(self, kills: Path) -> None:

@@ -1,5 +1,4 @@
-"""Faults in Python workers: killed, or a function raises; Spark tries the task again, and nothing of the first
-attempt is left."""
+"""Faults in Python workers: Spark repeats the task, and no effect of the first attempt remains."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The agents of ``make demo-agent`` under kills: ``python -m tests.faults.chaos.billing --kills 50 --seed 7``.
+"""Kills processes of ``make demo-agent``: ``python -m tests.faults.chaos.billing --kills 50 --seed 7``.
 
-Agents ask a language model about each line of a chat. Drawn from the seed, Python processes of Spark (homes, their
-starter, workers, their daemon) and drivers are killed, and the model stops answering. In the end the answers equal
-the results of plain Python, and each request was billed once. The last line is one JSON object.
+Agents ask a language model about each line of a chat. The seed draws kills of Spark's Python processes (homes, their
+starter, workers, their daemon) and of drivers, and outages of the model. At the end, the answers equal plain Python's,
+and each request was billed once. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE = 300  # seconds without a request
 
 
 class Billing:
-    """One run: its faults and drivers."""
+    """A run of the demo under faults."""
 
     def __init__(self, out: Path, service: RunningService, seed: int) -> None:
         self.out, self.service = out, service

@@ -1,4 +1,4 @@
-"""A driver of ``make chaos`` from outside: its processes, orders and answers."""
+"""A driver process of ``make chaos``, controlled from outside."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ANSWERS |= {"read": ("read", "failed", "stopped")}
 
 
 class Driver:
-    """A driver process with its children, in its own session.
+    """A driver process and its children, in its own session.
 
     Args:
         home: the folder with the run's shape; the driver's output gets a subfolder.

@@ -1,4 +1,4 @@
-"""Damaged files of a checkpoint, and their effects."""
+"""Damaged checkpoint files and their effects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Damage", "damage"]
 
 @dataclass
 class Damage:
-    """A file that was cut, changed or emptied.
+    """A checkpoint file that was truncated, changed or emptied.
 
     Attributes:
         file: path below the checkpoint.

@@ -1,15 +1,14 @@
 """A driver process for ``make chaos``: ``python -m tests.faults.chaos.driver HOME STATUS``.
 
-It runs the programs of HOME/shape.json on HOME's input to its end, and then a bounded program. Lines of standard input
-are orders: ``start PLACE``, with checkpoints and output there; ``start-first PLACE``, only the first program; ``stop``;
-``read-READER PLACE``, a reader on the first program's checkpoint while it runs. While the programs are stopped:
-``finish PLACE`` repeats each uncommitted epoch; ``available PLACE`` runs the second program until all due work is done;
-and for the first program, ``rescale PLACE`` changes it to the shape's current parallelism, and ``savepoint PLACE``
-writes the shape's next savepoint. Results are JSON lines in the file STATUS. It ends with its input, or when everything
-is done.
+Runs the programs of HOME/shape.json on HOME's input to its end, and then a bounded program. Lines of standard input are
+orders: ``start PLACE`` starts with that checkpoint and output, ``start-first PLACE`` only the first program; ``stop``;
+``read-READER PLACE`` reads the first program's running checkpoint. While the programs are stopped: ``finish PLACE``
+repeats each uncommitted epoch; ``available PLACE`` runs the second program until all due work is done; ``rescale
+PLACE`` changes the first program to the shape's parallelism, and ``savepoint PLACE`` writes the shape's next savepoint.
+Results are JSON lines in STATUS. The process ends with its input, or when everything is done.
 
-When a sink has written a batch and finds a file ``die in NAME ...`` or ``stop NAME ...`` in HOME, it kills the driver,
-or stops its query, before Spark commits the batch.
+If a sink finds a file ``die in NAME ...`` or ``stop NAME ...`` in HOME after a write, it kills the driver, or stops its
+query, before Spark commits the batch.
 """
 
 from __future__ import annotations
@@ -63,8 +62,6 @@ HANGS = 300  # seconds that nothing takes, however busy the machine is
 
 
 class Programs:
-    """The queries that run."""
-
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self.spark = spark
         self.home = home

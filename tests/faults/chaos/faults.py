@@ -1,4 +1,4 @@
-"""The faults of ``make chaos``: one method each, which returns whether the fault has happened."""
+"""The faults of ``make chaos``. Each method returns whether its fault has happened."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ CLEANED_AWAY = ("has removed state", "has been removed")
 
 
 class ChaosFaults(ChaosRun):
-    """The faults of one seed."""
-
     def send(self, processes: Callable[[], Sequence[int]], number: int, rng: random.Random) -> bool:
         if not self.until(processes):
             return False

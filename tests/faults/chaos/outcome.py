@@ -1,4 +1,4 @@
-"""Comparison of a ``make chaos`` run with its expected output, and the damage that may explain differences."""
+"""Comparison of a ``make chaos`` run with the expected output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One seed of ``make chaos``: its programs and cluster, their drivers, and recovery from failures."""
+"""A seed of ``make chaos``: its programs, its cluster, and recovery from failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOUR = 3600 * SECOND
 
 
 class ChaosRun:
-    """One seed's programs, and the drivers that run them.
+    """A seed's programs, and their drivers.
 
     Args:
         archive: class archive for the JVMs of further seeds.

@@ -1,10 +1,9 @@
-"""Programs on Spark under faults drawn from a seed: ``python -m tests.faults.chaos.seeds --seed 7 --minutes 10``.
+"""Runs programs on Spark under random faults: ``python -m tests.faults.chaos.seeds --seed 7 --minutes 10``.
 
-A seed determines the cluster's shape, programs, input and faults: kills, stops, full disks, clock changes, damage. The
-moments follow a real run, so a seed repeats its faults, but not their exact times. Finally every row is compared
-with plain Python's result. Seeds follow each other; without a first one, the clock draws each. Each seed prints a line
-of JSON, and the last line sums them up. The exit code tells whether everything was right. Only faults that have
-happened are counted.
+A seed determines the cluster's shape, programs, input and faults: kills, stops, full disks, clock changes, damage. A
+repeated seed repeats its faults, but not their exact times. Every row is compared with plain Python's result. Without a
+first seed, the clock draws each. Each seed prints a line of JSON, and the last line sums them up. The exit code is 0 if
+everything was right. Only faults that have happened are counted.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ OF_HOMES = ("kill_home", "stop_home", "kill_starter")
 
 
 class Chaos(ChaosFaults):
-    """One seed: its faults and results."""
-
     # Faults that Spark handles; faults that need a restart of the query; and faults that need a new driver, which takes
     # longest.
     CHEAP = {

@@ -1,4 +1,4 @@
-"""The sinks of the programs that ``make chaos`` runs, with faults between a sink's commit and Spark's."""
+"""Sinks with faults between their own commit and Spark's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ChaosSink(FileSink):
     """A sink with one file per batch. After a write, before Spark commits the batch, it carries out an order.
 
     Args:
-        knowing: whether it returns at once for a batch that it has.
+        knowing: whether it skips a batch that it has.
         after: called with the batch after a write.
     """
 
@@ -51,7 +51,7 @@ class ChaosSink(FileSink):
 
 
 class LoggedFiles:
-    """The folder of Spark's file sink, read by its log alone.
+    """The folder of Spark's file sink, read by the sink's log alone.
 
     Args:
         directory: Spark's output folder.

@@ -1,4 +1,4 @@
-"""Each operator is in a program that chaos runs. A new operator needs a part in the table, or a reason against one."""
+"""Every operator is in a program that chaos runs, or the table gives a reason against it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ NOT_UNDER_FAULTS: dict[type[StreamOperator], str] = {
 
 
 class Rows:
-    """Stands for the DataFrame of events, and for its session."""
-
     schema = StructType().add("id", "long").add("key", "long").add("ts", "long")
     columns = schema.names
     mapInArrow = createDataFrame = None
@@ -52,12 +50,6 @@ class Rows:
 
 
 class Shown:
-    """Stands for Spark: looks at the programs that it is to run.
-
-    Attributes:
-        programs: all of them so far.
-    """
-
     programs: list[Program]
     parallelism = task_slots = 2
     time_zone = "UTC"

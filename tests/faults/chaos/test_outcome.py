@@ -1,5 +1,3 @@
-"""Chaos counts lost, doubled and silent rows, noticed damage, and clock changes."""
-
 from __future__ import annotations
 
 import random

@@ -1,4 +1,4 @@
-"""The expected output of the ledger in ``job.py``, in plain Python."""
+"""The expected output of the ledger in ``job.py``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Accounts(Model):
     """The accounts of all keys.
 
     Args:
-        place: the timers' place of faults, at their key and timestamp.
+        place: name of the timers' fault points, each at a key and timestamp.
 
     Attributes:
-        emitted: key and timestamp of the ledger's own rows, with the key's number of records by then.
+        emitted: key and timestamp of the ledger's own rows, with the key's number of records so far.
     """
 
     def __init__(self, place: str) -> None:

@@ -1,4 +1,4 @@
-"""The expected output of the fault tests' program, in plain Python without pillarbox."""
+"""The expected output of the fault tests' program, without pillarbox."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Region:
 
 @dataclass
 class Answer:
-    """The expected output, and the possible points of faults.
+    """The expected output, and the possible fault points.
 
     Attributes:
         output: the rows of each batch, sorted.
-        points: the events at each place of a fault, by batch.
+        points: the events at each fault point, by batch.
         totals: the sum of ids in state of each ledger key, after each batch.
     """
 

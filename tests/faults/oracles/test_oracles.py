@@ -1,4 +1,4 @@
-"""The parts that chaos runs beside the ledger, and their models: on the local runtime, with epochs that are lost."""
+"""The models of chaos programs, compared with the programs on the local runtime with lost epochs."""
 
 from __future__ import annotations
 

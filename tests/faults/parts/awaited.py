@@ -1,4 +1,4 @@
-"""Chaos runs keyed functions that await between a read and a write of state."""
+"""Keyed functions that await between a read and a write of state, for chaos."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.programs.job import Event, Faults
 
 
 class Awaits(KeyedProcessFunction):
-    """Folds a key's events; a concurrent or repeated element of the key would change the result."""
+    """Folds a key's events. A concurrent or repeated element of the key would change the result."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -28,7 +28,7 @@ class Awaits(KeyedProcessFunction):
 
 
 class AwaitsModel(Model):
-    """A fault's place is the id of any record."""
+    """Fault points are the ids of records."""
 
     def __init__(self) -> None:
         super().__init__()

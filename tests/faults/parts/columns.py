@@ -1,7 +1,7 @@
-"""Columnar windows and joins: in the program that chaos runs, and by DataFrame functions.
+"""Columnar windows and joins for chaos: in a program, and as DataFrame functions.
 
-The former receive events from Python functions, at the same level as the other parts. The latter are a query of their
-own with the source's rows in Arrow; it also has a join whose pairs are passed to a function.
+The program's operators receive events from Python functions. The DataFrame functions are a separate query, with the
+source's rows in Arrow.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ColumnWindowsModel(WindowsModel):
 
 
 class ColumnSessionsModel(Model):
-    """Sessions without lateness. An epoch's sessions are merged before expired ones are found."""
+    """Sessions without allowed lateness. An epoch's sessions are merged before expired sessions are found."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ def pair_row(row: Any) -> Said:
 
 
 class ColumnJoinModel(JoinModel):
-    """A join, left outer or inner."""
+    """A left outer or inner join."""
 
     def __init__(self, joined: Joined) -> None:
         super().__init__(joined)
@@ -261,7 +261,7 @@ def _rows(df: DataFrame, part: str, time: Any, *values: Any) -> DataFrame:
 
 
 class _OnlyPairs(Model):
-    """Late rows are dropped."""
+    """A join that drops late rows."""
 
     def say(self, key: int, ts: int, state: Any, side: str | None = None) -> None:
         if side is None:

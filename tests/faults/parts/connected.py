@@ -1,6 +1,6 @@
-"""Operators with two streams that ``joins.py`` lacks.
+"""Two-stream operators for chaos, without joins.
 
-Even events are connected with odd ones, in any order. So the output depends on each stream alone, or on the records
+Even events are connected with odd events, in any order. So the output depends on each stream alone, or on the records
 present when event time advances, after all records of an epoch.
 """
 
@@ -45,7 +45,7 @@ def is_dropped(event: Any) -> bool:
 
 
 class Sides(CoMapFunction):
-    """Without keys: emits each record with its stream; drops some of the second stream."""
+    """Emits each record with its stream, except some of the second stream. Unkeyed."""
 
     def map1(self, left: Any) -> Said:
         return Said(left.key, left.ts, ["left", left.id])
@@ -67,7 +67,7 @@ SIDES = Part("sides", lambda events, faults: sides_of(events).map(Sides()), Side
 
 
 class Turns(CoFlatMapFunction):
-    """Emits each second record of one side; of the other one three at a time."""
+    """Emits every second record of one stream, and each record of the other stream three times."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.lefts = runtime_context.get_state(ValueStateDescriptor[int]("lefts"))
@@ -115,9 +115,9 @@ TAKEN = OutputTag[Said]("taken")
 
 
 class Balance(KeyedCoProcessFunction):
-    """Keeps separate state and timers for both sides; a timer takes the records that are past it.
+    """Keeps separate state and timers for both streams. A timer removes the records before it.
 
-    A fault's place is a timer's key and time.
+    Fault points are the key and time of timers.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -219,10 +219,10 @@ def is_tick(event: Any) -> bool:
 
 
 class Held(CoProcessFunction, CheckpointedFunction):
-    """Without keys: holds records in the subtask's state until event time has advanced and a tick arrives.
+    """Holds records in operator state until event time has advanced and a tick arrives.
 
-    All subtasks receive all ticks. So a record's subtask and position in the epoch do not matter. A fault's place is a
-    record's id.
+    All subtasks receive all ticks, so a record's subtask and position in the epoch do not matter. Fault points are the
+    ids of records.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -276,7 +276,7 @@ def is_fact(event: Any) -> bool:
 
 
 class Known(BroadcastProcessFunction):
-    """Without keys: emits each record with the newest facts as of the last advance of event time."""
+    """Emits each record with the newest facts as of the last advance of event time. Unkeyed."""
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Said]:
         facts, now = ctx.get_broadcast_state(FACTS), ctx.current_watermark()

@@ -1,7 +1,7 @@
-"""Joins, rules and windows over both: all streams are parts of one input.
+"""Joins, rules and co-groups for chaos: all streams are parts of one input.
 
-Even events are joined with odd ones that are near in time, or in the same windows. Each third event waits for its time,
-and receives the rule in force then. Rules are events, too, and are broadcast.
+Even events are joined with odd events that are near in time, or in the same windows. Every third event waits for event
+time to reach it, and receives the rule in force. Rules are events, too, and are broadcast.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pairs(joined: Joined, events: DataStream, faults: Faults) -> DataStream:
 
 
 class JoinModel(Model):
-    """All records that were not late. Faults' places are the ids of pairs."""
+    """All records that were not late. Fault points are the ids of pairs."""
 
     def __init__(self, joined: Joined) -> None:
         super().__init__()
@@ -128,10 +128,10 @@ def is_ruled(event: Any) -> bool:
 
 
 class Ruled(KeyedBroadcastProcessFunction):
-    """Emits each event with the rule in force at its time, and all rules up to then.
+    """Emits each event with the rule in force at its time, and all earlier rules.
 
-    The rule in force is in broadcast state, from which expired rules are removed. All rules are in each key's state: a
-    new key copies them, and a new rule is added to all keys. So the order within an epoch does not matter.
+    Broadcast state has the rule in force and later rules. Each key's state has all rules: a new key copies them, and a
+    new rule is added to all keys. So the order within an epoch does not matter.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -182,9 +182,9 @@ def ruled(events: DataStream, faults: Faults) -> DataStream:
 
 
 class RuledModel(Model):
-    """All rules, and the events that wait for their time.
+    """All rules and waiting events.
 
-    Faults' places are the ids of rules, and key and time of waiting events.
+    Fault points are the ids of rules, and key and time of waiting events.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
-"""Dead letters: functions that refuse records after changing state.
+"""Dead letters for chaos: functions that reject records after changing state.
 
-The keyed one is the ledger of ``job.py``, with each kind of state and timers; it also refuses timers. Another one has
-no key. The output is right only if all changes for a refused record are undone. (``windows.py`` has windows that refuse
-records.)
+The output is right only if all changes for a rejected record are undone. The keyed function is the ledger of
+``job.py``, which also rejects timers. (``windows.py`` has windows that reject records.)
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def is_refused_timer(timestamp: int) -> bool:
 
 
 class Strict(Ledger):
-    """A ledger that refuses some records and timers; their side output is dropped, too."""
+    """A ledger that rejects some records and timers, and with them their side output."""
 
     def __init__(self, faults: Faults) -> None:
         super().__init__(NO_FAULTS)  # an error that is raised here fails nothing
@@ -70,9 +69,9 @@ class Strict(Ledger):
 
 
 class StrictModel(Accounts):
-    """A ledger without the refused records and timers.
+    """A ledger without the rejected records and timers.
 
-    Faults' places are the ids of the refused records, and the timers.
+    Fault points are the ids of rejected records, and the timers.
     """
 
     def record(self, event: Event) -> None:
@@ -107,7 +106,7 @@ def is_odd_one(event: Any) -> bool:
 
 
 class Halves(ProcessFunction):
-    """Emits each event in two parts, between which it may fail."""
+    """Emits each event in two parts. It may fail between them."""
 
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
         for part in (1, 2):

@@ -1,7 +1,6 @@
-"""A part of the program that chaos runs: an operator with its rows, and their model in plain Python.
+"""A chaos part: an operator that runs beside the ledger of ``job.py``, and the model of its rows.
 
-The ledger of ``job.py`` runs beside all parts, on the same events. The table of operators (``tests/operators_table``)
-lists the parts.
+The table of operators (``tests/operators_table``) lists the parts.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ BOUNDS = ((-2_000, 3_000), (-12_000, -5_000), (4_000, 9_000), (-6_000, 0), (0, 5
 
 
 class Joined(NamedTuple):
-    """How the joins of a program join.
+    """A kind of join.
 
     Attributes:
         bounds: one of `BOUNDS`.
-        how: the kind of a join by columns.
+        how: the kind of a columnar join.
     """
 
     bounds: tuple[int, int] = BOUNDS[0]
@@ -46,7 +45,7 @@ class Said(NamedTuple):
     """A row of a part.
 
     Attributes:
-        state: the part's state of its key at this time, for JSON.
+        state: the key's state in this part, as JSON.
     """
 
     key: int
@@ -55,13 +54,13 @@ class Said(NamedTuple):
 
 
 class Model:
-    """A part's model: its effects of an epoch's events, and of an advance of event time.
+    """A part's model: the effects of an epoch's events, and of an advance of event time.
 
     Attributes:
         name: the part's name.
         watermark: current event time.
         rows: output since the last take.
-        points: events at each place of a fault since the last take.
+        points: events at each fault point since the last take.
     """
 
     def __init__(self) -> None:
@@ -92,8 +91,8 @@ class Part:
 
     Attributes:
         name: name and uid of the operator, and the name of its rows.
-        stream: creates the operator from the stream of events and the faults of a run; with the stream of the side
-            outputs, if that is another one.
+        stream: creates the operator from the stream of events and the faults of a run; also returns the stream of side
+            outputs if that is another one.
         model: creates the model of the part's rows.
         row: converts a result to a row, or None if results are rows.
         sides: the same for the side outputs.

@@ -1,7 +1,4 @@
-"""Windows: tumbling ones with late records, sliding ones, sessions, and windows that refuse records.
-
-Each window operator has a part: all elements, panes, folding sessions, folding tumbling windows, and the guarded one.
-"""
+"""Windows for chaos: tumbling with late records, sliding, sessions, and windows that reject records."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ LATE: OutputTag[Any] = OutputTag("late")
 
 
 class WindowsModel(Model):
-    """Windows of one length, which know no lateness."""
+    """Windows of one length without allowed lateness."""
 
     def __init__(self, size: int, slide: int | None = None) -> None:
         super().__init__()
@@ -76,7 +73,7 @@ class CountAndSum(AggregateFunction):
 
 
 class Contents(ProcessWindowFunction):
-    """Emits a window's content: numbers, or one tuple of them. A fault's place is a window's key and start."""
+    """Emits a window's content: numbers, or one tuple of them. Fault points are key and start of windows."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -118,7 +115,7 @@ def whole(events: DataStream, faults: Faults) -> DataStream:
 
 
 class WholeModel(WindowsModel):
-    """A late record fires its window once more."""
+    """Windows that fire once more for a late record."""
 
     def record(self, event: Event) -> None:
         (start,) = self.starts(event)
@@ -198,7 +195,7 @@ def is_spoilt(total: int) -> bool:
 
 
 class Picky(CountAndSum):
-    """Refuses some records."""
+    """Rejects some records."""
 
     def add(self, value: Any, accumulator: tuple[int, int]) -> tuple[int, int]:
         added = super().add(value, accumulator)
@@ -208,7 +205,7 @@ class Picky(CountAndSum):
 
 
 class Unspoilt(ProcessWindowFunction):
-    """Refuses some windows."""
+    """Rejects some windows."""
 
     def process(self, key: int, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> Iterable[Said]:
         ((count, total),) = elements

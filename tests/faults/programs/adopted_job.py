@@ -1,6 +1,6 @@
-"""Adopts the checkpoint HOME/stopped of a query on Spark, and runs the program on pillarbox to the end of its input.
+"""Adopts the checkpoint HOME/stopped of a Spark query, and runs the pillarbox program to the end of its input.
 
-    python -m tests.faults.programs.adopted_job HOME EVENTS
+python -m tests.faults.programs.adopted_job HOME EVENTS
 
 EVENTS is the folder for the event log.
 """

@@ -1,7 +1,7 @@
 """The fault tests' program with requests in flight.
 
-A real HTTP service returns each record's square: before any shuffle, where an epoch waits for all answers (``drain``),
-or after ``key_by``, where requests in flight at the barrier are stored with the state (``carry``).
+An HTTP service returns each record's square: before any shuffle, where an epoch waits for all answers (``drain``), or
+after ``key_by``, where requests in flight at the barrier are stored with the state (``carry``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Squared(NamedTuple):
 
 
 class Ask(Function):
-    """Asks for the square of a record's id. Who has not answered in half a second is asked again."""
+    """Asks for the square of a record's id, and again after half a second without an answer."""
 
     def __init__(self, service: str, faults: Faults) -> None:
         self.service = service

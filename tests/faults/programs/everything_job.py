@@ -1,9 +1,8 @@
-"""A program with everything that a checkpoint can hold, for tests that operate it.
+"""A program with everything that a checkpoint can hold.
 
-To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles) and the parts of all operators
-in the table (windows, joins, broadcast state, operator state, dead letters...), this adds state with a time-to-live,
-processing-time timers and requests that are carried between epochs. The last two wait until a file exists, so they are
-pending whenever a query is stopped before that. The total output does not depend on the parallelism.
+To the program of ``job.py`` and all parts of the table of operators, it adds state with a time-to-live, processing-time
+timers and carried requests. Timers and requests wait until a file exists, so they are pending whenever a query stops
+before that. The total output does not depend on the parallelism.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def is_asked(event: Any) -> bool:
 
 
 class Later(KeyedProcessFunction):
-    """Holds records until a file is there: a processing-time timer looks for it, again and again."""
+    """Holds records until a file exists, which a processing-time timer checks repeatedly."""
 
     MILLISECONDS = 500
 
@@ -89,7 +88,7 @@ class LaterModel(Model):
 
 
 class Counts(KeyedProcessFunction):
-    """Counts a key's records: all of them, in state that lives for years, and this epoch's, in state that dies."""
+    """Counts a key's records: all of them, in state that lives for years, and this epoch's, in state that expires."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         lasting, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
@@ -120,7 +119,7 @@ class CountsModel(Model):
 
 
 class Ask:
-    """Answers with the square of a record's id, when a file is there."""
+    """Answers with the square of a record's id once a file exists."""
 
     def __init__(self, released: str) -> None:
         self.released = released
@@ -184,7 +183,7 @@ def build(events: DataFrame, released: Path, parallelism: int, subtasks: int = S
 
 
 class Operated:
-    """The program in a folder, with its input, checkpoint and output.
+    """The program with its input, checkpoint and output in a folder.
 
     Args:
         subtasks: as of :func:`build`.

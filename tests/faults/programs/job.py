@@ -1,8 +1,8 @@
-"""The fault tests' program, its input, its sink, and its faults.
+"""The fault tests' program, with its input, sink and faults.
 
-Two keyed levels: ``Ledger`` has every kind of keyed state and event-time timers that it sets, moves and deletes;
-``Region`` sums the ledgers' output. Every output row has the key's whole state, and at the end of the stream each
-remaining key emits its last row. So the output is right only if the state was.
+Two keyed levels: ``Ledger`` has every kind of keyed state and event-time timers; ``Region`` sums the ledgers' output.
+Every output row has the key's whole state, and at the end of the stream each remaining key emits its last row. So the
+output is right only if the state was.
 """
 
 from __future__ import annotations
@@ -56,18 +56,17 @@ SCHEMA = "id LONG, key LONG, ts LONG"
 # -- faults --
 
 
-class InjectedError(Exception):
-    """The error raised by a fault."""
+class InjectedError(Exception): ...
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """A fault at a point of the program.
 
     Attributes:
         place: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``, ``snapshot`` (a state
             value is pickled), ``restored`` (it is unpickled), ``second`` (the second level), ``second timer``, and
-            places of parts, such as ``window`` (key and start of a firing window).
+            points of parts, such as ``window`` (key and start of a firing window).
         at: the record's id; for timers key and timestamp.
         action: ``kill`` or ``raise``.
         times: number of times.
@@ -80,7 +79,7 @@ class Fault:
 
 
 class Faults:
-    """Faults with a number of repetitions each, counted in files over all processes."""
+    """Faults with repetitions, counted in files over all processes."""
 
     def __init__(self, directory: Path | str, faults: Sequence[Fault] = ()) -> None:
         self.directory = str(directory)
@@ -172,7 +171,7 @@ class Out(NamedTuple):
 
 
 class Ledger(KeyedProcessFunction):
-    """The first level."""
+    """The first level: every kind of keyed state, and event-time timers."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -241,7 +240,7 @@ class Ledger(KeyedProcessFunction):
 
 
 class Region(KeyedProcessFunction):
-    """The second level."""
+    """The second level: sums of the first."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -269,7 +268,7 @@ class Region(KeyedProcessFunction):
 
 
 class Silent(KeyedProcessFunction):
-    """Has state and gives nothing."""
+    """Has state and emits nothing."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
@@ -430,7 +429,7 @@ Row = tuple[str, int, int, str]
 
 
 class FileSink:
-    """A sink for ``foreachBatch``: one file per batch, created by renaming. Files of earlier attempts are kept.
+    """A sink for ``foreachBatch``: one file per batch, created by renaming. Files of earlier attempts remain.
 
     Args:
         shift: added to batch numbers, if some batches of the checkpoint are not the program's, or another checkpoint

@@ -17,8 +17,6 @@ LIMIT = 100
 
 
 class Passing:
-    """Returns key and sum, unless a fault occurs."""
-
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
 

@@ -1,12 +1,10 @@
-"""Levels of an epoch that run again: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
+"""Recomputed levels of an epoch: ``python -m tests.faults.programs.lost_levels HOME KIND LOSS ROUNDS [SEED]``.
 
-Level 1 emits once per key when the file ``open`` allows it: at a processing-time timer, or with an answer that an async
-operator carries between epochs. Level 2 counts its input. In each round, a task of level 2 is held in the middle of an
-epoch while the output of level 1 is lost: its shuffle files are deleted, or executors are killed. When level 1 runs
-again, other keys are open. A failed query is restarted. Finally, one line of JSON has the number of failures, and the
-missing and the doubled keys.
-
-KIND is ``ticks`` or ``carry``, and LOSS is ``files`` or ``executors`` (of a ``local-cluster``).
+Level 1 emits once per key when the file ``open`` allows it: at a processing-time timer (KIND ``ticks``), or with a
+carried answer of an async operator (``carry``). Level 2 counts its input. In each round, a task of level 2 is held in
+the middle of an epoch while the output of level 1 is lost: its shuffle files are deleted (LOSS ``files``), or executors
+of a ``local-cluster`` are killed (``executors``). When level 1 runs again, other keys are open. A failed query is
+restarted. Finally, one line of JSON has the number of failures, and the missing and the doubled keys.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ def is_open(home: str, key: int) -> bool:
 
 
 class Second(KeyedProcessFunction):
-    """Counts by key. The first task that gets a record while there is a file ``hold`` waits, and its process ends."""
+    """Counts by key. The first task that receives a record while a file ``hold`` exists waits, and its process ends."""
 
     def __init__(self, home: str) -> None:
         self.home = Path(home)
@@ -97,10 +95,10 @@ class Second(KeyedProcessFunction):
 
 
 class LostLevels:
-    """The query; its sink replaces existing batches.
+    """The query, whose sink replaces existing batches.
 
     Args:
-        parallelism: of both levels. With more than one, Spark often fails a query instead of repeating a level.
+        parallelism: of both levels. Above 1, Spark often fails a query instead of repeating a level.
         lose: loses the output of level 1.
     """
 

@@ -1,12 +1,8 @@
 """The programs that ``make chaos`` runs beside ``job.py``: each record is emitted once, with its square.
 
-``drain`` and ``carry``
-    ask a service with a client timeout, and retry (``async_job.py``).
-``deadline``
-    asks without a client timeout, so the operator gives up unanswered requests; a later answer, the second one to its
-    request, must not be emitted.
-``timers``
-    holds records until a processing-time timer fires.
+``drain`` and ``carry`` ask a service with a client timeout, and retry (``async_job.py``). ``deadline`` asks without a
+client timeout, so the operator gives up unanswered requests; a later answer must not be emitted. ``timers`` holds
+records until a processing-time timer fires.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ LATE = -2
 
 
 class Patient(AsyncFunction):
-    """Waits for an answer as long as it may, and gives one when that is over as well."""
+    """Waits until the operator's timeout, and answers after it."""
 
     def __init__(self, service: str, faults: Faults) -> None:
         self.service = service

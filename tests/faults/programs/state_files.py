@@ -1,16 +1,12 @@
 """Detection of damaged state files by Spark's settings: ``python -m tests.faults.programs.state_files HOME``.
 
-A keyed query runs a few epochs and ends. Then the newest file of its state is cut, altered, emptied, doubled or
-removed, the checksums that Hadoop stores on a local disk (an object store has none) are removed, and the query starts
-again from a copy of that checkpoint. Its result is compared with a run on the undamaged checkpoint. Each outcome is one
-of
+A keyed query runs a few epochs. Then its newest state file is truncated, altered, emptied, doubled or removed, without
+Hadoop's local checksums (an object store has none), and the query restarts from a copy of that checkpoint. The outcome
+is one of
 
-noticed
-    the query failed,
-harmless
-    the result is right,
-SILENT
-    the result is wrong.
+- noticed: the query failed,
+- harmless: the result is right,
+- SILENT: the result is wrong.
 """
 
 from __future__ import annotations
@@ -171,7 +167,7 @@ class Trial:
 
 @dataclass
 class Checkpoint:
-    """A query that ended, with its results from here on."""
+    """The checkpoint of a query that has ended, with its later results."""
 
     inputs: Path
     path: Path

@@ -21,12 +21,7 @@ _PARTS = 3
 
 @dataclass(frozen=True, order=True)
 class Seen:
-    """Consecutive records.
-
-    Attributes:
-        last: id of the last record.
-        count: number of records.
-    """
+    """Consecutive records: the last id and the count."""
 
     last: int
     count: int
